@@ -1,0 +1,31 @@
+# make demo: set up and run the main job. make test: set up and run every check.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test bench clean
+
+# torch goes first and alone: on a machine without one, the pinned CPU build is enough.
+$(BIN)/scalecalc: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install -q -c constraints.txt -e ".[verify,test]"
+	touch $@
+
+setup: $(BIN)/scalecalc
+
+demo: setup
+	$(BIN)/scalecalc derive --regime III --optimizer adam
+	$(BIN)/scalecalc table b1
+	$(BIN)/scalecalc verify --regime III --optimizer sgd --parameterization mssp --sizes 16,24,32,48 --seeds 16
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info

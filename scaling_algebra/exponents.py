@@ -1,0 +1,59 @@
+"""Exact powers of the axes: ``M N_e^(-1/2)`` is a value here, and a number only on a ray.
+
+Read next: ``report.py`` (how they are printed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .axes import AXES, Ray
+
+
+@dataclass(frozen=True)
+class Power:
+    """A product of powers of the axes, as sorted (axis, exponent) pairs without zeros.
+
+    >>> p = Power.of({"M": 1, "N": Fraction(-1, 2)})
+    >>> str(p), str(p * 2), str(p + p)
+    ('N^(-1/2) M', 'N^-1 M^2', 'N^-1 M^2')
+    """
+
+    terms: tuple[tuple[str, Fraction], ...] = ()
+
+    @classmethod
+    def of(cls, exponents: Mapping[str, Fraction | int]) -> Power:
+        """Raises TypeError for a float: exponents are exact."""
+        if any(isinstance(e, float) for e in exponents.values()):
+            raise TypeError(f"exponents are exact rationals, got {dict(exponents)!r}")
+        return cls(tuple((axis, Fraction(exponents[axis])) for axis in AXES if exponents.get(axis, 0) != 0))
+
+    def __getitem__(self, axis: str) -> Fraction:
+        return dict(self.terms).get(axis, Fraction(0))
+
+    def __add__(self, other: Power) -> Power:
+        return Power.of({axis: self[axis] + other[axis] for axis in AXES})
+
+    def __mul__(self, factor: Fraction | int) -> Power:
+        return Power.of({axis: e * factor for axis, e in self.terms})
+
+    def __neg__(self) -> Power:
+        return self * -1
+
+    def on(self, ray: Ray) -> Fraction:
+        """The exponent of n on a ray."""
+        return sum((e * ray[axis] for axis, e in self.terms), Fraction(0))
+
+    def as_strings(self) -> dict[str, str]:
+        """For JSON: ``{"N": "-1/2"}``."""
+        return {axis: str(e) for axis, e in self.terms}
+
+    def __str__(self) -> str:
+        return " ".join(axis if e == 1 else f"{axis}^{exponent_text(e)}" for axis, e in self.terms) or "1"
+
+
+def exponent_text(e: Fraction) -> str:
+    """``-1``, ``(1/2)``: brackets only where they are needed."""
+    return str(e) if e.denominator == 1 else f"({e})"

@@ -1,0 +1,277 @@
+"""Kernels of normal-ordered signals, and the product of two kernels: where the half-weight rule is applied.
+
+A kernel is one Wiener-chaos component of a polynomial in the Gaussian initial tensors: the leaves that stay unmatched,
+with the index classes they touch. Matched leaves are gone; the classes only they touched have been summed coherently.
+Read next: ``signals.py`` (maps from kernels to exponents), ``oracle.py`` (the brute force this file is tested against).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Leaf: TypeAlias = tuple[str, tuple[int, ...]]
+"""(tensor name, index classes), e.g. ``("W2", (0, 3, 1))``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Unmatched leaves over index classes 0, 1, ... in canonical numbering (equal kernels are equal objects).
+
+    Attributes:
+        types: axis of each class.
+        opens: class of each open index, in the order of the signal's axes; a repeated class is a Kronecker delta.
+        leaves: sorted leaves. A class that is not open is summed; every summed class is touched by a leaf.
+    """
+
+    types: tuple[str, ...]
+    opens: tuple[int, ...]
+    leaves: tuple[Leaf, ...]
+
+    def summed(self) -> tuple[str, ...]:
+        """Axes of the summed classes, each of which a leaf touches (CLT: weight 1/2)."""
+        opened = set(self.opens)
+        return tuple(axis for c, axis in enumerate(self.types) if c not in opened)
+
+    def deltas(self) -> tuple[str, ...]:
+        """Axis of each open index that repeats an earlier one (cost: half its dimension)."""
+        return tuple(self.types[c] for k, c in enumerate(self.opens) if c in self.opens[:k])
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """How the open indices of two factors meet: one integer label per open index.
+
+    Labels not in ``out`` are summed. ``Contraction((0, 1), (1,), (0,))`` is a matrix times a vector.
+    """
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        return tuple(sorted((set(self.left) | set(self.right)) - set(self.out)))
+
+
+def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kernel:
+    """The signal of one initial tensor. ``indices`` are the open positions it uses: a tensor shared by all experts
+    leaves the expert index unused."""
+    return Kernel(tuple(axes), tuple(range(len(axes))), ((name, tuple(indices)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Kernels of a product.
+
+    Attributes:
+        terms: (kernel, axes of the sums that became coherent).
+        cut: largest exponent that a matching left out by ``slack`` could reach, below the Cauchy-Schwarz bound;
+            None if nothing was left out.
+    """
+
+    terms: frozenset[tuple[Kernel, tuple[str, ...]]]
+    cut: int | None
+
+
+def multiply(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], slack: int | None = None) -> Product:
+    """All kernels of the product ``a * b``, each with the axes of the sums that became coherent.
+
+    Law: :A: :B: = sum over matchings of leaves of A with equal-named leaves of B; inside A and inside B matching is
+    already done. A class that no unmatched leaf touches is summed coherently (LLN, weight 1) and leaves the kernel.
+    Two leaves with the same name and the same index classes are always matched: the matching that leaves them apart
+    is never larger. Source: design sections 3.1, 3.5 (Wick's theorem for products of Wick powers).
+
+    Args:
+        half: half the exponent of each axis, in integer units.
+        slack: leave out kernels whose rms lies more than this below Cauchy-Schwarz; None keeps all.
+    """
+    shift = len(a.types)
+    types = a.types + b.types
+    opened = set(a.opens) | {c + shift for c in b.opens}
+    mass = [0 if c in opened else 1 for c in range(len(types))]
+    parent = list(range(len(types)))
+    roots: dict[int, int] = {}
+    for label, c in zip(how.left + how.right, a.opens + tuple(c + shift for c in b.opens), strict=True):
+        if label in roots:
+            parent = _union(parent, roots[label], c)
+        else:
+            roots[label] = c
+    outs = [roots[label] for label in how.out]
+    for label in how.summed:
+        mass[parent[roots[label]]] += 2
+    right = [(name, tuple(c + shift for c in classes)) for name, classes in b.leaves]
+    search = _Search(types, half, mass, outs, parent, list(a.leaves), right)
+    top = search.reach(parent, ()) if slack is None else _cauchy_schwarz(a, b, how, half, types)
+    search.floor = None if slack is None else top - slack
+    search.extend(0, 0, (), parent)
+    terms = frozenset(_reduce(types, [merged[c] for c in outs], leaves, merged) for merged, leaves in search.found)
+    return Product(terms, None if search.cut is None else search.cut - top)
+
+
+def _cauchy_schwarz(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], types: Sequence[str]) -> int:
+    """rms(a) + rms(b) + the full dimension of every summed label, without the coefficients."""
+    axes = dict(zip(how.left + how.right, (types[c] for c in (*a.opens, *(len(a.types) + c for c in b.opens))), strict=True))
+    inner = sum(half[x] for k in (a, b) for x in k.summed()) - sum(half[x] for k in (a, b) for x in k.deltas())
+    return inner + sum(2 * half[axes[label]] for label in how.summed)
+
+
+class _Search:
+    """Branch and bound over the cross matchings of one product."""
+
+    def __init__(
+        self,
+        types: Sequence[str],
+        half: Mapping[str, int],
+        mass: list[int],
+        outs: list[int],
+        parent: list[int],
+        left: list[Leaf],
+        right: list[Leaf],
+    ) -> None:
+        self.half = [half[axis] for axis in types]
+        self.mass, self.outs = mass, outs
+        self.floor: int | None = None
+        self.cut: int | None = None
+        self.found: list[tuple[list[int], list[Leaf]]] = []
+        fixed = True
+        while fixed:  # identical leaves are always matched
+            pair = next(((x, y) for x in left for y in right if x[0] == y[0] and _same(parent, x[1], y[1])), None)
+            fixed = pair is not None
+            if pair is not None:
+                left.remove(pair[0])
+                right.remove(pair[1])
+        common = {name for name, _ in left} & {name for name, _ in right}
+        self.free = tuple(leaf for leaf in (*left, *right) if leaf[0] not in common)
+        self.touched = tuple({c for _, classes in self.free for c in classes})
+        self.left = [leaf for leaf in left if leaf[0] in common]
+        self.right = [leaf for leaf in right if leaf[0] in common]
+
+    def reach(self, forest: list[int], apart: tuple[Leaf, ...]) -> int:
+        """Upper bound on the rms of every matching that extends this one; exact when all leaves are decided.
+
+        A merged class weighs at most the classes it came from (1/2 each, 1 for a contracted pair), at most 1, and 1/2
+        once a leaf decided to stay unmatched touches it; open classes weigh nothing, repeated ones cost 1/2.
+        """
+        total = [0] * len(self.mass)
+        for c, m in enumerate(self.mass):
+            total[forest[c]] += m
+        for leaf in apart:
+            for c in leaf[1]:
+                if total[forest[c]] > 1:
+                    total[forest[c]] = 1
+        for c in self.touched:
+            if total[forest[c]] > 1:
+                total[forest[c]] = 1
+        bound = 0
+        half = self.half
+        for c in self.outs:
+            r = forest[c]
+            if total[r] < 0:
+                bound -= half[r]
+            total[r] = -1
+        for r, m in enumerate(total):
+            if m > 0:
+                bound += half[r] * (2 if m > 2 else m)
+        return bound
+
+    def extend(self, k: int, used: int, apart: tuple[Leaf, ...], forest: list[int]) -> None:
+        if self.floor is not None:
+            reach = self.reach(forest, apart)
+            if reach < self.floor:
+                self.cut = reach if self.cut is None else max(self.cut, reach)
+                return
+        if k == len(self.left):
+            rest = [leaf for j, leaf in enumerate(self.right) if not used >> j & 1]
+            if not any(x[0] == y[0] and _same(forest, x[1], y[1]) for x in apart for y in rest):
+                self.found.append((forest, [*self.free, *apart, *rest]))
+            return
+        leaf = self.left[k]
+        for j, other in enumerate(self.right):
+            if leaf[0] == other[0] and not used >> j & 1:
+                merged = forest
+                for c, d in zip(leaf[1], other[1], strict=True):
+                    merged = _union(merged, c, d)
+                self.extend(k + 1, used | 1 << j, apart, merged)
+        self.extend(k + 1, used, (*apart, leaf), forest)
+
+
+def _reduce(
+    types: Sequence[str], opens: list[int], leaves: list[Leaf], forest: list[int]
+) -> tuple[Kernel, tuple[str, ...]]:
+    """Canonical kernel, and the axes of the classes that nothing touches any more (summed with weight 1)."""
+    resolved = [(name, tuple(forest[c] for c in classes)) for name, classes in leaves]
+    live = set(opens)
+    for _, classes in resolved:
+        live.update(classes)
+    gain = tuple(sorted(types[c] for c in range(len(types)) if forest[c] == c and c not in live))
+    return canonical(types, opens, resolved), gain
+
+
+def canonical(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Kernel:
+    """The kernel with classes renumbered so that isomorphic networks become equal: colour refinement, then the
+    smallest labelling over the individualisations of the first class that refinement cannot separate."""
+    colour: dict[int, int] = {}
+    for c in opens:
+        if c not in colour:
+            colour[c] = len(colour)
+    first = len(colour)
+    rest = sorted({c for _, classes in leaves for c in classes if c not in colour}, key=lambda c: types[c])
+    kinds = sorted({types[c] for c in rest})
+    for c in rest:
+        colour[c] = first + kinds.index(types[c])
+    best = _label(colour, list(leaves), first, rest)
+    order, labelled = best
+    number = {c: k for k, c in enumerate(order)}
+    return Kernel(tuple(types[c] for c in order), tuple(number[c] for c in opens), labelled)
+
+
+def _label(
+    colour: dict[int, int], leaves: list[Leaf], first: int, rest: list[int]
+) -> tuple[list[int], tuple[Leaf, ...]]:
+    """Best class order and its sorted leaves."""
+    cells = -1
+    while True:
+        incident: dict[int, list[tuple[str, tuple[int, ...], int]]] = {c: [] for c in rest}
+        for name, classes in leaves:
+            seen = tuple(colour[c] for c in classes)
+            for pos, c in enumerate(classes):
+                if c in incident:
+                    incident[c].append((name, seen, pos))
+        keys = {c: (colour[c], sorted(incident[c])) for c in rest}
+        distinct: list[tuple[int, list[tuple[str, tuple[int, ...], int]]]] = []
+        for key in sorted(keys.values()):
+            if not distinct or distinct[-1] != key:
+                distinct.append(key)
+        if len(distinct) == cells:
+            break
+        cells = len(distinct)
+        rank = {(k[0], tuple(k[1])): first + j for j, k in enumerate(distinct)}
+        colour = {**colour, **{c: rank[(keys[c][0], tuple(keys[c][1]))] for c in rest}}
+        if cells == len(rest):
+            break
+    by_colour: dict[int, list[int]] = {}
+    for c in rest:
+        by_colour.setdefault(colour[c], []).append(c)
+    tied = next((by_colour[k] for k in sorted(by_colour) if len(by_colour[k]) > 1), None)
+    if tied is None:
+        order = sorted(colour, key=colour.__getitem__)
+        number = {c: k for k, c in enumerate(order)}
+        return order, tuple(sorted((name, tuple(number[c] for c in classes)) for name, classes in leaves))
+    options = []
+    for c in tied:
+        split = {d: k if k < first else 2 * k + 1 for d, k in colour.items()}
+        split[c] -= 1
+        options.append(_label(split, leaves, first, rest))
+    return min(options, key=lambda option: option[1])
+
+
+def _union(forest: list[int], c: int, d: int) -> list[int]:
+    """The forest (class -> its root) with two classes merged."""
+    keep, gone = forest[c], forest[d]
+    return forest if keep == gone else [keep if r == gone else r for r in forest]
+
+
+def _same(forest: list[int], x: tuple[int, ...], y: tuple[int, ...]) -> bool:
+    return all(forest[c] == forest[d] for c, d in zip(x, y, strict=True))
