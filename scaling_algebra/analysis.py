@@ -25,7 +25,7 @@ class Answer:
     """Exponent of one quantity at one step.
 
     Attributes:
-        exponent: of n on the ray; None means exactly zero (or undecided).
+        exponent: of n on the ray; None means exactly zero (or undecided). Of an undecided answer, a lower bound.
         form: the monomial behind it: powers of the axes and counts of the unknowns.
         decided: False if the certificate failed at every gap: then nothing is claimed.
     """
@@ -60,26 +60,34 @@ class Analysis:
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            self._answers[name, t] = self._ask(name, t)
+            tries = (self._read(name, t, gap) for gap in GAPS)
+            self._answers[name, t] = next((answer for answer in tries if answer.decided), Answer(None, None, decided=False))
         return self._answers[name, t]
+
+    def lower(self, name: str, t: int) -> Answer:
+        """A lower bound at the price of the first gap, for searching: the leading kernel taken as it is."""
+        return self._answers.get((name, t)) or self._read(name, t, GAPS[0])
+
+    def maybe(self, name: str, t: int) -> Fraction | None:
+        """Exponent of a quantity that may not exist; None if it does not, or if it is exactly zero."""
+        return self(name, t).exponent if name in self.table else None
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in (names or self.table)}
 
-    def _ask(self, name: str, t: int) -> Answer:
-        for gap in GAPS:
-            run = self._run(gap)
-            read = self.table[name].read(run, t)
-            algebra = run.algebra
-            if isinstance(read, Signal):
-                decided = algebra.certified(read) and (run.sound or not self.optimizer.normalises)
-                packed = algebra.rms(read)
-            else:
-                decided, packed = run.sound, read
-            if decided:
-                return Answer(None, None) if packed is None else Answer(algebra.value(packed), algebra.form(packed))
-        return Answer(None, None, decided=False)
+    def _read(self, name: str, t: int, gap: Fraction) -> Answer:
+        run = self._run(gap)
+        read = self.table[name].read(run, t)
+        algebra = run.algebra
+        if isinstance(read, Signal):
+            decided = algebra.certified(read) and (run.sound or not self.optimizer.normalises)
+            packed = algebra.rms(read)
+        else:
+            decided, packed = run.sound, read
+        if packed is None:
+            return Answer(None, None, decided)
+        return Answer(algebra.value(packed), algebra.form(packed), decided)
 
     def _run(self, gap: Fraction) -> Trajectory:
         if gap not in self._runs:

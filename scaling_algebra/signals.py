@@ -70,10 +70,10 @@ class Algebra:
         self.ray = ray
         self.letters = {x: axis for x, axis in letters.items() if axis in AXES and ray[axis]}
         self.unknowns = tuple(unknowns)
-        self.gap = gap
-        self._unit = 720720 * lcm(*(ray[axis].denominator for axis in AXES))
-        self._shift = FIELD * (len(AXES) + len(self.unknowns))
+                self._unit = 720720 * lcm(*(ray[axis].denominator for axis in AXES))
+        self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
         self._half = {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
+        self._gap, self._step = self.pack(gap, {}, {}), self.pack(Fraction(1, 2), {}, {})
         self._ids: dict[Kernel, int] = {}
         self._kernels: list[Kernel] = []
         self._weights: list[int] = []
@@ -84,16 +84,18 @@ class Algebra:
     # packed exponents ------------------------------------------------------------------------------------------
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
-        """One integer for an exponent: value first, then twice the power of each axis, then counts of unknowns."""
+        """One integer for an exponent. From the top: its value; minus the number of unknown factors, so that of equal
+        exponents the simplest monomial wins; counts of the unknowns; twice the power of each axis."""
         scaled = value * self._unit
         if scaled.denominator != 1:
             raise ValueError(f"exponent {value} is finer than the unit 1/{self._unit}")
         packed = scaled.numerator << self._shift
         for k, axis in enumerate(AXES):
-            packed += int(2 * Fraction(axes.get(axis, 0))) << FIELD * k
+            if axis in axes:
+                packed += int(2 * axes[axis]) << FIELD * k
         for k, name in enumerate(self.unknowns):
             packed += unknowns.get(name, 0) << FIELD * (len(AXES) + k)
-        return packed
+        return packed - (sum(map(abs, unknowns.values())) << FIELD * (len(AXES) + len(self.unknowns)))
 
     def scale(self, axes: Mapping[str, Fraction | int]) -> int:
         """Packed exponent of a product of powers of the axes."""
@@ -187,8 +189,7 @@ class Algebra:
         weights = self._weights
         left = sorted(((e + weights[k], k, e) for k, e in a.terms.items()), reverse=True)
         right = sorted(((e + weights[k], k, e) for k, e in b.terms.items()), reverse=True)
-        gap = self.pack(self.gap, {}, {})
-        step = self.pack(Fraction(1, 2), {}, {})
+        gap, step = self._gap, self._step
         terms: dict[int, int] = {}
         lead: int | None = None
         dropped: int | None = None
@@ -280,7 +281,7 @@ class Algebra:
         lead = self.rms(s)
         if lead is None:
             return s
-        floor = lead - self.pack(self.gap, {}, {})
+        floor = lead - self._gap
         keep: dict[int, int] = {}
         tail = s.tail
         for k, e in s.terms.items():

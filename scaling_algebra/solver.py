@@ -1,0 +1,310 @@
+"""From desiderata to exponents: exact Newton iteration on max-plus equations, then a certified check of every demand.
+
+At a point each demanded quantity is a linear form in the unknown b, c, d, alpha: the monomial that wins there. Setting
+the forms to Theta(1) is a linear system, its solution the next point. A quantity is a maximum of such forms, so the
+iteration is Newton's method on convex piecewise linear functions: at a fixed point every demand that fixes an unknown
+holds, and the same linear system, solved per axis, gives the powers of the axes. Nothing is read from a table.
+Read next: ``desiderata.py`` (the demands), ``api.py`` (what users call).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .analysis import Analysis, Answer
+from .axes import AXES, Ray
+from .desiderata import Demand, Goal, Structure, interventions
+from .exponents import Power
+from .optimizers import Optimizer
+from .parameterizations import Scaling, TensorScaling
+from .programs import Linear, Program
+from .signals import Algebra, Form
+from .training import Point, unknowns
+
+HORIZON = 2
+"""Updates after which every demand must hold: with a zero readout the hidden tensors first move at t = 2."""
+_LAZY = Fraction(2)
+_ROUNDS = 24
+
+
+class Infeasible(Exception):
+    """No parameterization met the demands: the first demand that failed is the message."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A parameterization that meets every demand.
+
+    Attributes:
+        scaling: powers of the axes.
+        structure: the discrete choices.
+        fixed_by: the demand behind each unknown, and the form it was solved from.
+        rejected: structures tried before, each with the demand it failed.
+    """
+
+    scaling: Scaling
+    structure: Structure
+    fixed_by: Mapping[str, tuple[Demand, Form]]
+    rejected: tuple[tuple[Structure, str], ...]
+
+
+class Solver:
+    """Solves demands for one program, ray and optimizer; products of kernels are shared between all attempts."""
+
+    def __init__(self, program: Program, ray: Ray, optimizer: Optimizer) -> None:
+        self.program, self.ray, self.optimizer = program, ray, optimizer
+        self._algebras: dict[Fraction, Algebra] = {}
+
+    def solve(self, goal: Goal, zero_readout: bool) -> Solution:
+        """The parameterization that meets a goal with the fewest interventions in the structure.
+
+        Raises:
+            Infeasible: none of the structures works; the message names what failed without any intervention.
+        """
+        base = Structure(zero=frozenset({"readout"}) if zero_readout else frozenset())
+        options = interventions(self.program, base) if goal.structural else [base]
+        rejected: list[tuple[Structure, str]] = []
+        start: Point | None = None
+        for structure in options:
+            demands = goal.demands(self.program, structure)
+            try:
+                look, forms = self._newton(demands, structure, start)
+                start = start or look.point
+                _check(demands, look)
+            except Infeasible as failure:
+                rejected.append((structure, str(failure)))
+                continue
+            return Solution(self._scaling(look, forms, structure), structure, forms, tuple(rejected))
+        raise Infeasible(rejected[0][1])
+
+    # inside ----------------------------------------------------------------------------------------------------
+
+    def _newton(
+        self, demands: Iterable[Demand], structure: Structure, start: Point | None
+    ) -> tuple[Analysis, dict[str, tuple[Demand, Form]]]:
+        fixing = [d for d in demands if d.fixes and (d.kind != "scale" or self.optimizer.epsilon)]
+        names = [d.fixes for d in fixing]
+        values = self._start(structure) if start is None else self._values(start)
+        for _ in range(_ROUNDS):
+            point = self._point(values, structure)
+            look = Analysis(self.ray, point, self.optimizer, self.program, self._algebras)
+            forms = {}
+            for demand in fixing:
+                answer = _largest(look, demand)
+                if answer.form is None:
+                    raise Infeasible(f"{demand.name}: {demand.because}, but it is exactly zero")
+                forms[demand.fixes] = (demand, _scaled(demand, answer.form))
+            rows = [(dict(form.unknowns), -form.power.on(self.ray)) for _, form in forms.values()]
+            if all(sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows):
+                if solve_linear(rows, names) is None:
+                    raise Infeasible("the demands that fix the unknowns leave one of them free")
+                return look, forms
+            rows.sort(key=lambda row: sum(map(abs, row[0].values())))
+            keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
+            values |= solve_linear(rows + keep, names) or {}
+        raise Infeasible("the demands that fix the unknowns have no common solution")
+
+    def _start(self, structure: Structure) -> dict[str, Fraction]:
+        """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
+        values = {name: Fraction(0) for name in unknowns(self.program)}
+        for role, tensor in self.program.tensors.items():
+            axes = [self.program.axes[x] for x in tensor.fan_in]
+            values[f"b.{role}"] = sum((self.ray[a] / 2 for a in axes if a in AXES), Fraction(0))
+            values[f"c.{role}"] = _LAZY
+        return values
+
+    def _values(self, point: Point) -> dict[str, Fraction]:
+        found = {f"b.{role}": b for role, b in point.b.items() if b is not None}
+        found |= {f"c.{role}": c for role, c in point.c.items()} | {f"d.{role}": d for role, d in point.d.items()}
+        return found | {"alpha": point.alpha}
+
+    def _point(self, values: Mapping[str, Fraction], structure: Structure) -> Point:
+        roles = self.program.tensors
+        return Point(
+            {r: None if r in structure.zero else values.get(f"b.{r}", Fraction(0)) for r in roles},
+            {r: values[f"c.{r}"] for r in roles},
+            {r: values.get(f"d.{r}", Fraction(0)) for r in roles},
+            values["alpha"],
+            structure.tied,
+        )
+
+    def _scaling(self, look: Analysis, forms: Mapping[str, tuple[Demand, Form]], structure: Structure) -> Scaling:
+        """Powers of the axes: the layer-wise system where it meets the solution, else the forms axis by axis."""
+        powers, values = by_axis(forms), self._values(look.point)
+        for name, power in layerwise(look, structure).items():
+            if name in powers and power.on(self.ray) == values[name]:
+                powers[name] = power
+        fixed = {axis for axis in AXES if not self.ray[axis]}  # their powers are constants: nothing determines them
+        powers = {name: Power.of({a: e for a, e in p.terms if a not in fixed}) for name, p in powers.items()}
+        tensors = {
+            role: TensorScaling(
+                None if look.point.b[role] is None else -powers[f"b.{role}"],
+                -powers[f"c.{role}"],
+                -powers[f"d.{role}"] if f"d.{role}" in powers else None,
+            )
+            for role in self.program.tensors
+        }
+        return Scaling(tensors, powers["alpha"], tuple(r for r in self.program.tensors if r in structure.tied))
+
+
+def by_axis(forms: Mapping[str, tuple[Demand, Form]]) -> dict[str, Power]:
+    """The linear system of the winning forms, solved once per axis instead of once for the ray."""
+    powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
+    for axis in AXES:
+        solved = solve_linear([(dict(form.unknowns), -form.power[axis]) for _, form in forms.values()], list(forms))
+        assert solved is not None
+        for name, x in solved.items():
+            powers[name][axis] = x
+    return {name: Power.of(p) for name, p in powers.items()}
+
+
+def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
+    """The readable road to the same numbers: alignment exponents of every layer, read off the engine.
+
+    Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
+    fan_in^-q and entries of dW are fan_in^-p; a gradient at a signal is one over its number of entries, since its
+    inner product with a Theta(1) change is Theta(1). Source: seed 001, App. I.1.2 (eq. I.3).
+    Where several axes grow at one rate this decides which of them carries a power; the solver keeps an entry only if
+    it equals the solution on the ray.
+    """
+    program, normalises = look.program, look.optimizer.normalises
+    aggregate = program.aggregate
+    experts = _axes_power(program, program.signals[aggregate.gate])
+
+    def last(name: str) -> Fraction | None:
+        return look(name, HORIZON).exponent
+
+    def alignment(total: Fraction | None, parts: Iterable[Fraction | None], over: Power) -> Fraction | None:
+        rate, known = over.on(look.ray), list(parts)
+        if total is None or None in known:
+            return None
+        return (total - sum((x for x in known if x is not None), Fraction(0))) / rate if rate else Fraction(0)
+
+    found: dict[str, Power] = {}
+    size = max((x for part in ("effective", "cross") if (x := last(f"{aggregate.out}.{part}")) is not None), default=None)
+    inner = max((x for part in ("effective", "cross") if (x := last(f"{aggregate.source}.{part}")) is not None), default=None)
+    s = alignment(size, (inner, -look.point.alpha), experts)
+    if s is not None:
+        found["alpha"] = experts * s
+    for how in program.statements:
+        if not isinstance(how, Linear):
+            continue
+        role, out, tensor = how.tensor, how.out, program.tensors[how.tensor]
+        fan_in = _axes_power(program, tensor.fan_in)
+        b = look.point.b[role]
+        source = None if how.source == "data" else last(f"{how.source}.change")
+        q = Fraction(0) if how.source == "data" else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
+        if q is not None:
+            found[f"b.{role}"] = fan_in * q
+            if out in structure.exempt and "alpha" in found:
+                parts = (last(f"{out}.propagating"), -look.point.alpha)
+                half = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
+                if half is not None:
+                    found[f"b.{role}"] += experts * half + -found["alpha"]
+        update = max((x for part in ("effective", "cross") if (x := look.maybe(f"{out}.{part}", HORIZON)) is not None), default=None)
+        p = alignment(update, (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
+        gradient = _axes_power(program, program.signals[out])
+        if p is not None:
+            found[f"c.{role}"] = fan_in * p + (Power() if normalises else -gradient)
+        found[f"d.{role}"] = gradient
+    return found
+
+
+def _axes_power(program: Program, letters: str) -> Power:
+    total = Power()
+    for x in letters:
+        if program.axes[x] in AXES:
+            total += Power.of({program.axes[x]: 1})
+    return total
+
+
+def _check(demands: Iterable[Demand], look: Analysis) -> None:
+    """First by lower bounds, which are quick and mostly enough to reject; then certified."""
+    for certified in (False, True):
+        for demand in demands:
+            failure = violation(demand, look, certified)
+            if failure:
+                raise Infeasible(failure)
+
+
+def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int = HORIZON) -> str:
+    """Why a demand fails, or an empty string."""
+    ask = look if certified else look.lower
+    answers = {name: [ask(name, t) for t in range(horizon + 1)] for name in demand.quantities}
+    for name, row in answers.items():
+        for t, answer in enumerate(row):
+            if certified and not answer.decided:
+                return f"{demand.name}: {name} at t={t} is undecided"
+    if demand.kind == "scale":
+        return ""
+    if demand.kind == "balanced":
+        last = {name: row[-1].exponent for name, row in answers.items() if row[-1].exponent is not None}
+        if len(set(last.values())) > 1:
+            low, high = min(last, key=lambda k: last[k]), max(last, key=lambda k: last[k])
+            return f"{demand.name}: {demand.because}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})"
+        return ""
+    top = max((a.exponent for row in answers.values() for a in row if a.exponent is not None), default=None)
+    if top is None and demand.kind == "bounded":
+        return ""
+    if top is None or top > 0 or (demand.kind == "theta" and top < 0):
+        size = "exactly zero" if top is None else f"n^({top})"
+        return f"{demand.name}: {demand.because}, but {' + '.join(demand.quantities)} ~ {size}"
+    return ""
+
+
+def _largest(look: Analysis, demand: Demand) -> Answer:
+    """The form that must become Theta(1): of the first step at which the quantity diverges, else of its largest step.
+
+    A divergence feeds every later step, so the earliest one is the one to correct.
+    """
+    best = Answer(None, None)
+    for t in range(1 if demand.kind == "scale" else 0, HORIZON + 1):
+        for name in demand.quantities:
+            answer = look.lower(name, t)
+            if answer.exponent is not None and (best.exponent is None or answer.exponent > best.exponent):
+                best = answer
+        if demand.kind == "theta" and best.exponent is not None and best.exponent > 0:
+            break
+    return best
+
+
+def _scaled(demand: Demand, form: Form) -> Form:
+    """For a ``scale`` demand: the form of n^d times the quantity."""
+    if demand.kind != "scale":
+        return form
+    counts = dict(form.unknowns)
+    counts[demand.fixes] = counts.get(demand.fixes, 0) + 1
+    return Form(form.power, tuple(counts.items()))
+
+
+Row = tuple[dict[str, int], Fraction]
+"""Integer coefficients by unknown, and the right-hand side."""
+
+
+def solve_linear(rows: Iterable[Row], names: list[str]) -> dict[str, Fraction] | None:
+    """The exact solution of the first independent rows; None if they leave an unknown free."""
+    solved: dict[str, tuple[dict[str, Fraction], Fraction]] = {}
+    for row, rhs in rows:
+        left = {name: Fraction(n) for name, n in row.items() if n}
+        right = rhs
+        for name in [n for n in left if n in solved]:
+            factor = left.pop(name)
+            other, value = solved[name]
+            right -= factor * value
+            for k, x in other.items():
+                left[k] = left.get(k, Fraction(0)) - factor * x
+        left = {k: x for k, x in left.items() if x}
+        if not left:
+            continue
+        pivot = next(iter(left))
+        scale = left.pop(pivot)
+        new = ({k: x / scale for k, x in left.items()}, right / scale)
+        for name, (other, value) in solved.items():
+            if pivot in other:
+                factor = other.pop(pivot)
+                merged = {k: other.get(k, Fraction(0)) - factor * new[0].get(k, Fraction(0)) for k in {**other, **new[0]}}
+                solved[name] = ({k: x for k, x in merged.items() if x}, value - factor * new[1])
+        solved[pivot] = new
+    return {name: solved[name][1] for name in names} if all(n in solved and not solved[n][0] for n in names) else None
