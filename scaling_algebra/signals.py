@@ -70,7 +70,7 @@ class Algebra:
         self.ray = ray
         self.letters = {x: axis for x, axis in letters.items() if axis in AXES and ray[axis]}
         self.unknowns = tuple(unknowns)
-                self._unit = 720720 * lcm(*(ray[axis].denominator for axis in AXES))
+        self._unit = 720720 * lcm(*(ray[axis].denominator for axis in AXES))
         self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
         self._half = {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
         self._gap, self._step = self.pack(gap, {}, {}), self.pack(Fraction(1, 2), {}, {})
