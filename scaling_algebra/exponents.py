@@ -18,7 +18,7 @@ class Power:
 
     >>> p = Power.of({"M": 1, "N": Fraction(-1, 2)})
     >>> str(p), str(p * 2), str(p + p)
-    ('N^(-1/2) M', 'N^-1 M^2', 'N^-1 M^2')
+    ('M N^(-1/2)', 'M^2 N^-1', 'M^2 N^-1')
     """
 
     terms: tuple[tuple[str, Fraction], ...] = ()
@@ -51,7 +51,11 @@ class Power:
         return {axis: str(e) for axis, e in self.terms}
 
     def __str__(self) -> str:
-        return " ".join(axis if e == 1 else f"{axis}^{exponent_text(e)}" for axis, e in self.terms) or "1"
+        return " ".join(axis if e == 1 else f"{axis}^{exponent_text(e)}" for axis, e in self.ordered()) or "1"
+
+    def ordered(self) -> list[tuple[str, Fraction]]:
+        """Terms with positive exponents first, as people write them: ``M N^-1``."""
+        return sorted(self.terms, key=lambda term: term[1] < 0)
 
 
 def exponent_text(e: Fraction) -> str:

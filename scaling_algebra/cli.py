@@ -1,0 +1,182 @@
+"""The command line: a thin layer over ``api`` that prints results and turns errors into one line and an exit code.
+
+Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2 wrong usage, 3 inconclusive.
+``table`` and ``verify`` are loaded only when called.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import sys
+from typing import Any
+
+import click
+
+from .api import PARAMETERIZATIONS, READOUTS, derive, signals
+from .axes import AXES, REGIMES
+from .errors import UsageError
+from .optimizers import OPTIMIZERS
+from .report import DERIVATION_FORMATS
+from .solver import Infeasible
+
+_LAZY = {"table": ("scaling_algebra.tables.command", "table"), "verify": ("scaling_algebra.verify.command", "verify")}
+_HELP = {
+    "table": "Print a published table, derived: markdown, latex, csv, json or html.",
+    "verify": "Train real torch models at several sizes and compare measured exponents with predicted ones.",
+}
+
+
+class Commands(click.Group):
+    """Loads ``table`` and ``verify`` on demand and prints every user error as one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_LAZY]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in _LAZY:
+            module, attribute = _LAZY[name]
+            try:
+                command: click.Command = getattr(importlib.import_module(module), attribute)
+            except ModuleNotFoundError as missing:
+                if (missing.name or "").startswith("scaling_algebra"):
+                    raise
+                raise UsageError(f"{name} needs {missing.name}; install it with: pip install 'scalecalc[verify]'") from None
+            return command
+        return super().get_command(ctx, name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            command = None if name in _LAZY else self.get_command(ctx, name)
+            rows.append((name, _HELP[name] if command is None else command.get_short_help_str(90)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known:
+            near = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise UsageError(f"no command named {args[0]!r}{hint} known: {', '.join(known)}")
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            code = 2
+        except click.ClickException as error:
+            _fail(error.format_message())
+            code = 2
+        except UsageError as error:
+            _fail(str(error))
+            code = 2
+        except Infeasible as error:
+            _fail(str(error))
+            code = 1
+        except (click.Abort, KeyboardInterrupt):
+            _fail("interrupted")
+            code = 130
+        except BrokenPipeError:
+            sys.stderr.close()
+            code = 0
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    click.echo("scalecalc: " + " ".join(message.split()), err=True)
+
+
+def where_options(command: Any) -> Any:
+    """--regime, --ray, --optimizer: shared by every command that asks about a configuration."""
+    for option in (
+        click.option("--optimizer", default="adam", show_default=True, metavar="NAME", help=", ".join(OPTIMIZERS)),
+        click.option("--ray", metavar="RATES", help="How each axis grows, e.g. N=1,N_e=1/2,M=1/2 (instead of --regime)."),
+        click.option("--regime", metavar="NAME", help=f"{', '.join(REGIMES)}."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(cls=Commands, no_args_is_help=True)
+@click.version_option(package_name="scalecalc")
+def main() -> None:
+    """Exact scaling exponents for Mixture-of-Experts networks: derive them, print them, measure them.
+
+    Exit codes: 0 agrees or done, 1 refuted or unsatisfiable, 2 wrong usage, 3 inconclusive.
+    """
+
+
+@main.command("derive")
+@where_options
+@click.option("--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; without it muP and MSSP, both.")
+@click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
+@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS))
+def derive_command(
+    regime: str | None, ray: str | None, optimizer: str, parameterization: str | None, readout_init: str | None, form: str
+) -> None:
+    """Derive init std, learning rate and epsilon of every tensor, with the reason for each number."""
+    chosen = _choice("format", form, DERIVATION_FORMATS)
+    names = [parameterization] if parameterization else ["mup", "mssp"]
+    found = [derive(regime, optimizer, name, ray=ray, readout_init=readout_init) for name in names]
+    if chosen == "json":
+        click.echo(json.dumps([d.as_json() for d in found] if len(found) > 1 else found[0].as_json(), indent=2))
+    else:
+        click.echo("\n\n".join(DERIVATION_FORMATS[chosen](d) for d in found))
+
+
+@main.command("signals")
+@where_options
+@click.option("--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS))
+@click.option("--steps", type=int, default=2, show_default=True, help="Number of updates.")
+@click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
+@click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")
+@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
+def signals_command(
+    regime: str | None,
+    ray: str | None,
+    optimizer: str,
+    parameterization: str,
+    steps: int,
+    readout_init: str | None,
+    names: tuple[str, ...],
+    form: str,
+) -> None:
+    """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact."""
+    chosen = _choice("format", form, ("text", "json"))
+    found = signals(
+        regime, optimizer, parameterization, ray=ray, steps=steps, readout_init=readout_init, names=names or None
+    )
+    click.echo(json.dumps(found.as_json(), indent=2) if chosen == "json" else str(found))
+
+
+@main.command("list")
+def list_command() -> None:
+    """List every name the other commands accept."""
+    from .quantities import quantities
+
+    click.echo("axes: " + ", ".join(f"{axis} ({what})" for axis, what in AXES.items()))
+    click.echo("regimes: " + ", ".join(str(r) for r in REGIMES.values()))
+    click.echo("optimizers: " + ", ".join(OPTIMIZERS))
+    click.echo("parameterizations: " + ", ".join(PARAMETERIZATIONS))
+    click.echo("quantities:")
+    for quantity in quantities().values():
+        click.echo(f"  {quantity.name:30} {quantity.formula}")
+
+
+def _choice(kind: str, name: str, known: Any) -> str:
+    from .errors import unknown_name
+
+    if name.lower() not in known:
+        raise unknown_name(kind, name, known)
+    return name.lower()
+
+
+if __name__ == "__main__":
+    main()
