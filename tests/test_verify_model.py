@@ -1,0 +1,129 @@
+"""The hand-split parts against autograd and against the module's own forward pass."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra.verify.model import MoEBlock, torch_optimizer, value  # noqa: E402
+from scaling_algebra.verify.parts import Split  # noqa: E402
+from scaling_algebra.verify.runs import train  # noqa: E402
+
+from scaling_algebra.exponents import Power  # noqa: E402
+from scaling_algebra.optimizers import OPTIMIZERS, optimizer  # noqa: E402
+from scaling_algebra.parameterizations import Scaling, TensorScaling  # noqa: E402
+from scaling_algebra.programs import MOE_BLOCK  # noqa: E402
+
+DIMS = {"N": 12, "N_e": 6, "M": 5}
+HALF = Fraction(1, 2)
+SCALING = Scaling(
+    {
+        "input": TensorScaling(Power(), Power(), Power()),
+        "router": TensorScaling(Power.of({"N": -HALF}), Power(), Power.of({"M": -1})),
+        "expert_in": TensorScaling(Power.of({"N": -HALF}), Power(), Power.of({"M": -1})),
+        "expert_out": TensorScaling(Power.of({"N_e": -HALF}), Power(), Power.of({"M": -1})),
+        "readout": TensorScaling(Power.of({"N": -HALF}), Power(), Power()),
+    },
+    Power.of({"M": 1}),
+)
+MEASURABLE = [name for name, o in OPTIMIZERS.items() if o.torch]
+
+
+def trained(name="sgd", steps=2, seeds=(1, 2, 3)):
+    model = MoEBlock(DIMS, SCALING, seeds)
+    stepper = torch_optimizer(model, DIMS, SCALING, optimizer(name))
+    start = {s: w.detach().clone() for s, w in model.weights.items()}
+    for _ in range(steps):
+        stepper.zero_grad()
+        model().sum().backward()
+        stepper.step()
+    return model, start
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_parts_sum_to_the_forward_pass_and_to_autograd(name):
+    model, start = trained(name)
+    w = {s: p.detach() for s, p in model.weights.items()}
+    n = Split(start, {s: w[s] - start[s] for s in w}, model.x, model.multiplier).named
+    torch.testing.assert_close(n["f"], model().detach())
+    h1 = (w["W1"] @ model.x).requires_grad_()
+    phi = torch.sigmoid(torch.einsum("sia,sa->si", w["Q"], h1))
+    phi.retain_grad()
+    h2 = torch.einsum("sika,sa->sik", w["W2"], h1)
+    h2.retain_grad()
+    h3i = torch.einsum("sibk,sik->sib", w["W3"], h2)
+    h3i.retain_grad()
+    h3 = model.multiplier * torch.einsum("si,sib->sb", phi, h3i)
+    h3.retain_grad()
+    torch.einsum("sb,sb->s", w["W4"], h3).sum().backward()
+    for part, whole in (("g1", h1), ("gphi", phi), ("g2", h2), ("g3i", h3i), ("g3", h3)):
+        torch.testing.assert_close(n[part], whole.grad, msg=part)
+    for part, whole in (("h1", h1), ("phi", phi), ("h2", h2), ("h3i", h3i), ("h3", h3)):
+        torch.testing.assert_close(n[part], whole.detach(), msg=part)
+
+
+def test_pieces_sum_to_their_whole():
+    model, start = trained()
+    change = {s: p.detach() - start[s] for s, p in model.weights.items()}
+    n = Split(start, change, model.x, model.multiplier).named
+    wholes = {
+        "psi": "init propagating effective cross",
+        "h3": "A1 propagating A3 D",
+        "g1.expert": "A4.1 A4.2 A5.1 A5.2 A6.1 A6.2 E.1 E.2",
+        "g1.router": "Q0 dQ",
+        "g1.router.dQ": "init-init init-update update-init update-update",
+        "g2": "init-init init-update update-init update-update",
+    }
+    for whole, parts in wholes.items():
+        torch.testing.assert_close(sum(n[f"{whole}.{p}"] for p in parts.split()), n[whole], msg=whole)
+    a2 = n["h3.A2.1"] + n["h3.A2.2"]
+    assert not torch.allclose(a2, n["h3.propagating"])  # W3_0 dW2 dh1 is in neither piece
+
+
+def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
+    import scaling_algebra.verify.runs as runs
+
+    seen, keep = {}, runs.rms
+    runs.rms = lambda x: x if x.ndim == 2 else keep(x)
+    try:
+        seen = train(DIMS, SCALING, optimizer("sgd"), [1, 2], 2, "cpu")
+    finally:
+        runs.rms = keep
+    for t in range(3):
+        both = seen["psi.propagating.expert", t] + seen["psi.propagating.router", t]
+        assert both == pytest.approx(seen["psi.propagating", t], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_replicas_trained_together_equal_replicas_trained_alone(name):
+    together = train(DIMS, SCALING, optimizer(name), [1, 2, 3], 2, "cpu")
+    alone = train(DIMS, SCALING, optimizer(name), [2], 2, "cpu")
+    for key, values in alone.items():
+        assert values[0] == pytest.approx(together[key][1], rel=1e-8, abs=1e-14), key
+
+
+def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():
+    tensors = dict(SCALING.tensors) | {"readout": TensorScaling(None, Power(), Power())}
+    for name in MEASURABLE:
+        seen = train(DIMS, Scaling(tensors, SCALING.alpha), optimizer(name), [1, 2], 2, "cpu")
+        for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
+            assert not seen[quantity, 0].any(), quantity
+        assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
+        assert seen["dW4", 1].all() and seen["dW2", 2].all()
+
+
+def test_tied_experts_start_equal():
+    model = MoEBlock(DIMS, Scaling(SCALING.tensors, SCALING.alpha, ("expert_in",)), [1])
+    w2, w3 = model.weights["W2"][0], model.weights["W3"][0]
+    assert torch.equal(w2[0], w2[4]) and not torch.equal(w3[0], w3[4])
+
+
+def test_every_tensor_has_its_own_group_and_powers_are_evaluated_raw():
+    model = MoEBlock(DIMS, SCALING, [1])
+    stepper = torch_optimizer(model, DIMS, SCALING, optimizer("adamw"))
+    assert len(stepper.param_groups) == len(MOE_BLOCK.tensors)
+    assert value(Power.of({"M": 1, "N": 1, "N_e": -1}), DIMS) == pytest.approx(10)
+    assert len({g["lr"] * g["weight_decay"] for g in stepper.param_groups}) <= 2  # one number, up to rounding

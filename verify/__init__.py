@@ -1,0 +1,26 @@
+"""Measures every predicted exponent on real torch models; the only part of the project that imports torch.
+
+``measure`` trains, ``judge`` compares. Importing this package does not import torch; the first use does.
+Read next: ``model.py`` (what is trained), ``parts.py`` (what is measured), ``fit.py`` (slopes and verdicts).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .claims import Claim
+from .fit import Verdict
+from .report import Report, judge
+
+if TYPE_CHECKING:
+    from .runs import Measurement, measure
+
+__all__ = ["Claim", "Measurement", "Report", "Verdict", "judge", "measure"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Measurement", "measure"):
+        from . import runs
+
+        return getattr(runs, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

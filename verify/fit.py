@@ -1,0 +1,128 @@
+"""Slopes, intervals and verdicts: pure functions on numbers, nothing about networks.
+
+A quantity is measured as one root-mean-square per seed at every size; its exponent is the slope of log2(rms over
+seeds) against log2(n). The interval is a 95 % bootstrap over seeds, widened until it covers the slope of the larger
+half of the sizes: a law that still bends at the sizes measured gets a wide interval, not a confident wrong number.
+Read next: ``report.py`` (applies this to every quantity and step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 1000
+"""Bootstrap resamples, drawn once per seed count from a fixed stream: the same data always gives the same report."""
+
+MIN_SIZES, MIN_SEEDS = 3, 4
+"""Fewer prove nothing: the verdict is INCONCLUSIVE."""
+
+DRIFT = 0.1
+"""Finite-size drift of a slope that still counts as agreement."""
+
+
+class Verdict(StrEnum):
+    """What a measurement says about a predicted exponent."""
+
+    AGREES = "AGREES"
+    REFUTED = "REFUTED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A measured exponent.
+
+    Attributes:
+        slope: least squares through all sizes; NaN if it cannot be fitted.
+        se: bootstrap standard error of the slope.
+        low, high: interval (see the module text).
+        trend: where the slope goes if its bend from all sizes to the larger half goes on once more.
+        zero: every value is exactly zero.
+        sizes, seeds: sizes used, and the fewest seeds at any of them.
+    """
+
+    slope: float
+    se: float
+    low: float
+    high: float
+    trend: float
+    zero: bool
+    sizes: int
+    seeds: int
+
+
+def fit(n: Sequence[float], values: Sequence[Array]) -> Fit:
+    """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n)."""
+    seeds = min((len(v) for v in values), default=0)
+    nan = float("nan")
+    if values and all(len(v) and not np.any(v) for v in values):
+        return Fit(nan, nan, nan, nan, nan, True, len(n), seeds)
+    square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
+    if len(n) < 2 or seeds == 0 or not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
+        return Fit(nan, nan, nan, nan, nan, False, len(n), seeds)
+    x = np.log2(np.asarray(n, dtype=np.float64))
+    y = 0.5 * np.log2([s.mean() for s in square])
+    slope = _slope(x, y[None])[0]
+    with np.errstate(divide="ignore"):
+        drawn = 0.5 * np.log2(np.stack([_weights(len(s)) @ s for s in square], axis=1))
+    drawn = drawn[np.isfinite(drawn).all(axis=1)]
+    slopes = _slope(x, drawn)
+    low, high = np.percentile(slopes, [2.5, 97.5])
+    upper = len(n) // 2 if len(n) > MIN_SIZES else 0
+    bent = _slope(x[upper:], y[None, upper:])[0]
+    low, high, trend = min(low, bent), max(high, bent), 2 * bent - slope
+    return Fit(float(slope), float(slopes.std()), float(low), float(high), float(trend), False, len(n), seeds)
+
+
+def zeros_to_rounding(values: Array, scale: Array, relative: float = 1e-13) -> Array:
+    """``values`` with everything below rounding of the quantity's own scale set to zero."""
+    return np.where(np.abs(values) <= relative * scale, 0.0, values)
+
+
+def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction = Fraction(1, 2)) -> Verdict:
+    """Compares a fit with a predicted exponent (None: exactly zero).
+
+    Exponents lie on a grid of this ``spacing``. AGREES: the interval, give or take ``DRIFT``, holds the prediction and
+    itself holds no neighbour on the grid. REFUTED: interval and trend both lie to one side of the prediction,
+    farther than half a spacing and than half the width of the interval. Anything else is INCONCLUSIVE.
+    """
+    if measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS:
+        return Verdict.INCONCLUSIVE
+    if measured.zero or predicted is None:
+        if measured.zero and predicted is None:
+            return Verdict.AGREES
+        return Verdict.REFUTED if measured.zero or np.isfinite(measured.slope) else Verdict.INCONCLUSIVE
+    if not np.isfinite(measured.slope):
+        return Verdict.INCONCLUSIVE
+    p, step = float(predicted), float(spacing)
+    distance = max(measured.low - p, p - measured.high, 0.0)
+    if distance <= min(DRIFT, step / 5) and p - step < measured.low and measured.high < p + step:
+        return Verdict.AGREES
+    ends = (measured.low - p, measured.high - p, measured.trend - p)
+    one_side = max(ends) < 0 or min(ends) > 0
+    if one_side and min(map(abs, ends)) > max(step, measured.high - measured.low) / 2:
+        return Verdict.REFUTED
+    return Verdict.INCONCLUSIVE
+
+
+def _slope(x: Array, y: Array) -> Array:
+    """Least-squares slope of every row of y against x."""
+    centred = x - x.mean()
+    result: Array = y @ centred / (centred @ centred)
+    return result
+
+
+@lru_cache(maxsize=64)
+def _weights(seeds: int) -> Array:
+    """Bootstrap weights, (RESAMPLES, seeds): how often each seed is drawn, divided by the number of seeds."""
+    drawn = np.random.default_rng([20240, seeds]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+    return drawn / seeds

@@ -1,0 +1,133 @@
+"""The MoE block as a torch module: several independent replicas (seeds) trained side by side by one real optimizer.
+
+Every parameter has a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so
+each replica trains exactly as it would alone.
+Read next: ``parts.py`` (splits what the block computes into named parts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.exponents import Power
+from scaling_algebra.optimizers import Optimizer
+from scaling_algebra.parameterizations import Scaling
+from scaling_algebra.programs import MOE_BLOCK
+
+D = 8
+"""Input dimension, the same at every size."""
+
+LOSS_SLOPE = 1.0
+"""chi = dL/df, held constant: the loss is ``chi * f``, so chi is Theta(1) at every step."""
+
+INIT = {"input": 1.0, "router": 0.5, "expert_in": 0.5, "expert_out": 1.0, "readout": 1.0}
+LR = {"input": 1.0, "router": 1.5, "expert_in": 1.5, "expert_out": 1.5, "readout": 0.75}
+EPS = 0.3
+"""Base constants of init std, learning rate and Adam epsilon: the same at every size, so they change no exponent.
+
+Near 1, because a tiny rate would hide the second step behind the first, and a large one makes small sizes heavy-tailed.
+Halving or doubling every rate leaves the mean error of the slopes in regime III with SGD the same.
+"""
+
+DECAY = 0.1
+"""Learning rate times weight decay of AdamW: scale-free, so torch's ``weight_decay`` is ``DECAY / lr``."""
+
+DTYPE = torch.float64
+"""Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
+
+
+def value(power: Power, dims: Mapping[str, int]) -> float:
+    """The number a power of the axes stands for at these dimensions."""
+    result = 1.0
+    for axis, exponent in power.terms:
+        result *= float(dims[axis]) ** float(exponent)
+    return result
+
+
+def sample(device: str) -> Tensor:
+    """The one training input, shape (D,), unit length, independent of size and seed."""
+    x = torch.randn(D, generator=torch.Generator().manual_seed(1), dtype=DTYPE)
+    unit: Tensor = x / x.norm()
+    return unit.to(device)
+
+
+class MoEBlock(nn.Module):
+    """Minimal MoE block. Source: seed 001, App. J.1.
+
+    h1 = W1 x; phi = sigmoid(Q h1); h2_i = W2_i h1; h3_i = W3_i h2_i; h3 = multiplier * sum_i phi_i h3_i; f = W4 h3.
+
+    Args:
+        dims: sizes of the axes N, N_e, M.
+        scaling: init stds, tied roles and aggregation multiplier.
+        seeds: one replica is drawn per entry (S of them).
+
+    Attributes:
+        weights: parameters by symbol, shapes W1 (S,N,D), Q (S,M,N), W2 (S,M,N_e,N), W3 (S,M,N,N_e), W4 (S,N).
+        multiplier: 1 / alpha.
+    """
+
+    def __init__(self, dims: Mapping[str, int], scaling: Scaling, seeds: Sequence[int], device: str = "cpu") -> None:
+        super().__init__()
+        self.multiplier = value(-scaling.alpha, dims)
+        self.weights = nn.ParameterDict()
+        generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        for role, tensor in MOE_BLOCK.tensors.items():
+            shape = [{"D": D, **dims}[MOE_BLOCK.axes[letter]] for letter in tensor.letters]
+            std = scaling.tensors[role].init_std
+            shared = tensor.experts if role in scaling.tied else ""
+            drawn = [1 if c == shared else s for s, c in zip(shape, tensor.letters, strict=True)]
+            weight = torch.zeros(len(seeds), *shape, device=device, dtype=DTYPE)
+            if std is not None:
+                for replica, generator in zip(weight, generators, strict=True):
+                    replica.copy_(torch.randn(drawn, generator=generator, device=device))  # float32: drawn 5x faster
+                weight *= INIT[role] * value(std, dims)
+            self.weights[tensor.symbol] = nn.Parameter(weight)
+        self.register_buffer("x", sample(device))
+        self.x: Tensor
+
+    def forward(self) -> Tensor:
+        """The output f of every replica, shape (S,)."""
+        w = self.weights
+        h1 = w["W1"] @ self.x
+        phi = torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
+        h2 = torch.einsum("sika,sa->sik", w["W2"], h1)
+        h3i = (w["W3"] @ h2[..., None])[..., 0]
+        h3 = self.multiplier * torch.einsum("si,sib->sb", phi, h3i)
+        f: Tensor = (w["W4"] * h3).sum(-1)
+        return f
+
+    def count(self) -> int:
+        """Parameters of one replica."""
+        return sum(p[0].numel() for p in self.parameters())
+
+
+def torch_optimizer(
+    model: MoEBlock, dims: Mapping[str, int], scaling: Scaling, optimizer: Optimizer
+) -> torch.optim.Optimizer:
+    """The real ``torch.optim`` optimizer, one parameter group per tensor with its own lr, eps and weight decay.
+
+    Raises:
+        UsageError: torch has no such optimizer, or the scaling lacks an epsilon that it needs.
+    """
+    if not optimizer.torch:
+        raise UsageError(
+            f"{optimizer.name} cannot be measured: torch has no such optimizer; use adam, which scales the same way"
+        )
+    groups = []
+    for role, tensor in MOE_BLOCK.tensors.items():
+        scale = scaling.tensors[role]
+        lr = LR[role] * value(scale.lr, dims)
+        group: dict[str, object] = {"params": [model.weights[tensor.symbol]], "lr": lr}
+        if optimizer.epsilon:
+            if scale.eps is None:
+                raise UsageError(f"the scaling gives no epsilon for {role}, but {optimizer.name} needs one")
+            group["eps"] = EPS * value(scale.eps, dims)
+        if optimizer.decoupled_decay:
+            group["weight_decay"] = DECAY / lr
+        groups.append(group)
+    made: torch.optim.Optimizer = getattr(torch.optim, optimizer.torch)(groups)
+    return made

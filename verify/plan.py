@@ -1,0 +1,89 @@
+"""Which sizes and how many seeds a run uses: pure arithmetic on dimensions.
+
+Read next: ``runs.py`` (runs the plan).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from scaling_algebra.axes import Ray
+from scaling_algebra.errors import UsageError
+
+from .fit import MIN_SIZES
+
+FIXED = 4
+"""Size of an axis that does not grow."""
+
+COUNT = 5
+"""Sizes in a default run."""
+
+SMALLEST = {2: 64, 3: 44}
+"""First default n, by growth of the largest tensor (rate of N + N_e + M, rounded): smaller ones bend too much."""
+
+LARGEST_ELEMENTS = 7.2e6
+"""Weight entries of one replica at the largest default size."""
+
+BUDGET = 1.2e8
+"""Weight entries trained at each size of a default run, all seeds together (about eight seconds on two cores)."""
+
+SEEDS = (24, 64)
+"""Fewest and most seeds of a default run."""
+
+WIDTHS = ("N", "N_e", "M")
+
+
+def dims_at(ray: Ray, n: int, first: int) -> dict[str, int]:
+    """Dimensions at size n: a growing axis starts at the first size and grows as ``n**rate``; the others are fixed."""
+    return {axis: max(1, round(first * (n / first) ** float(ray[axis]))) if ray[axis] else FIXED for axis in WIDTHS}
+
+
+def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
+    """The n whose powers fit the rounded dimensions best (least squares in logs): exact for integer rates."""
+    rates = {axis: float(ray[axis]) for axis in WIDTHS}
+    fitted = sum(r * math.log(dims[axis] / first_dims[axis]) for axis, r in rates.items())
+    return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
+
+
+def elements(dims: Mapping[str, int]) -> int:
+    """Weight entries of one replica, up to lower-order terms."""
+    return 2 * dims["M"] * dims["N"] * dims["N_e"] + dims["M"] * dims["N"]
+
+
+def plan_sizes(ray: Ray, sizes: Sequence[int] | None) -> list[int]:
+    """The sizes asked for, or ``COUNT`` default ones spread geometrically.
+
+    Raises:
+        UsageError: fewer than 3, not positive, or not increasing.
+    """
+    if sizes is not None:
+        if len(sizes) < MIN_SIZES:
+            raise UsageError(f"{len(sizes)} sizes cannot show a power law; give at least {MIN_SIZES}, e.g. 32,64,128")
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in sizes):
+            raise UsageError(f"sizes are {list(sizes)!r}; give integers of at least 2")
+        if any(a >= b for a, b in pairwise(sizes)):
+            raise UsageError(f"sizes are {list(sizes)!r}; give them in increasing order, without repeats")
+        return list(sizes)
+    growth = round(sum(ray[axis] for axis in WIDTHS))
+    first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
+    last = first
+    while elements(dims_at(ray, last + first // 4, first)) <= LARGEST_ELEMENTS and last < 64 * first:
+        last += first // 4
+    spread = [round(first * (last / first) ** (i / (COUNT - 1))) for i in range(COUNT)]
+    return sorted(set(spread))
+
+
+def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None) -> list[int]:
+    """Seeds at every size: the number asked for, or as many as the budget allows.
+
+    Raises:
+        UsageError: fewer than one.
+    """
+    if seeds is not None:
+        if seeds < 1:
+            raise UsageError(f"seeds is {seeds}; give at least 1")
+        return [seeds] * len(sizes)
+    few, many = SEEDS
+    return [min(many, max(few, int(BUDGET / elements(dims_at(ray, n, sizes[0]))))) for n in sizes]

@@ -1,0 +1,206 @@
+"""Trains the block at growing sizes with real optimizer steps and records every named quantity at every step.
+
+Read next: ``fit.py`` (turns the records into exponents), ``report.py`` (compares them with predictions).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from scaling_algebra.axes import Ray
+from scaling_algebra.errors import UsageError
+from scaling_algebra.optimizers import Optimizer
+from scaling_algebra.parameterizations import Scaling
+from scaling_algebra.programs import MOE_BLOCK
+
+from .fit import Array
+from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
+from .parts import Split, rms
+from .plan import dims_at, effective_n, elements, plan_seeds, plan_sizes
+
+Progress = Callable[[int, int, str], None]
+"""Called after every batch of replicas with (elements done, elements in all, message)."""
+
+Record = dict[tuple[str, int], Array]
+"""One value per seed for every (quantity, step)."""
+
+CHUNK = 2**22
+"""Weight entries trained at once, all replicas together: 32 MiB per copy in float64."""
+
+CONTROL_SEEDS = 64
+"""Most replicas of the control at every size."""
+
+
+@dataclass
+class Measurement:
+    """What was measured.
+
+    Attributes:
+        ray, scaling, optimizer, steps: what was asked for.
+        sizes: n at every size finished, from the dimensions after rounding.
+        dims: N, N_e, M at every size.
+        parameters: parameter count at every size.
+        inputs: hash of the training input seen at every size.
+        values: ``values[name, t][i]`` holds one root-mean-square over entries per seed at size i.
+        control: the same for replicas whose dimensions stay those of the first size: every slope must be flat.
+        environment: device, torch version, dtype, wall time (seconds), peak memory (bytes) and base constants.
+        interrupted: stopped by the user; what is complete was kept.
+    """
+
+    ray: Ray
+    scaling: Scaling
+    optimizer: Optimizer
+    steps: int
+    sizes: list[float] = field(default_factory=list)
+    dims: list[dict[str, int]] = field(default_factory=list)
+    parameters: list[int] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    values: dict[tuple[str, int], list[Array]] = field(default_factory=dict)
+    control: dict[tuple[str, int], list[Array]] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Measured quantities, in recording order."""
+        return list(dict.fromkeys(name for name, _ in self.values))
+
+
+def measure(
+    ray: Ray,
+    scaling: Scaling,
+    optimizer: Optimizer,
+    *,
+    sizes: Sequence[int] | None = None,
+    seeds: int | None = None,
+    steps: int = 2,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Measurement:
+    """Trains at every size and seed, and records every quantity after 0, 1, ..., ``steps`` updates.
+
+    Args:
+        sizes: values of n; by default spread geometrically so that a run takes well under a minute on two cores.
+        seeds: replicas per size; by default more at small sizes, where they are cheap.
+        device: ``cpu``, ``cuda`` or ``auto`` (CUDA if there is one).
+
+    Raises:
+        UsageError: unusable sizes, seeds, steps, device or optimizer.
+    """
+    chosen = plan_sizes(ray, sizes)
+    count = plan_seeds(ray, chosen, seeds)
+    if steps < 0:
+        raise UsageError(f"steps is {steps}; give 0 or more")
+    where = _device(device)
+    result = Measurement(ray, scaling, optimizer, steps)
+    grid = [dims_at(ray, n, chosen[0]) for n in chosen]
+    torch_optimizer(MoEBlock(grid[0], scaling, [0], where), grid[0], scaling, optimizer)  # fail before the long part
+    total = sum(elements(d) * s for d, s in zip(grid, count, strict=True))
+    done, started = 0, time.perf_counter()
+    if where == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        for index, (n, dims, replicas) in enumerate(zip(chosen, grid, count, strict=True)):
+            records: list[Record] = []
+            try:
+                for batch in _batches(range(replicas), dims):
+                    records.append(train(dims, scaling, optimizer, [_seed(index, r) for r in batch], steps, where))
+                    done += elements(dims) * len(batch)
+                    if progress:
+                        progress(done, total, f"n={n} ({', '.join(f'{a}={d}' for a, d in dims.items())})")
+                frozen = [_seed(1000 + index, r) for r in range(min(CONTROL_SEEDS, replicas))]
+                control = train(grid[0], scaling, optimizer, frozen, steps, where)
+            except torch.cuda.OutOfMemoryError:
+                raise UsageError(f"not enough memory on {where} at n={n}; give smaller sizes") from None
+            model = MoEBlock(dims, scaling, [0], where)
+            result.sizes.append(effective_n(ray, dims, grid[0], chosen[0]))
+            result.dims.append(dims)
+            result.parameters.append(model.count())
+            result.inputs.append(hashlib.sha256(model.x.cpu().numpy().tobytes()).hexdigest())
+            for store, parts in ((result.values, records), (result.control, [control])):
+                for key in parts[0]:
+                    store.setdefault(key, []).append(np.concatenate([p[key] for p in parts]))
+    except KeyboardInterrupt:
+        result.interrupted = True
+    result.environment = {
+        "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "dtype": str(DTYPE).removeprefix("torch."),
+        "optimizer": f"torch.optim.{optimizer.torch}",
+        "threads": torch.get_num_threads(),
+        "wall_seconds": round(time.perf_counter() - started, 2),
+        "peak_memory_bytes": _peak_memory(where),
+        "constants": {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE},
+    }
+    return result
+
+
+def train(
+    dims: Mapping[str, int], scaling: Scaling, optimizer: Optimizer, seeds: Sequence[int], steps: int, device: str
+) -> Record:
+    """Trains one replica per seed and returns the root-mean-square of every quantity at every step."""
+    model = MoEBlock(dims, scaling, seeds, device)
+    stepper = torch_optimizer(model, dims, scaling, optimizer)
+    weights = model.weights
+    start = {symbol: p.detach().clone() for symbol, p in weights.items()}
+    rates = {g["params"][0]: g for g in stepper.param_groups}
+    pathways: dict[str, torch.Tensor] = {}
+    record: dict[tuple[str, int], torch.Tensor] = {}
+    for t in range(steps + 1):
+        stepper.zero_grad()
+        (LOSS_SLOPE * model().sum()).backward()
+        with torch.no_grad():
+            change = {symbol: weights[symbol] - w0 for symbol, w0 in start.items()}
+            split = Split(start, change, model.x, model.multiplier)
+            named = split.named
+            if not optimizer.normalises:
+                for path in ("expert", "router"):
+                    moved = pathways.setdefault(path, torch.zeros_like(named["h1"]))
+                    named[f"psi.propagating.{path}"] = (start["Q"] @ moved[..., None])[..., 0]
+                    moved -= rates[weights["W1"]]["lr"] * LOSS_SLOPE * model.x.square().sum() * named[f"g1.{path}"]
+            for symbol in (tensor.symbol for tensor in MOE_BLOCK.tensors.values()):
+                named[f"d{symbol}"] = change[symbol]
+                named[f"g{symbol}"] = weights[symbol].grad
+            record |= {(name, t): rms(x) for name, x in named.items()}
+        if t < steps:
+            stepper.step()
+            for symbol, w0 in start.items():  # decoupled decay moves the reference exactly as torch moves the weight
+                group = rates[weights[symbol]]
+                if optimizer.decoupled_decay:
+                    w0.mul_(1 - group["lr"] * group["weight_decay"])
+    return {key: x.cpu().numpy() for key, x in record.items()}
+
+
+def _batches(replicas: range, dims: Mapping[str, int]) -> Iterator[range]:
+    """Replicas in groups whose weights fit ``CHUNK``."""
+    size = max(1, CHUNK // elements(dims))
+    return (replicas[i : i + size] for i in range(0, len(replicas), size))
+
+
+def _seed(size: int, replica: int) -> int:
+    """A different random stream for every size and replica, the same however replicas are batched."""
+    return 1 + replica + 1_000_003 * size
+
+
+def _device(name: str) -> str:
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"no device named {name!r}; use auto, cpu or cuda")
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise UsageError("no CUDA device is available; use --device cpu or auto")
+    return "cuda" if name != "cpu" and available else "cpu"
+
+
+def _peak_memory(device: str) -> int:
+    if device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
