@@ -61,7 +61,9 @@ class Analysis:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
             tries = (self._read(name, t, gap) for gap in GAPS)
-            self._answers[name, t] = next((answer for answer in tries if answer.decided), Answer(None, None, decided=False))
+            self._answers[name, t] = next(
+                (answer for answer in tries if answer.decided), Answer(None, None, decided=False)
+            )
         return self._answers[name, t]
 
     def lower(self, name: str, t: int) -> Answer:

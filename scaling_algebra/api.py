@@ -59,7 +59,7 @@ class Derivation:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract: exponents are strings, zero init is ``"b": "zero"``, d and eps are null without epsilon."""
+        """The JSON contract: exponents are strings, zero init is ``"b": "zero"``, d and eps null without epsilon."""
         tensors = {}
         for role, s in self.scaling.tensors.items():
             b, c, d = self.exponents(role)
@@ -109,7 +109,9 @@ class Signals:
     def as_json(self) -> dict[str, Any]:
         """The JSON contract: exponents are strings, null is exactly zero, ``"undecided"`` where no certificate held."""
         cells = {
-            name: [None if a.decided and a.exponent is None else str(a.exponent) if a.decided else "undecided" for a in row]
+            name: [
+                None if a.decided and a.exponent is None else str(a.exponent) if a.decided else "undecided" for a in row
+            ]
             for name, row in self.quantities.items()
         }
         d = self.derivation
@@ -237,7 +239,9 @@ def _reasons(solution: Solution, rule: Optimizer) -> dict[tuple[str, str], str]:
             if demand is not None:
                 found[role, label] = f"{demand[0].name}: {demand[0].because}"
             elif letter == "b" and role == "readout":
-                found[role, label] = "chosen: zero readout, the definition used in seed 001, App. J (or --readout-init maximal)"
+                found[role, label] = (
+                    "chosen: zero readout, the definition used in seed 001, App. J (or --readout-init maximal)"
+                )
             elif letter == "b":
                 found[role, label] = "MSSP pathways: only zero init balances the two pathways of the propagating update"
     demand = solution.fixed_by["alpha"]

@@ -49,12 +49,14 @@ class Ray:
             exact[axis] = _rational(axis, rate)
         for axis in ("N", "N_e", "M"):
             if axis not in exact:
-                raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
+                raise UsageError(
+                    f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed"
+                )
         exact.setdefault("K", exact["M"])
         exact.setdefault("L", Fraction(0))
         if exact["K"] != exact["M"]:
             raise UsageError(
-                f"the ray has K={exact['K']} but M={exact['M']}: K/M must stay constant here; give K equal to M or leave it out"
+                f"the ray has K={exact['K']} but M={exact['M']}: K/M must stay constant; give K = M or leave it out"
             )
         if exact["L"]:
             raise UsageError("the ray has L growing, but this architecture has one block: give L=0 or leave it out")
@@ -80,7 +82,9 @@ class Ray:
         for part in filter(None, (p.strip() for p in text.split(","))):
             axis, sep, rate = part.partition("=")
             if not sep:
-                raise UsageError(f"cannot read {part!r} in the ray {text!r}; write axis=rate, for example N=1,N_e=1/2,M=1/2")
+                raise UsageError(
+                    f"cannot read {part!r} in the ray {text!r}; write axis=rate, for example N=1,N_e=1/2,M=1/2"
+                )
             if axis.strip() in rates:
                 raise UsageError(f"the ray {text!r} gives {axis.strip()} twice")
             rates[axis.strip()] = rate.strip()
@@ -93,7 +97,9 @@ class Ray:
 
 def _rational(axis: str, rate: Fraction | int | str) -> Fraction:
     if isinstance(rate, float):
-        raise TypeError(f"the rate of {axis} is the float {rate!r}; exponents are exact: give an int, a Fraction or a string")
+        raise TypeError(
+            f"the rate of {axis} is the float {rate!r}; exponents are exact: give an int, a Fraction or a string"
+        )
     try:
         exact = Fraction(rate)
     except (ValueError, ZeroDivisionError):

@@ -42,7 +42,9 @@ class Commands(click.Group):
             except ModuleNotFoundError as missing:
                 if (missing.name or "").startswith("scaling_algebra"):
                     raise
-                raise UsageError(f"{name} needs {missing.name}; install it with: pip install 'scalecalc[verify]'") from None
+                raise UsageError(
+                    f"{name} needs {missing.name}; install it with: pip install 'scalecalc[verify]'"
+                ) from None
             return command
         return super().get_command(ctx, name)
 
@@ -97,7 +99,9 @@ def where_options(command: Any) -> Any:
     """--regime, --ray, --optimizer: shared by every command that asks about a configuration."""
     for option in (
         click.option("--optimizer", default="adam", show_default=True, metavar="NAME", help=", ".join(OPTIMIZERS)),
-        click.option("--ray", metavar="RATES", help="How each axis grows, e.g. N=1,N_e=1/2,M=1/2 (instead of --regime)."),
+        click.option(
+            "--ray", metavar="RATES", help="How each axis grows, e.g. N=1,N_e=1/2,M=1/2 (instead of --regime)."
+        ),
         click.option("--regime", metavar="NAME", help=f"{', '.join(REGIMES)}."),
     ):
         command = option(command)
@@ -115,11 +119,20 @@ def main() -> None:
 
 @main.command("derive")
 @where_options
-@click.option("--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; without it muP and MSSP, both.")
+@click.option(
+    "--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; without it muP and MSSP, both."
+)
 @click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
-@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS))
+@click.option(
+    "--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS)
+)
 def derive_command(
-    regime: str | None, ray: str | None, optimizer: str, parameterization: str | None, readout_init: str | None, form: str
+    regime: str | None,
+    ray: str | None,
+    optimizer: str,
+    parameterization: str | None,
+    readout_init: str | None,
+    form: str,
 ) -> None:
     """Derive init std, learning rate and epsilon of every tensor, with the reason for each number."""
     chosen = _choice("format", form, DERIVATION_FORMATS)
@@ -133,7 +146,9 @@ def derive_command(
 
 @main.command("signals")
 @where_options
-@click.option("--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS))
+@click.option(
+    "--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS)
+)
 @click.option("--steps", type=int, default=2, show_default=True, help="Number of updates.")
 @click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
 @click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")

@@ -107,7 +107,9 @@ def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
     for name, parts in backward.items():
         found.append(Demand("MSSP-2 backward", "balanced", parts, because=f"the parts of {name} share one scale"))
     pieces = tuple(f"g1.expert.{a}.{k}" for a in ("A4", "A5", "A6", "E") for k in (1, 2))
-    found.append(Demand("MSSP-3 backward", "balanced", pieces, because="the pieces A4 to E of g1.expert share one scale"))
+    found.append(
+        Demand("MSSP-3 backward", "balanced", pieces, because="the pieces A4 to E of g1.expert share one scale")
+    )
     pathways = ("psi.propagating.expert", "psi.propagating.router")
     why = "the expert and the router pathway contribute to Q_0 dh1 at one scale, or not at all"
     found.append(Demand("MSSP pathways", "balanced", pathways, because=why))
@@ -126,7 +128,9 @@ def interventions(program: Program, base: Structure) -> list[Structure]:
     for size in range(len(choices) + 1):
         for chosen in combinations(choices, size):
             picked = {field: frozenset(x for f, x in chosen if f == field) for field in ("zero", "tied", "exempt")}
-            found.append(Structure(base.zero | picked["zero"], base.tied | picked["tied"], base.exempt | picked["exempt"]))
+            found.append(
+                Structure(base.zero | picked["zero"], base.tied | picked["tied"], base.exempt | picked["exempt"])
+            )
     return found
 
 

@@ -112,7 +112,9 @@ def multiply(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], sl
 
 def _cauchy_schwarz(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], types: Sequence[str]) -> int:
     """rms(a) + rms(b) + the full dimension of every summed label, without the coefficients."""
-    axes = dict(zip(how.left + how.right, (types[c] for c in (*a.opens, *(len(a.types) + c for c in b.opens))), strict=True))
+    axes = dict(
+        zip(how.left + how.right, (types[c] for c in (*a.opens, *(len(a.types) + c for c in b.opens))), strict=True)
+    )
     inner = sum(half[x] for k in (a, b) for x in k.summed()) - sum(half[x] for k in (a, b) for x in k.deltas())
     return inner + sum(2 * half[axes[label]] for label in how.summed)
 

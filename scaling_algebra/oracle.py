@@ -60,7 +60,9 @@ def wick_two_copies(network: Network) -> Fraction:
     letters = {x for _, xs in leaves for x in xs} | {_copy(x, k, network.opens) for x in network.dims for k in (0, 1)}
     best: Fraction | None = None
     for pairing in pairings(leaves):
-        merged = _classes(letters, [(x, y) for i, j in pairing for x, y in zip(leaves[i][1], leaves[j][1], strict=True)])
+        merged = _classes(
+            letters, [(x, y) for i, j in pairing for x, y in zip(leaves[i][1], leaves[j][1], strict=True)]
+        )
         worth = sum((network.dims[cls[0][0]] for cls in merged), Fraction(0))
         best = worth if best is None else max(best, worth)
     assert best is not None

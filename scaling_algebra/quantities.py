@@ -39,8 +39,8 @@ def _forward(program: Program) -> list[Quantity]:
     for how in program.statements:
         x, s = how.out, how.source
         found += [
-            Quantity(x, f"{x}_t", lambda tr, t, x=x: tr.value(x, t)),
-            Quantity(f"{x}.change", f"{x}_t - {x}_0", lambda tr, t, x=x: tr.change(x, t)),
+            Quantity(x, f"{x}_t", _value(x)),
+            Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x)),
         ]
         parts = _parts(program, how)
         w = program.tensors[how.tensor].symbol if isinstance(how, Linear) else ""
@@ -59,7 +59,7 @@ def _forward(program: Program) -> list[Quantity]:
             Quantity(
                 f"{router.out}.propagating.{path}",
                 f"Q_0 times the part of d{embedding.out}_t that came through the {path} pathway",
-                lambda tr, t, via=via: tr.apply("router", "init", tr.change_via(embedding.out, t, via), t),
+                _pathway(embedding.out, via),
             )
         )
     return found
@@ -113,15 +113,26 @@ def _aggregate(program: Program) -> list[Quantity]:
 
 def _backward(program: Program) -> list[Quantity]:
     found = []
-    split = {"g3": ("readout",), "g3i": ("readout",), "g2": ("expert_out", "readout"), "gphi": ("expert_out", "readout")}
+    split = {
+        "g3": ("readout",),
+        "g3i": ("readout",),
+        "g2": ("expert_out", "readout"),
+        "gphi": ("expert_out", "readout"),
+    }
     for signal, name in program.adjoints.items():
         if name in split:
-            found.append(Quantity(name, f"df/d{signal}", lambda tr, t, s=signal: tr.gradient(s, t)))
+            found.append(_gradient(name, signal, {}, None))
             for modes in product(_MODES, repeat=len(split[name])):
-                found.append(_gradient(f"{name}.{'-'.join(modes)}", signal, dict(zip(split[name], modes, strict=True)), None))
+                chosen: dict[str, Mode] = dict(zip(split[name], modes, strict=True))
+                found.append(_gradient(f"{name}.{'-'.join(modes)}", signal, chosen, None))
     expert, router = program.linear("expert_in").out, program.linear("router").out
     found.append(_gradient("g1.expert", "h1", {}, expert))
-    labels = {("init", "init"): "A4", ("init", "update"): "A5", ("update", "init"): "A6", ("update", "update"): "E"}
+    labels: dict[tuple[Mode, Mode], str] = {
+        ("init", "init"): "A4",
+        ("init", "update"): "A5",
+        ("update", "init"): "A6",
+        ("update", "update"): "E",
+    }
     for (w2, w3), label in labels.items():
         for k, w4 in enumerate(_MODES, 1):
             modes3: dict[str, Mode] = {"expert_in": w2, "expert_out": w3, "readout": w4}
@@ -147,11 +158,31 @@ def _sizes(program: Program) -> list[Quantity]:
     found = []
     for role, tensor in program.tensors.items():
         w = tensor.symbol
-        found.append(Quantity(f"d{w}", f"{w}_t - {w}_0", lambda tr, t, role=role: tr.update_size(role, t)))
+        found.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role)))
     for role, tensor in program.tensors.items():
         w = tensor.symbol
-        found.append(Quantity(f"g{w}", f"dL/d{w}", lambda tr, t, role=role: tr.raw_gradient_size(role, t)))
+        found.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role)))
     return found
+
+
+def _value(x: str) -> Reading:
+    return lambda tr, t: tr.value(x, t)
+
+
+def _change(x: str) -> Reading:
+    return lambda tr, t: tr.change(x, t)
+
+
+def _pathway(x: str, via: str) -> Reading:
+    return lambda tr, t: tr.apply("router", "init", tr.change_via(x, t, via), t)
+
+
+def _update(role: str) -> Reading:
+    return lambda tr, t: tr.update_size(role, t)
+
+
+def _raw(role: str) -> Reading:
+    return lambda tr, t: tr.raw_gradient_size(role, t)
 
 
 def _signal(read: Signal | int | None) -> Signal:

@@ -68,8 +68,13 @@ DERIVATION_FORMATS: dict[str, Callable[[Derivation], str]] = {
 def signals_text(s: Signals) -> str:
     """Exponents of n, one line per quantity."""
     header = ("quantity", *(f"t={t}" for t in range(s.steps + 1)))
-    rows = [(name, *("0" if a.decided and a.exponent is None else _theta(str(a)) for a in row)) for name, row in s.quantities.items()]
-    return "\n".join([title(s.derivation), "exponents of n: n^e as e, exactly zero as 0", "", *aligned([header, *rows])])
+    rows = [
+        (name, *("0" if a.decided and a.exponent is None else _theta(str(a)) for a in row))
+        for name, row in s.quantities.items()
+    ]
+    return "\n".join(
+        [title(s.derivation), "exponents of n: n^e as e, exactly zero as 0", "", *aligned([header, *rows])]
+    )
 
 
 def _theta(text: str) -> str:
@@ -77,7 +82,7 @@ def _theta(text: str) -> str:
 
 
 def _rows(d: Derivation, show: Callable[[Power], str]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for role, s in d.scaling.tensors.items():
         b, c, e = d.exponents(role)
         rows.append(

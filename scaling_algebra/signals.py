@@ -130,7 +130,9 @@ class Algebra:
     def constant(self, letters: str, exponent: int = 0) -> Signal:
         """A deterministic tensor with all entries of size ``exponent``."""
         live = self._live(letters)
-        return Signal(live, {self._intern(Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())): exponent})
+        return Signal(
+            live, {self._intern(Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())): exponent}
+        )
 
     def nothing(self, letters: str) -> Signal:
         """Exactly zero."""
@@ -185,7 +187,7 @@ class Algebra:
         if a.zero or b.zero:
             return Signal(out, {})
         spec, how, cost = self._spec(a.letters, b.letters, out)
-        extra = min((x for x in (cost, self._operator_cost(a, b, out), self._operator_cost(b, a, out)) if x is not None))
+        extra = min(x for x in (cost, self._operator_cost(a, b, out), self._operator_cost(b, a, out)) if x is not None)
         weights = self._weights
         left = sorted(((e + weights[k], k, e) for k, e in a.terms.items()), reverse=True)
         right = sorted(((e + weights[k], k, e) for k, e in b.terms.items()), reverse=True)
@@ -212,7 +214,7 @@ class Algebra:
                             size = e + weights[k]
                             if lead is None or size > lead:
                                 lead = size
-                    if lead is not None and slack >= top - lead + gap or cut is None:
+                    if (lead is not None and slack >= top - lead + gap) or cut is None:
                         break
                     slack = slack + step if lead is None else top - lead + gap
                 if cut is not None:

@@ -183,8 +183,12 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         return (total - sum((x for x in known if x is not None), Fraction(0))) / rate if rate else Fraction(0)
 
     found: dict[str, Power] = {}
-    size = max((x for part in ("effective", "cross") if (x := last(f"{aggregate.out}.{part}")) is not None), default=None)
-    inner = max((x for part in ("effective", "cross") if (x := last(f"{aggregate.source}.{part}")) is not None), default=None)
+    size = max(
+        (x for part in ("effective", "cross") if (x := last(f"{aggregate.out}.{part}")) is not None), default=None
+    )
+    inner = max(
+        (x for part in ("effective", "cross") if (x := last(f"{aggregate.source}.{part}")) is not None), default=None
+    )
     s = alignment(size, (inner, -look.point.alpha), experts)
     if s is not None:
         found["alpha"] = experts * s
@@ -195,7 +199,11 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         fan_in = _axes_power(program, tensor.fan_in)
         b = look.point.b[role]
         source = None if how.source == "data" else last(f"{how.source}.change")
-        q = Fraction(0) if how.source == "data" else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
+        q = (
+            Fraction(0)
+            if how.source == "data"
+            else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
+        )
         if q is not None:
             found[f"b.{role}"] = fan_in * q
             if out in structure.exempt and "alpha" in found:
@@ -203,7 +211,10 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
                 half = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
                 if half is not None:
                     found[f"b.{role}"] += experts * half + -found["alpha"]
-        update = max((x for part in ("effective", "cross") if (x := look.maybe(f"{out}.{part}", HORIZON)) is not None), default=None)
+        update = max(
+            (x for part in ("effective", "cross") if (x := look.maybe(f"{out}.{part}", HORIZON)) is not None),
+            default=None,
+        )
         p = alignment(update, (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
         gradient = _axes_power(program, program.signals[out])
         if p is not None:
@@ -304,7 +315,9 @@ def solve_linear(rows: Iterable[Row], names: list[str]) -> dict[str, Fraction] |
         for name, (other, value) in solved.items():
             if pivot in other:
                 factor = other.pop(pivot)
-                merged = {k: other.get(k, Fraction(0)) - factor * new[0].get(k, Fraction(0)) for k in {**other, **new[0]}}
+                merged = {
+                    k: other.get(k, Fraction(0)) - factor * new[0].get(k, Fraction(0)) for k in {**other, **new[0]}
+                }
                 solved[name] = ({k: x for k, x in merged.items() if x}, value - factor * new[1])
         solved[pivot] = new
     return {name: solved[name][1] for name in names} if all(n in solved and not solved[n][0] for n in names) else None

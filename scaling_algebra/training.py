@@ -97,7 +97,9 @@ class Trajectory:
         """Value after t updates."""
         if t == 0 or signal == "data":
             return self.initial(signal)
-        return self._kept(("value", signal, t), lambda: self.algebra.add([self.initial(signal), self.change(signal, t)]))
+        return self._kept(
+            ("value", signal, t), lambda: self.algebra.add([self.initial(signal), self.change(signal, t)])
+        )
 
     def apply(self, role: str, mode: Mode, x: Signal, t: int, out: str | None = None) -> Signal:
         """``W_0 x`` or ``(W_t - W_0) x`` for the tensor of a role; letters missing from ``out`` are summed at once."""
@@ -106,7 +108,9 @@ class Trajectory:
             return self.algebra.contract(self._initial[role], x, out)
         parts = []
         for step in self._updates(role, t):
-            inner = self.algebra.contract(step.right, x, "".join(c for c in step.right.letters if c in step.left.letters))
+            inner = self.algebra.contract(
+                step.right, x, "".join(c for c in step.right.letters if c in step.left.letters)
+            )
             parts.append(self.algebra.shift(self.algebra.contract(step.left, inner, out), step.scale))
         return self.algebra.add(parts) if parts else self.algebra.nothing(out)
 
@@ -119,7 +123,9 @@ class Trajectory:
         for k, step in enumerate(self._updates(how.tensor, t)):
             left = self.gradient(signal, self._steps[how.tensor][k], via=via)
             inner = self.algebra.contract(step.right, x, "")
-            parts.append(self.algebra.shift(self.algebra.contract(left, inner, self.program.signals[signal]), step.scale))
+            parts.append(
+                self.algebra.shift(self.algebra.contract(left, inner, self.program.signals[signal]), step.scale)
+            )
         return self.algebra.add(parts) if parts else self.algebra.nothing(self.program.signals[signal])
 
     def aggregate(self, mode: Mode, x: Signal, t: int) -> Signal:

@@ -15,7 +15,9 @@ from .render import FORMATS
 @click.command("table")
 @click.argument("name", metavar="NAME")
 @click.option("--format", "form", default="markdown", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead of stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead of stdout."
+)
 def table(name: str, form: str, output: Path | None) -> None:
     """Print a published table with every cell derived. NAME: b1 (Table B.1 of the MSSP paper).
 

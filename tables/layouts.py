@@ -66,9 +66,7 @@ def entry(d: Derivation, role: str, what: str) -> Entry:
 
 def table_b1() -> Table:
     """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III, every cell derived."""
-    found = {
-        (r, o, p): derive(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in ("mup", "mssp")
-    }
+    found = {(r, o, p): derive(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in ("mup", "mssp")}
     rows = []
     for role in ROLES:
         for what, label in QUANTITIES.items():

@@ -32,7 +32,12 @@ def _plain(e: Entry) -> str:
 
 def _html(e: Entry) -> str:
     def power(p: Power) -> str:
-        return " ".join(escape(a).replace("N_e", "N<sub>e</sub>") + (f"<sup>{x}</sup>" if x != 1 else "") for a, x in p.terms) or "1"
+        return (
+            " ".join(
+                escape(a).replace("N_e", "N<sub>e</sub>") + (f"<sup>{x}</sup>" if x != 1 else "") for a, x in p.terms
+            )
+            or "1"
+        )
 
     if e.zero:
         return "0"
@@ -48,12 +53,26 @@ def markdown(t: Table) -> str:
     header = ["tensor", "quantity", *(f"{g.split(' (')[0]} {c}" for g, cs in t.groups for c in cs)]
     rows = [[group, label, *(_join(c, _math, " | ") for c in cells)] for group, label, cells in t.rows]
     growth = "; ".join(g for g, _ in t.groups)
-    return "\n".join([f"**Table {t.name.upper()}.** {t.caption} {growth}.", "", markdown_table(header, rows), "", *(f"- {f}" for f in t.footnotes)])
+    return "\n".join(
+        [
+            f"**Table {t.name.upper()}.** {t.caption} {growth}.",
+            "",
+            markdown_table(header, rows),
+            "",
+            *(f"- {f}" for f in t.footnotes),
+        ]
+    )
 
 
 def latex(t: Table) -> str:
     """A ``table*`` float with booktabs rules."""
-    lines = [r"\begin{table*}", r"\centering", r"\small", rf"\begin{{tabular}}{{ll{'c' * sum(len(c) for _, c in t.groups)}}}", r"\toprule"]
+    lines = [
+        r"\begin{table*}",
+        r"\centering",
+        r"\small",
+        rf"\begin{{tabular}}{{ll{'c' * sum(len(c) for _, c in t.groups)}}}",
+        r"\toprule",
+    ]
     first = 3
     rules = []
     heads = ["", ""]
@@ -69,7 +88,16 @@ def latex(t: Table) -> str:
     for group, label, cells in t.rows:
         if group != previous:
             lines.append(r"\midrule")
-        lines.append(" & ".join([latex_escape(group if group != previous else ""), label, *(_join(c, _math, r" $\mid$ ") for c in cells)]) + r" \\")
+        lines.append(
+            " & ".join(
+                [
+                    latex_escape(group if group != previous else ""),
+                    label,
+                    *(_join(c, _math, r" $\mid$ ") for c in cells),
+                ]
+            )
+            + r" \\"
+        )
         previous = group
     notes = " ".join(f.replace("|", r"$\mid$").replace("~", r"$\sim$") for f in t.footnotes)
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{t.caption} {notes}}}", r"\end{table*}"]
@@ -91,17 +119,25 @@ def json_text(t: Table) -> str:
 
     columns = [f"{g.split(' (')[0]} {c}" for g, cs in t.groups for c in cs]
     rows = [
-        {"tensor": group, "quantity": label, "cells": {name: {"mup": show(c.mup), "mssp": show(c.mssp)} for name, c in zip(columns, cells, strict=True)}}
+        {
+            "tensor": group,
+            "quantity": label,
+            "cells": {name: {"mup": show(c.mup), "mssp": show(c.mssp)} for name, c in zip(columns, cells, strict=True)},
+        }
         for group, label, cells in t.rows
     ]
-    return json.dumps({"table": t.name, "caption": t.caption, "columns": columns, "rows": rows, "footnotes": t.footnotes}, indent=2)
+    return json.dumps(
+        {"table": t.name, "caption": t.caption, "columns": columns, "rows": rows, "footnotes": t.footnotes}, indent=2
+    )
 
 
 def html(t: Table) -> str:
     head = "".join(f'<th colspan="{len(cs)}">{escape(g).replace("N_e", "N<sub>e</sub>")}</th>' for g, cs in t.groups)
     sub = "".join(f"<th>{escape(c)}</th>" for _, cs in t.groups for c in cs)
     body = "\n".join(
-        f"<tr><th>{escape(group)}</th><th>{escape(label)}</th>" + "".join(f"<td>{_join(c, _html, ' | ')}</td>" for c in cells) + "</tr>"
+        f"<tr><th>{escape(group)}</th><th>{escape(label)}</th>"
+        + "".join(f"<td>{_join(c, _html, ' | ')}</td>" for c in cells)
+        + "</tr>"
         for group, label, cells in t.rows
     )
     notes = "".join(f"<p>{escape(f)}</p>" for f in t.footnotes)

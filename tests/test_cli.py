@@ -1,4 +1,4 @@
-"""The command line as a user meets it: output, exit codes, one-line errors, what is imported; and every README example."""
+"""The command line as a user meets it: output, exit codes, one-line errors, imports; and every README example."""
 
 import json
 import re
@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import scaling_algebra.api
-import scaling_algebra.exponents
 from scaling_algebra.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -72,7 +70,19 @@ def test_derive_formats_name_every_tensor(form):
 
 def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
     """Negative control of the whole chain."""
-    base = ["verify", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mssp", "--sizes", "16,24,32", "--seeds", "16"]
+    base = [
+        "verify",
+        "--regime",
+        "III",
+        "--optimizer",
+        "sgd",
+        "--parameterization",
+        "mssp",
+        "--sizes",
+        "16,24,32",
+        "--seeds",
+        "16",
+    ]
     wrong = run(*base, "--claim", "h3.A1@2=-1/2")
     assert wrong.exit_code == 1 and "REFUTED" in wrong.output
     out = tmp_path / "report.json"
@@ -86,8 +96,21 @@ def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
 def test_claims_of_mup_are_refuted_under_sp():
     """Standard parameterization must not pass as muP."""
     result = run(
-        "verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "32,64,128,256", "--seeds", "16",
-        "--claim", "h1.change@1=0", "--claim", "psi.effective@1=0",
+        "verify",
+        "--regime",
+        "I",
+        "--optimizer",
+        "sgd",
+        "--parameterization",
+        "sp",
+        "--sizes",
+        "32,64,128,256",
+        "--seeds",
+        "16",
+        "--claim",
+        "h1.change@1=0",
+        "--claim",
+        "psi.effective@1=0",
     )
     assert result.exit_code == 1 and result.output.count("REFUTED") >= 2
 
@@ -111,8 +134,7 @@ def test_help_lists_every_command():
 def examples():
     """Every ``$ scalecalc ...`` in the README with the output shown below it, up to the closing fence or ``...``."""
     for block in re.findall(r"```console\n(.*?)```", README, re.S):
-        for command, shown in re.findall(r"^\$ (scalecalc .*?)\n(.*?)(?=^\$ |\Z)", block, re.S | re.M):
-            yield command, shown
+        yield from re.findall(r"^\$ (scalecalc .*?)\n(.*?)(?=^\$ |\Z)", block, re.S | re.M)
 
 
 EXAMPLES = list(examples())

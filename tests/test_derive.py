@@ -71,7 +71,9 @@ def test_mup_fails_mssp_where_the_paper_says():
     for regime, piece in (("II", "h3.A1"), ("III", "h3.A1"), ("II", "h3.A2.2")):
         d = derive(regime, "sgd", "mup")
         look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
-        broken = [f for x in mssp_demands(MOE_BLOCK, Structure()) if piece in x.quantities and (f := violation(x, look))]
+        broken = [
+            f for x in mssp_demands(MOE_BLOCK, Structure()) if piece in x.quantities and (f := violation(x, look))
+        ]
         assert broken
 
 
@@ -170,6 +172,9 @@ def test_exponents_are_exact():
 
 def test_solve_linear():
     """x + y = 3, x - y = 1; a free direction and a contradiction are told apart from a solution."""
-    assert solve_linear([({"x": 1, "y": 1}, Fraction(3)), ({"x": 1, "y": -1}, Fraction(1))], ["x", "y"]) == {"x": 2, "y": 1}
+    assert solve_linear([({"x": 1, "y": 1}, Fraction(3)), ({"x": 1, "y": -1}, Fraction(1))], ["x", "y"]) == {
+        "x": 2,
+        "y": 1,
+    }
     assert solve_linear([({"x": 1, "y": 1}, Fraction(3))], ["x", "y"]) is None
     assert optimizer("ADAM").name == "adam"

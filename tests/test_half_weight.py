@@ -22,9 +22,13 @@ def networks(draw, leaves=10, pairings=4000):
     ray = draw(st.fixed_dictionaries({axis: rate for axis in AXES}).filter(lambda r: any(r.values())))
     axis = draw(st.lists(st.sampled_from(AXES), min_size=2, max_size=7))
     letters = dict(zip("abcdefg", axis, strict=False))
-    shapes = draw(st.lists(st.lists(st.sampled_from(sorted(set(axis))), min_size=1, max_size=3), min_size=1, max_size=4))
+    shapes = draw(
+        st.lists(st.lists(st.sampled_from(sorted(set(axis))), min_size=1, max_size=3), min_size=1, max_size=4)
+    )
     names = draw(
-        st.lists(st.sampled_from("UVWX"[: len(shapes)]), min_size=2, max_size=leaves).filter(lambda n: pairing_count(n) <= pairings)
+        st.lists(st.sampled_from("UVWX"[: len(shapes)]), min_size=2, max_size=leaves).filter(
+            lambda n: pairing_count(n) <= pairings
+        )
     )
     net = []
     for name in names:
@@ -45,7 +49,9 @@ def by_engine(ray, letters, net, order, gap):
     for k, (name, xs) in enumerate(leaves):
         live = [x for x in xs if x in algebra.letters]
         opens = "".join(dict.fromkeys(live))
-        kernel = Kernel(tuple(algebra.letters[x] for x in opens), tuple(range(len(opens))), ((name, tuple(map(opens.index, live))),))
+        kernel = Kernel(
+            tuple(algebra.letters[x] for x in opens), tuple(range(len(opens))), ((name, tuple(map(opens.index, live))),)
+        )
         leaf = Signal(opens, {algebra._intern(kernel): 0})
         later = {x for _, ys in leaves[k + 1 :] for x in ys} | set(net.opens)
         total = algebra.contract(total, leaf, "".join(x for x in dict.fromkeys(total.letters + opens) if x in later))
@@ -99,7 +105,9 @@ def _mismatches(rule):
         net = Network(tuple(("W", rng.choice(letters) + rng.choice(letters)) for _ in range(4)), "", dims)
         used = {x for _, xs in net.leaves for x in xs}
         net = Network(net.leaves, "", {x: dims[x] for x in used})
-        joins_ok = all(dims[x[0]] == dims[y[0]] and dims[x[1]] == dims[y[1]] for _, x in net.leaves for _, y in net.leaves)
+        joins_ok = all(
+            dims[x[0]] == dims[y[0]] and dims[x[1]] == dims[y[1]] for _, x in net.leaves for _, y in net.leaves
+        )
         wrong += joins_ok and rule(net) != wick_two_copies(net)
     return wrong
 
@@ -125,12 +133,17 @@ def test_a_planted_wrong_weight_in_the_engine_is_caught(monkeypatch):
     wrong = 0
     for opens in ("a", "", "b"):
         net = Network((("W", "ab"), ("W", "cb"), ("x", "c"), ("x", "a")), opens, {"a": one, "b": one, "c": one})
-        algebra, signal = by_engine({"N": one, "N_e": one, "M": one}, {"a": "N", "b": "N", "c": "N"}, net, random.Random(0), Fraction(9))
+        algebra, signal = by_engine(
+            {"N": one, "N_e": one, "M": one}, {"a": "N", "b": "N", "c": "N"}, net, random.Random(0), Fraction(9)
+        )
         wrong += algebra.value(algebra.rms(signal)) != wick_two_copies(net)
     assert wrong
 
 
-@given(st.permutations(range(5)), st.lists(st.tuples(st.sampled_from("UV"), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6))
+@given(
+    st.permutations(range(5)),
+    st.lists(st.tuples(st.sampled_from("UV"), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6),
+)
 def test_canonical_form_does_not_depend_on_labels(labels, edges):
     types = ["N"] * 5
     leaves = [(name, (x, y)) for name, x, y in edges]

@@ -6,6 +6,7 @@ Read next: ``fit.py`` (turns the records into exponents), ``report.py`` (compare
 from __future__ import annotations
 
 import hashlib
+import os
 import resource
 import sys
 import time
@@ -106,6 +107,9 @@ def measure(
     torch_optimizer(MoEBlock(grid[0], scaling, [0], where), grid[0], scaling, optimizer)  # fail before the long part
     total = sum(elements(d) * s for d, s in zip(grid, count, strict=True))
     done, started = 0, time.perf_counter()
+    threads = torch.get_num_threads()
+    used = max(1, min(threads, (os.cpu_count() or 1) // 2))  # waiting for a busy core costs more than a core brings
+    torch.set_num_threads(used)
     if where == "cuda":
         torch.cuda.reset_peak_memory_stats()
     try:
@@ -131,12 +135,14 @@ def measure(
                     store.setdefault(key, []).append(np.concatenate([p[key] for p in parts]))
     except KeyboardInterrupt:
         result.interrupted = True
+    finally:
+        torch.set_num_threads(threads)
     result.environment = {
         "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
         "torch": torch.__version__,
         "dtype": str(DTYPE).removeprefix("torch."),
         "optimizer": f"torch.optim.{optimizer.torch}",
-        "threads": torch.get_num_threads(),
+        "threads": used,
         "wall_seconds": round(time.perf_counter() - started, 2),
         "peak_memory_bytes": _peak_memory(where),
         "constants": {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE},
