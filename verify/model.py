@@ -24,7 +24,7 @@ D = 8
 LOSS_SLOPE = 1.0
 """chi = dL/df, held constant: the loss is ``chi * f``, so chi is Theta(1) at every step."""
 
-INIT = {"input": 1.0, "router": 0.5, "expert_in": 0.5, "expert_out": 1.0, "readout": 1.0}
+INIT = {"input": 1.0, "router": 1.0, "expert_in": 0.5, "expert_out": 1.0, "readout": 1.0}
 LR = {"input": 1.0, "router": 1.5, "expert_in": 1.5, "expert_out": 1.5, "readout": 0.75}
 EPS = 0.3
 """Base constants of init std, learning rate and Adam epsilon: the same at every size, so they change no exponent.
