@@ -51,6 +51,7 @@ def chain(leaves: int) -> Network:
 def engine(net: Network) -> Fraction:
     """The same monomial by the engine."""
     algebra = Algebra(Ray({"N": 1, "N_e": 1, "M": 1}), {x: "N" for x in net.dims}, [], Fraction(100))
+    algebra.work = 10**9
     total = algebra.constant("")
     for k, (name, xs) in enumerate(net.leaves):
         kernel = Kernel(("N",) * len(xs), tuple(range(len(xs))), ((name, tuple(range(len(xs)))),))

@@ -141,8 +141,8 @@ def derive(
 ) -> Derivation:
     """Derive how init std, learning rate and epsilon of every tensor must scale.
 
-    The readout initialisation defaults to the one of the parameterization's definition in seed 001 (maximal for muP,
-    zero for MSSP); another choice replaces the readout's init and leaves the other exponents as derived.
+    The readout initialisation defaults to the one of the parameterization's definition in the MSSP paper (maximal for
+    muP, zero for MSSP); another choice replaces the readout's init and leaves the other exponents as derived.
 
     >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")
     >>> str(d.scaling.tensors["expert_out"].init_std), str(d.scaling.tensors["expert_out"].lr)
@@ -239,9 +239,7 @@ def _reasons(solution: Solution, rule: Optimizer) -> dict[tuple[str, str], str]:
             if demand is not None:
                 found[role, label] = f"{demand[0].name}: {demand[0].because}"
             elif letter == "b" and role == "readout":
-                found[role, label] = (
-                    "chosen: zero readout, the definition used in seed 001, App. J (or --readout-init maximal)"
-                )
+                found[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
             elif letter == "b":
                 found[role, label] = "MSSP pathways: only zero init balances the two pathways of the propagating update"
     demand = solution.fixed_by["alpha"]

@@ -114,7 +114,7 @@ REGIMES: dict[str, Ray] = {
     "II": Ray({"N": 1, "N_e": 0, "M": 1, "K": 1}, "II"),
     "III": Ray({"N": 1, "N_e": 1, "M": 1, "K": 1}, "III"),
 }
-"""Regimes I to III. Source: seed 001, section 2."""
+"""Regimes I to III. Source: MSSP paper, section 2."""
 
 
 def regime(name: str) -> Ray:

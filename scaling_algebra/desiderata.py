@@ -57,7 +57,7 @@ class Structure:
 
 
 def mup_demands(program: Program, structure: Structure) -> list[Demand]:
-    """Desiderata mu-1, mu-2, mu-3. Source: seed 001, section 3 and App. I.1."""
+    """Desiderata mu-1, mu-2, mu-3. Source: MSSP paper, section 3 and App. I.1."""
     found: list[Demand] = []
     aggregate = program.aggregate
     exempt = structure.exempt
@@ -92,7 +92,7 @@ def mup_demands(program: Program, structure: Structure) -> list[Demand]:
 def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
     """Maximal scale stability: the forward desiderata, and balance backward and across experts.
 
-    Source: seed 001, section 4 and App. I.3; the router's pathways: App. C.
+    Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
     found = mup_demands(program, structure)
     for piece in ("h3.A1", "h3.A2.1", "h3.A2.2", "h3.A3"):
@@ -140,7 +140,7 @@ class Goal:
 
     Attributes:
         name, title: for reports.
-        readout_init: the readout initialisation of its definition in seed 001.
+        readout_init: the readout initialisation of its definition in the MSSP paper.
         structural: may it intervene in the structure (zero, tied, exempt)?
     """
 

@@ -61,6 +61,10 @@ def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kerne
     return Kernel(tuple(axes), tuple(range(len(axes))), ((name, tuple(indices)),))
 
 
+class Exhausted(Exception):
+    """The search for the matchings of a product passed its limit: the answer stays undecided."""
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """Kernels of a product.
@@ -69,23 +73,31 @@ class Product:
         terms: (kernel, axes of the sums that became coherent).
         cut: largest exponent that a matching left out by ``slack`` could reach, below the Cauchy-Schwarz bound;
             None if nothing was left out.
+        nodes: size of the search tree.
     """
 
     terms: frozenset[tuple[Kernel, tuple[str, ...]]]
     cut: int | None
+    nodes: int
 
 
-def multiply(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], slack: int | None = None) -> Product:
+def multiply(
+    a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], slack: int | None = None, limit: int | None = None
+) -> Product:
     """All kernels of the product ``a * b``, each with the axes of the sums that became coherent.
 
     Law: :A: :B: = sum over matchings of leaves of A with equal-named leaves of B; inside A and inside B matching is
     already done. A class that no unmatched leaf touches is summed coherently (LLN, weight 1) and leaves the kernel.
     Two leaves with the same name and the same index classes are always matched: the matching that leaves them apart
-    is never larger. Source: design sections 3.1, 3.5 (Wick's theorem for products of Wick powers).
+    is never larger. Source: Wick's theorem for products of Wick powers (normal-ordered polynomials).
 
     Args:
         half: half the exponent of each axis, in integer units.
         slack: leave out kernels whose rms lies more than this below Cauchy-Schwarz; None keeps all.
+        limit: most nodes of the search tree.
+
+    Raises:
+        Exhausted: the limit was passed.
     """
     shift = len(a.types)
     types = a.types + b.types
@@ -105,9 +117,10 @@ def multiply(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], sl
     search = _Search(types, half, mass, outs, parent, list(a.leaves), right)
     top = search.reach(parent, ()) if slack is None else _cauchy_schwarz(a, b, how, half, types)
     search.floor = None if slack is None else top - slack
+    search.limit = limit
     search.extend(0, 0, (), parent)
     terms = frozenset(_reduce(types, [merged[c] for c in outs], leaves, merged) for merged, leaves in search.found)
-    return Product(terms, None if search.cut is None else search.cut - top)
+    return Product(terms, None if search.cut is None else search.cut - top, search.nodes)
 
 
 def _cauchy_schwarz(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], types: Sequence[str]) -> int:
@@ -136,6 +149,8 @@ class _Search:
         self.mass, self.outs = mass, outs
         self.floor: int | None = None
         self.cut: int | None = None
+        self.nodes = 0
+        self.limit: int | None = None
         self.found: list[tuple[list[int], list[Leaf]]] = []
         fixed = True
         while fixed:  # identical leaves are always matched
@@ -179,6 +194,9 @@ class _Search:
         return bound
 
     def extend(self, k: int, used: int, apart: tuple[Leaf, ...], forest: list[int]) -> None:
+        self.nodes += 1
+        if self.limit is not None and self.nodes > self.limit:
+            raise Exhausted
         if self.floor is not None:
             reach = self.reach(forest, apart)
             if reach < self.floor:
@@ -212,21 +230,41 @@ def _reduce(
 
 
 def canonical(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Kernel:
-    """The kernel with classes renumbered so that isomorphic networks become equal: colour refinement, then the
-    smallest labelling over the individualisations of the first class that refinement cannot separate."""
+    """The kernel with classes renumbered so that isomorphic networks become equal.
+
+    Components that share only open classes are labelled apart and sorted. Within one: colour refinement, then the
+    smallest labelling over the individualisations of the first class that refinement cannot separate.
+    """
     colour: dict[int, int] = {}
     for c in opens:
-        if c not in colour:
-            colour[c] = len(colour)
+        colour.setdefault(c, len(colour))
     first = len(colour)
-    rest = sorted({c for _, classes in leaves for c in classes if c not in colour}, key=lambda c: types[c])
-    kinds = sorted({types[c] for c in rest})
-    for c in rest:
-        colour[c] = first + kinds.index(types[c])
-    best = _label(colour, list(leaves), first, rest)
-    order, labelled = best
-    number = {c: k for k, c in enumerate(order)}
-    return Kernel(tuple(types[c] for c in order), tuple(number[c] for c in opens), labelled)
+    parts = []
+    for part in _components(leaves, colour):
+        rest = sorted({c for _, classes in part for c in classes if c not in colour})
+        kinds = sorted({types[c] for c in rest})
+        order, labelled = _label({**colour, **{c: first + kinds.index(types[c]) for c in rest}}, part, first, rest)
+        parts.append((tuple(types[c] for c in order[first:]), labelled))
+    parts.sort()
+    kinds_out = [types[c] for c in colour]
+    found: list[Leaf] = []
+    for inner, labelled in parts:
+        offset = len(kinds_out) - first
+        found += [(name, tuple(c if c < first else c + offset for c in classes)) for name, classes in labelled]
+        kinds_out += inner
+    return Kernel(tuple(kinds_out), tuple(colour[c] for c in opens), tuple(sorted(found)))
+
+
+def _components(leaves: Sequence[Leaf], opened: Mapping[int, int]) -> list[list[Leaf]]:
+    """Leaves grouped by the summed classes that connect them."""
+    groups: list[tuple[set[int], list[Leaf]]] = []
+    for leaf in leaves:
+        classes = {c for c in leaf[1] if c not in opened}
+        joined = [g for g in groups if g[0] & classes]
+        groups = [g for g in groups if not g[0] & classes]
+        members = [x for g in joined for x in g[1]] + [leaf]
+        groups.append((classes.union(*(g[0] for g in joined)), members))
+    return [members for _, members in groups]
 
 
 def _label(

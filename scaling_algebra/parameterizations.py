@@ -55,7 +55,7 @@ class Scaling:
 def standard(program: Program) -> Scaling:
     """Standard parameterization: init std 1/sqrt(fan_in), one global learning rate and epsilon, mean over experts.
 
-    Source: seed 001, App. G (Table G.1, row SP, c = 0).
+    Source: MSSP paper, App. G (Table G.1, row SP, c = 0).
     """
     tensors = {}
     for role, tensor in program.tensors.items():

@@ -39,7 +39,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Gate:
-    """``out = gate(source)`` entrywise: Theta(1) with Theta(1) slope (standing assumption B2 of seed 001, J.2)."""
+    """``out = gate(source)`` entrywise: Theta(1) with Theta(1) slope (standing assumption B2 of MSSP paper, J.2)."""
 
     out: str
     source: str
@@ -99,7 +99,7 @@ class Program:
 
 MOE_BLOCK = Program(
     name="moe",
-    title="minimal MoE block (seed 001, App. J.1)",
+    title="minimal MoE block (MSSP paper, App. J.1)",
     tensors={
         "input": Tensor("W1", "ax", fan_in="x", fan_out="a"),
         "router": Tensor("Q", "ia", fan_in="a", fan_out="i"),

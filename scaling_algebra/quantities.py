@@ -89,7 +89,7 @@ def _parts(program: Program, how: Linear | Gate | Aggregate) -> dict[str, Readin
 
 
 def _aggregate(program: Program) -> list[Quantity]:
-    """The pieces A1, A2.1, A2.2, A3, D of the aggregation (seed 001, App. I.3)."""
+    """The pieces A1, A2.1, A2.2, A3, D of the aggregation (MSSP paper, App. I.3)."""
     how = program.aggregate
     outer = program.producer(how.source)
     assert isinstance(outer, Linear)

@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .exponents import Power
+from .exponents import Power, exponent_text
 
 if TYPE_CHECKING:
+    from .analysis import Answer
     from .api import Derivation, Signals
 
 TITLES = {"mup": "muP", "mssp": "MSSP", "sp": "SP"}
@@ -68,17 +69,14 @@ DERIVATION_FORMATS: dict[str, Callable[[Derivation], str]] = {
 def signals_text(s: Signals) -> str:
     """Exponents of n, one line per quantity."""
     header = ("quantity", *(f"t={t}" for t in range(s.steps + 1)))
-    rows = [
-        (name, *("0" if a.decided and a.exponent is None else _theta(str(a)) for a in row))
-        for name, row in s.quantities.items()
-    ]
-    return "\n".join(
-        [title(s.derivation), "exponents of n: n^e as e, exactly zero as 0", "", *aligned([header, *rows])]
-    )
+    rows = [(name, *(_theta(a) for a in row)) for name, row in s.quantities.items()]
+    return "\n".join([title(s.derivation), "sizes as powers of n; 0 is exactly zero", "", *aligned([header, *rows])])
 
 
-def _theta(text: str) -> str:
-    return text if text == "undecided" else f"n^{text}"
+def _theta(a: Answer) -> str:
+    if not a.decided:
+        return "undecided"
+    return "0" if a.exponent is None else f"n^{exponent_text(a.exponent)}"
 
 
 def _rows(d: Derivation, show: Callable[[Power], str]) -> list[tuple[str, ...]]:

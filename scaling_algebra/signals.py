@@ -73,6 +73,8 @@ class Algebra:
         self._unit = 720720 * lcm(*(ray[axis].denominator for axis in AXES))
         self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
         self._half = {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
+        self.work = 0
+        """Nodes of matching searches left: each analysis sets it, and what it does not suffice for is undecided."""
         self._gap, self._step = self.pack(gap, {}, {}), self.pack(Fraction(1, 2), {}, {})
         self._ids: dict[Kernel, int] = {}
         self._kernels: list[Kernel] = []
@@ -142,7 +144,7 @@ class Algebra:
         """Packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
 
         Law: each kernel weighs 1/2 per summed class, and -1/2 per repeated open class; the largest kernel wins.
-        Source: design section 3 (half-weight rule).
+        Source: the half-weight rule, tested against the Wick sum in tests/test_half_weight.py.
         """
         return max((e + self._weights[k] for k, e in s.terms.items()), default=None)
 
@@ -268,7 +270,10 @@ class Algebra:
         known = self._products.get(key)
         if known is None or (known[2] is not None and known[0] < slack):
             scaled = slack >> self._shift
-            product = multiply(self._kernels[ka], self._kernels[kb], how, self._halves, scaled)
+            limit = self.work // 2  # one product may use half of what is left, and loses it if that is not enough
+            self.work -= limit
+            product = multiply(self._kernels[ka], self._kernels[kb], how, self._halves, scaled, limit)
+            self.work += limit - product.nodes
             best: dict[int, int] = {}
             for kernel, coherent in product.terms:
                 k = self._intern(kernel)

@@ -165,7 +165,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
     Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
     fan_in^-q and entries of dW are fan_in^-p; a gradient at a signal is one over its number of entries, since its
-    inner product with a Theta(1) change is Theta(1). Source: seed 001, App. I.1.2 (eq. I.3).
+    inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3).
     Where several axes grow at one rate this decides which of them carries a power; the solver keeps an entry only if
     it equals the solution on the ray.
     """

@@ -58,7 +58,7 @@ class Increment:
 class Trajectory:
     """All signals of a training run, computed on demand and kept.
 
-    Standing assumptions (seed 001, J.2): loss derivative, gates and gate slopes are Theta(1); one sample; linear
+    Standing assumptions (MSSP paper, J.2): loss derivative, gates and gate slopes are Theta(1); one sample; linear
     activations (a nonlinearity with non-zero mean slope changes no exponent).
     """
 
@@ -218,7 +218,7 @@ class Trajectory:
             return above
         if isinstance(how, Linear):
             return self._whole(how, above, t, modes)
-        if how.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (seed 001, App. I.9)
+        if how.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (MSSP paper, App. I.9)
             inner = self.program.producer(how.source)
             assert isinstance(inner, Linear)
             back = self._whole(inner, above, t, modes)

@@ -56,7 +56,7 @@ def sample(device: str) -> Tensor:
 
 
 class MoEBlock(nn.Module):
-    """Minimal MoE block. Source: seed 001, App. J.1.
+    """Minimal MoE block. Source: MSSP paper, App. J.1.
 
     h1 = W1 x; phi = sigmoid(Q h1); h2_i = W2_i h1; h3_i = W3_i h2_i; h3 = multiplier * sum_i phi_i h3_i; f = W4 h3.
 
