@@ -17,7 +17,7 @@ setup: $(BIN)/scalecalc
 demo: setup
 	$(BIN)/scalecalc derive --regime III --optimizer adam
 	$(BIN)/scalecalc table b1
-	$(BIN)/scalecalc verify --regime III --optimizer sgd --parameterization mssp --sizes 16,24,32,48 --seeds 16
+	$(BIN)/scalecalc verify --regime III --optimizer sgd --parameterization mssp --sizes 16,24,32,48,64 --seeds 64
 
 test: setup
 	$(BIN)/ruff check .

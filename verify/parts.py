@@ -43,6 +43,8 @@ class Split:
         self.phi = torch.sigmoid(psi[0] + psi[1])
         phi0 = torch.sigmoid(psi[0])
         self.named |= {"phi": self.phi, "phi.init": phi0, "phi.change": self.phi - phi0}
+        slope = phi0 * (1 - phi0)  # parts of the gate to first order in those of its argument
+        self.named |= {f"phi.{p}": slope * self.named[f"psi.{p}"] for p in ("propagating", "effective", "cross")}
         h2 = self._linear("h2", "W2", *h1)
         h3i = self._linear("h3i", "W3", *h2)
         h3 = self._aggregated(h3i, self.phi - phi0, phi0)
