@@ -152,7 +152,8 @@ def derive(
 
     Raises:
         UsageError: an unknown name, a ray that is not one, or both a regime and a ray.
-        Infeasible: no parameterization meets the desiderata on this ray; the message names the first that fails.
+        Infeasible: the search found no parameterization that meets the desiderata on this ray; the message names the
+            first demand that fails without any intervention.
     """
     where = the_ray(regime, ray)
     rule = _optimizer(optimizer)
@@ -222,7 +223,9 @@ def _solve(where: Ray, rule: Optimizer, name: str) -> Solution:
     try:
         return _solver(where, rule).solve(goal, goal.readout_init == "zero")
     except Infeasible as failure:
-        raise Infeasible(f"no {goal.title} exists for {rule.name} on {where}: {failure}") from None
+        raise Infeasible(
+            f"found no {goal.title} for {rule.name} on {where} (searched, not proved): {failure}"
+        ) from None
 
 
 @lru_cache(maxsize=16)
