@@ -58,6 +58,16 @@ class Derivation:
             None if s.eps is None else -s.eps.on(self.ray),
         )
 
+    def asked(self) -> dict[str, Any]:
+        """What was asked, for JSON: the head of every report."""
+        return {
+            "regime": self.ray.name or None,
+            "ray": {axis: str(rate) for axis, rate in self.ray.rates.items()},
+            "optimizer": self.optimizer.name,
+            "parameterization": self.parameterization,
+            "readout_init": self.readout_init,
+        }
+
     def as_json(self) -> dict[str, Any]:
         """The JSON contract: exponents are strings, zero init is ``"b": "zero"``, d and eps null without epsilon."""
         tensors = {}
@@ -73,11 +83,7 @@ class Derivation:
                 "because": {what: why for (r, what), why in self.reasons.items() if r == role},
             }
         return {
-            "regime": self.ray.name or None,
-            "ray": {axis: str(rate) for axis, rate in self.ray.rates.items()},
-            "optimizer": self.optimizer.name,
-            "parameterization": self.parameterization,
-            "readout_init": self.readout_init,
+            **self.asked(),
             "alpha": str(self.scaling.alpha.on(self.ray)),
             "aggregation": (-self.scaling.alpha).as_strings(),
             "tied": list(self.scaling.tied),
@@ -114,16 +120,7 @@ class Signals:
             ]
             for name, row in self.quantities.items()
         }
-        d = self.derivation
-        return {
-            "regime": d.ray.name or None,
-            "ray": {axis: str(rate) for axis, rate in d.ray.rates.items()},
-            "optimizer": d.optimizer.name,
-            "parameterization": d.parameterization,
-            "readout_init": d.readout_init,
-            "steps": list(range(self.steps + 1)),
-            "quantities": cells,
-        }
+        return {**self.derivation.asked(), "steps": list(range(self.steps + 1)), "quantities": cells}
 
     def __str__(self) -> str:
         from .report import signals_text
@@ -244,7 +241,9 @@ def _reasons(solution: Solution, rule: Optimizer) -> dict[tuple[str, str], str]:
             elif letter == "b" and role == "readout":
                 found[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
             elif letter == "b":
-                found[role, label] = "MSSP pathways: only zero init balances the two pathways of the propagating update"
+                found[role, label] = (
+                    "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
+                )
     demand = solution.fixed_by["alpha"]
     found["aggregation", "alpha"] = f"{demand[0].name}: {demand[0].because}"
     return found

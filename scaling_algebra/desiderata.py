@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
-from .programs import Linear, Program
+from .programs import Gate, Linear, Program
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -63,7 +63,7 @@ def mup_demands(program: Program, structure: Structure) -> list[Demand]:
     exempt = structure.exempt
     for how in program.statements:
         out = how.out
-        if out not in exempt and out != "phi":
+        if out not in exempt and not isinstance(how, Gate):
             found.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
             found.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
         if not isinstance(how, Linear):

@@ -66,7 +66,7 @@ def verify(
     for claim in wanted:
         claim.check(predicted.quantities, steps)
     report = run(predicted, device, chosen, seeds, wanted)
-    data = {**_asked(predicted), "command": "scalecalc " + " ".join(sys.argv[1:]), **report.as_json()}
+    data = {**predicted.derivation.asked(), "command": "scalecalc " + " ".join(sys.argv[1:]), **report.as_json()}
     if output is not None:
         output.write_text(json.dumps(data, indent=1) + "\n")
     click.echo(json.dumps(data, indent=2) if form == "json" else report.text())
@@ -114,8 +114,3 @@ def _sizes(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"cannot read the sizes {text!r}; write integers with commas, e.g. 32,48,64") from None
-
-
-def _asked(predicted: Signals) -> dict[str, object]:
-    asked = predicted.as_json()
-    return {k: asked[k] for k in ("regime", "ray", "optimizer", "parameterization", "readout_init")}
