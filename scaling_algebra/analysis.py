@@ -12,10 +12,11 @@ from fractions import Fraction
 from .axes import Ray
 from .kernels import Exhausted
 from .optimizers import Optimizer
+from .packing import Form
 from .programs import MOE_BLOCK, Program
-from .quantities import Quantity, quantities
-from .signals import Algebra, Form, Signal
-from .training import Point, Trajectory, algebra_for
+from .quantities import Quantity, quantities, quantity
+from .signals import Algebra, Signal
+from .training import Point, Saturated, Trajectory, algebra_for
 
 GAPS = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
 """How far below the leading kernel a kernel is kept, tried in this order until the certificate holds."""
@@ -32,11 +33,13 @@ class Answer:
         exponent: of n on the ray; None means exactly zero (or undecided). Of an undecided answer, a lower bound.
         form: the monomial behind it: powers of the axes and counts of the unknowns.
         decided: False if the certificate failed at every gap: then nothing is claimed.
+        why: what stands in the way of an answer, where that is known.
     """
 
     exponent: Fraction | None
     form: Form | None
     decided: bool = True
+    why: str = ""
 
     def __str__(self) -> str:
         if not self.decided:
@@ -64,10 +67,11 @@ class Analysis:
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            tries = (self._read(name, t, gap) for gap in GAPS)
-            self._answers[name, t] = next(
-                (answer for answer in tries if answer.decided), Answer(None, None, decided=False)
-            )
+            for gap in GAPS:
+                answer = self._read(name, t, gap)
+                if answer.decided or answer.why:
+                    break
+            self._answers[name, t] = answer if answer.decided else Answer(None, None, decided=False, why=answer.why)
         return self._answers[name, t]
 
     def lower(self, name: str, t: int) -> Answer:
@@ -85,18 +89,31 @@ class Analysis:
     def _read(self, name: str, t: int, gap: Fraction) -> Answer:
         run = self._run(gap)
         try:
-            read = self.table[name].read(run, t)
+            read = quantity(self.table, name, self.program).read(run, t)
         except Exhausted:
             return Answer(None, None, decided=False)
+        except Saturated as gate:
+            return Answer(None, None, decided=False, why=f"the gate saturates faster than any power: {gate}")
         algebra = run.algebra
         if isinstance(read, Signal):
-            decided = algebra.certified(read) and (run.sound or not self.optimizer.normalises)
+            decided = algebra.certified(read) and (run.sound or not self.optimizer.normalises) and run.normed
             packed = algebra.rms(read)
         else:
-            decided, packed = run.sound, read
+            decided, packed = run.sound and run.normed, read
         if packed is None:
             return Answer(None, None, decided)
         return Answer(algebra.value(packed), algebra.form(packed), decided)
+
+    def run(self, name: str, t: int) -> Trajectory:
+        """The trajectory whose pruning was mild enough to certify an answer.
+
+        Raises:
+            LookupError: the answer is undecided.
+        """
+        for gap in GAPS:
+            if self._read(name, t, gap).decided:
+                return self._run(gap)
+        raise LookupError(f"{name} at t={t} is undecided")
 
     def _run(self, gap: Fraction) -> Trajectory:
         if gap not in self._runs:

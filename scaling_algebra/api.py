@@ -235,17 +235,18 @@ def _reasons(solution: Solution, rule: Optimizer) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for role in MOE_BLOCK.tensors:
         for letter, label in what.items():
-            demand = solution.fixed_by.get(f"{letter}.{role}")
-            if demand is not None:
-                found[role, label] = f"{demand[0].name}: {demand[0].because}"
+            fixing = solution.fixed_by.get(f"{letter}.{role}")
+            if fixing is not None:
+                found[role, label] = f"{fixing.demand.name}: {fixing.demand.because}"
             elif letter == "b" and role == "readout":
                 found[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
             elif letter == "b":
                 found[role, label] = (
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
-    demand = solution.fixed_by["alpha"]
-    found["aggregation", "alpha"] = f"{demand[0].name}: {demand[0].because}"
+    if "alpha" in solution.fixed_by:
+        demand = solution.fixed_by["alpha"].demand
+        found["aggregation", "alpha"] = f"{demand.name}: {demand.because}"
     return found
 
 

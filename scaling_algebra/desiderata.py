@@ -59,8 +59,8 @@ class Structure:
 def mup_demands(program: Program, structure: Structure) -> list[Demand]:
     """Desiderata mu-1, mu-2, mu-3. Source: MSSP paper, section 3 and App. I.1."""
     found: list[Demand] = []
-    aggregate = program.aggregate
     exempt = structure.exempt
+    above = {a.source: a.out for a in program.aggregates}
     for how in program.statements:
         out = how.out
         if out not in exempt and not isinstance(how, Gate):
@@ -75,14 +75,15 @@ def mup_demands(program: Program, structure: Structure) -> list[Demand]:
         elif role not in structure.zero:
             if out in exempt:
                 why = f"the aggregate of {w}_0 d{how.source} is Theta(1)"
-                found.append(Demand("aggregation", "theta", (f"{aggregate.out}.propagating",), f"b.{role}", why))
+                found.append(Demand("aggregation", "theta", (f"{above[out]}.propagating",), f"b.{role}", why))
             else:
                 why = f"propagating update {w}_0 d{how.source} = Theta(1)"
                 found.append(Demand("mu-2", "theta", (f"{out}.propagating",), f"b.{role}", why))
         parts = (f"{out}.effective",) if how.source == "data" else (f"{out}.effective", f"{out}.cross")
         found.append(Demand("mu-2", "theta", parts, f"c.{role}", f"effective update d{w} {how.source} = Theta(1)"))
-    parts = (f"{aggregate.out}.effective", f"{aggregate.out}.cross")
-    found.append(Demand("mu-2", "theta", parts, "alpha", "the aggregated effective update is Theta(1)"))
+    for aggregate in program.aggregates[:1]:  # one multiplier for all
+        parts = (f"{aggregate.out}.effective", f"{aggregate.out}.cross")
+        found.append(Demand("mu-2", "theta", parts, "alpha", "the aggregated effective update is Theta(1)"))
     for role, tensor in program.tensors.items():
         why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
         found.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
@@ -119,10 +120,11 @@ def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
 def interventions(program: Program, base: Structure) -> list[Structure]:
     """Structures MSSP may choose from, fewest interventions first: zero router init, the exception that a
     signal before the aggregation may grow, and initial values shared by the experts in some tensors."""
-    router = next(s.source for s in program.statements if s.out == program.aggregate.gate)
-    gate = program.producer(router)
-    assert isinstance(gate, Linear)
-    choices = [("zero", gate.tensor), ("exempt", program.aggregate.source)]
+    choices = [
+        choice
+        for a in program.aggregates
+        for choice in (("zero", program.linear_into(a.gate).tensor), ("exempt", a.source))
+    ]
     choices += [("tied", role) for role, tensor in program.tensors.items() if tensor.experts]
     found = []
     for size in range(len(choices) + 1):

@@ -66,6 +66,21 @@ class Exhausted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Matching:
+    """One cross matching of a product.
+
+    Attributes:
+        forest: class -> the class it was merged into.
+        leaves: those left unmatched, with the classes they were given.
+        pairs: matched leaves (left, right), with the classes they were given.
+    """
+
+    forest: list[int]
+    leaves: list[Leaf]
+    pairs: tuple[tuple[Leaf, Leaf], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """Kernels of a product.
 
@@ -99,6 +114,38 @@ def multiply(
     Raises:
         Exhausted: the limit was passed.
     """
+    search, outs, bound = _prepare(a, b, how, half)
+    top = search.reach(search.start, ()) if slack is None else bound
+    search.floor = None if slack is None else top - slack
+    search.limit = limit
+    search.extend(0, 0, (), search.start)
+    types = search.types
+    terms = frozenset(_reduce(types, [m.forest[c] for c in outs], m.leaves, m.forest) for m in search.found)
+    return Product(terms, None if search.cut is None else search.cut - top, search.nodes)
+
+
+def witness(
+    a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], slack: int, kernel: Kernel, gain: int
+) -> Matching:
+    """A matching that makes a given kernel of ``a * b``, with the same gain from coherent sums.
+
+    Classes of ``b`` are numbered after those of ``a``, as in ``multiply``.
+
+    Raises:
+        LookupError: no matching within ``slack`` of Cauchy-Schwarz makes it.
+    """
+    search, outs, top = _prepare(a, b, how, half)
+    search.floor = top - slack
+    search.extend(0, 0, (), search.start)
+    for m in search.found:
+        reduced, coherent = _reduce(search.types, [m.forest[c] for c in outs], m.leaves, m.forest)
+        if reduced == kernel and sum(2 * half[axis] for axis in coherent) == gain:
+            return m
+    raise LookupError("no matching makes this kernel")
+
+
+def _prepare(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int]) -> tuple[_Search, list[int], int]:
+    """The search for the matchings of a product, its open classes, and the Cauchy-Schwarz bound."""
     shift = len(a.types)
     types = a.types + b.types
     opened = set(a.opens) | {c + shift for c in b.opens}
@@ -115,12 +162,7 @@ def multiply(
         mass[parent[roots[label]]] += 2
     right = [(name, tuple(c + shift for c in classes)) for name, classes in b.leaves]
     search = _Search(types, half, mass, outs, parent, list(a.leaves), right)
-    top = search.reach(parent, ()) if slack is None else _cauchy_schwarz(a, b, how, half, types)
-    search.floor = None if slack is None else top - slack
-    search.limit = limit
-    search.extend(0, 0, (), parent)
-    terms = frozenset(_reduce(types, [merged[c] for c in outs], leaves, merged) for merged, leaves in search.found)
-    return Product(terms, None if search.cut is None else search.cut - top, search.nodes)
+    return search, outs, _cauchy_schwarz(a, b, how, half, types)
 
 
 def _cauchy_schwarz(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], types: Sequence[str]) -> int:
@@ -145,18 +187,21 @@ class _Search:
         left: list[Leaf],
         right: list[Leaf],
     ) -> None:
+        self.types, self.start = types, parent
         self.half = [half[axis] for axis in types]
         self.mass, self.outs = mass, outs
         self.floor: int | None = None
         self.cut: int | None = None
         self.nodes = 0
         self.limit: int | None = None
-        self.found: list[tuple[list[int], list[Leaf]]] = []
+        self.found: list[Matching] = []
+        self.identical: list[tuple[Leaf, Leaf]] = []
         fixed = True
         while fixed:  # identical leaves are always matched
             pair = next(((x, y) for x in left for y in right if x[0] == y[0] and _same(parent, x[1], y[1])), None)
             fixed = pair is not None
             if pair is not None:
+                self.identical.append(pair)
                 left.remove(pair[0])
                 right.remove(pair[1])
         common = {name for name, _ in left} & {name for name, _ in right}
@@ -193,7 +238,14 @@ class _Search:
                 bound += half[r] * (2 if m > 2 else m)
         return bound
 
-    def extend(self, k: int, used: int, apart: tuple[Leaf, ...], forest: list[int]) -> None:
+    def extend(
+        self,
+        k: int,
+        used: int,
+        apart: tuple[Leaf, ...],
+        forest: list[int],
+        pairs: tuple[tuple[Leaf, Leaf], ...] = (),
+    ) -> None:
         self.nodes += 1
         if self.limit is not None and self.nodes > self.limit:
             raise Exhausted
@@ -205,7 +257,7 @@ class _Search:
         if k == len(self.left):
             rest = [leaf for j, leaf in enumerate(self.right) if not used >> j & 1]
             if not any(x[0] == y[0] and _same(forest, x[1], y[1]) for x in apart for y in rest):
-                self.found.append((forest, [*self.free, *apart, *rest]))
+                self.found.append(Matching(forest, [*self.free, *apart, *rest], (*self.identical, *pairs)))
             return
         leaf = self.left[k]
         for j, other in enumerate(self.right):
@@ -213,8 +265,8 @@ class _Search:
                 merged = forest
                 for c, d in zip(leaf[1], other[1], strict=True):
                     merged = _union(merged, c, d)
-                self.extend(k + 1, used | 1 << j, apart, merged)
-        self.extend(k + 1, used, (*apart, leaf), forest)
+                self.extend(k + 1, used | 1 << j, apart, merged, (*pairs, (leaf, other)))
+        self.extend(k + 1, used, (*apart, leaf), forest, pairs)
 
 
 def _reduce(

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
+from typing import Literal
+
+from .errors import unknown_name
+
+Mode = Literal["init", "update"]
+"""Part of a tensor: its initial value W_0, or W_t - W_0."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +43,57 @@ class Linear:
     tensor: str
     source: str
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.source,)
+
 
 @dataclass(frozen=True)
 class Gate:
-    """``out = gate(source)`` entrywise: Theta(1) with Theta(1) slope (standing assumption B2 of MSSP paper, J.2)."""
+    """``out = gate(source)``.
+
+    Attributes:
+        kind: ``held``: Theta(1) with Theta(1) slope, dependence on its argument left out of the aggregate (standing
+            assumption B2 of MSSP paper, J.2). ``sigmoid``: entrywise. ``softmax``: over the last index; its Jacobian
+            annihilates what is constant there.
+        selects: top-K: a random mask with a Theta(1) fraction of ones multiplies the gate. It is drawn anew when the
+            logits moved by at least their spread, and is constant in the backward pass (routers paper, App. F).
+    """
 
     out: str
     source: str
+    kind: Literal["held", "sigmoid", "softmax"] = "held"
+    selects: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """``out = source + other``."""
+
+    out: str
+    source: str
+    other: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.source, self.other)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """``out = source / rms(source)``: RMSNorm with negligible epsilon. Its gradient keeps the size of the whole: the
+    component along ``source`` that the Jacobian removes is one direction of many."""
+
+    out: str
+    source: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.source,)
 
 
 @dataclass(frozen=True)
@@ -53,8 +104,29 @@ class Aggregate:
     gate: str
     source: str
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.gate, self.source)
 
-Statement = Linear | Gate | Aggregate
+
+Statement = Linear | Gate | Sum | Norm | Aggregate
+
+
+@dataclass(frozen=True)
+class Adjoint:
+    """A named gradient: of the output with respect to a signal.
+
+    Attributes:
+        name: reporting name, e.g. ``g3i`` for the gradient at ``h3i``.
+        signal: the signal.
+        via: only through the statement that computes this signal; empty for all paths.
+        parts: name suffix -> which part of which tensors is kept: ``{"init-update": {"expert_out": "init", ...}}``.
+    """
+
+    name: str
+    signal: str
+    via: str = ""
+    parts: Mapping[str, Mapping[str, Mode]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,7 +138,10 @@ class Program:
         axes: axis of each index letter.
         signals: index letters of each signal; ``data`` is the input vector.
         statements: what is computed.
-        adjoints: reporting name of the gradient at each signal (``h3i`` -> ``g3i``).
+        adjoints: named gradients, in reporting order.
+        pathways: (signal, via): the part of the signal's change whose gradient came through the statement ``via``; its
+            propagation through the router is a quantity of its own.
+        tracked: index letters whose dependence matters even where their axis does not grow.
     """
 
     name: str
@@ -75,26 +150,58 @@ class Program:
     axes: Mapping[str, str]
     signals: Mapping[str, str]
     statements: tuple[Statement, ...]
-    adjoints: Mapping[str, str]
-    aggregate: Aggregate = field(init=False)
+    adjoints: tuple[Adjoint, ...]
+    pathways: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    tracked: str = ""
 
-    def __post_init__(self) -> None:
-        (aggregate,) = (s for s in self.statements if isinstance(s, Aggregate))
-        object.__setattr__(self, "aggregate", aggregate)
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        return tuple(s for s in self.statements if isinstance(s, Aggregate))
 
     def producer(self, signal: str) -> Statement | None:
         """The statement that computes a signal; None for the data."""
         return next((s for s in self.statements if s.out == signal), None)
 
+    def linear_into(self, signal: str) -> Linear:
+        """The linear statement that computes a signal, itself or under a sum, a norm or a gate."""
+        how = self.producer(signal)
+        while isinstance(how, Gate | Sum | Norm):
+            how = self.producer(how.source)
+        assert isinstance(how, Linear)
+        return how
+
     def consumers(self, signal: str) -> tuple[Statement, ...]:
         """The statements that read a signal."""
-        return tuple(
-            s for s in self.statements if s.source == signal or (isinstance(s, Aggregate) and s.gate == signal)
-        )
+        return tuple(s for s in self.statements if signal in s.inputs)
 
     def linear(self, role: str) -> Linear:
         """The statement that applies a tensor."""
         return next(s for s in self.statements if isinstance(s, Linear) and s.tensor == role)
+
+
+def _grid(*roles: str) -> dict[str, dict[str, Mode]]:
+    """Parts named by the modes of these tensors: ``init-update`` and so on."""
+    modes: tuple[Mode, Mode] = ("init", "update")
+    return {"-".join(m): dict(zip(roles, m, strict=True)) for m in product(modes, repeat=len(roles))}
+
+
+def _expert_pieces() -> dict[str, dict[str, Mode]]:
+    """The pieces A4.1 to E.2 of the expert pathway (MSSP paper, App. I.3, eq. I.6)."""
+    labels = {"init-init": "A4", "init-update": "A5", "update-init": "A6", "update-update": "E"}
+    found = {}
+    for modes, inner in _grid("expert_in", "expert_out").items():
+        for k, (_, outer) in enumerate(_grid("readout").items(), 1):
+            found[f"{labels[modes]}.{k}"] = {**inner, **outer}
+    return found
+
+
+def _router_pieces() -> dict[str, dict[str, Mode]]:
+    """``Q0``, ``dQ`` and their splits by the modes of expert_out and readout."""
+    found: dict[str, dict[str, Mode]] = {}
+    for label, router in zip(("Q0", "dQ"), _grid("router").values(), strict=True):
+        found[label] = router
+        found |= {f"{label}.{m}": {**router, **inner} for m, inner in _grid("expert_out", "readout").items()}
+    return found
 
 
 MOE_BLOCK = Program(
@@ -118,8 +225,161 @@ MOE_BLOCK = Program(
         Aggregate("h3", "phi", "h3i"),
         Linear("f", "readout", "h3"),
     ),
-    adjoints={"h3": "g3", "h3i": "g3i", "h2": "g2", "phi": "gphi", "h1": "g1"},
+    adjoints=(
+        Adjoint("g3", "h3", parts=_grid("readout")),
+        Adjoint("g3i", "h3i", parts=_grid("readout")),
+        Adjoint("g2", "h2", parts=_grid("expert_out", "readout")),
+        Adjoint("gphi", "phi", parts=_grid("expert_out", "readout")),
+        Adjoint("g1.expert", "h1", via="h2", parts=_expert_pieces()),
+        Adjoint("g1.router", "h1", via="psi", parts=_router_pieces()),
+        Adjoint("g1", "h1"),
+    ),
+    pathways={"expert": ("h1", "h2"), "router": ("h1", "psi")},
 )
 
-ARCHITECTURES: dict[str, Program] = {MOE_BLOCK.name: MOE_BLOCK}
+MLP = Program(
+    name="mlp",
+    title="dense MLP with one hidden layer (MSSP paper, App. G)",
+    tensors={
+        "input": Tensor("W1", "ax", fan_in="x", fan_out="a"),
+        "hidden": Tensor("W2", "ba", fan_in="a", fan_out="b"),
+        "readout": Tensor("W3", "b", fan_in="b", fan_out=""),
+    },
+    axes={"x": "D", "a": "N", "b": "N"},
+    signals={"data": "x", "h1": "a", "h2": "b", "f": ""},
+    statements=(Linear("h1", "input", "data"), Linear("h2", "hidden", "h1"), Linear("f", "readout", "h2")),
+    adjoints=(Adjoint("g2", "h2", parts=_grid("readout")), Adjoint("g1", "h1", parts=_grid("hidden", "readout"))),
+)
+
+
+def normed(program: Program) -> Program:
+    """The block with RMSNorm after the aggregation (MSSP paper, App. I.11.1)."""
+    before, last = program.statements[:-1], program.statements[-1]
+    assert isinstance(last, Linear)
+    return Program(
+        name=f"{program.name}-rmsnorm",
+        title="minimal MoE block with RMSNorm after the aggregation (MSSP paper, App. I.11.1)",
+        tensors=program.tensors,
+        axes=program.axes,
+        signals={**program.signals, "hn": program.signals[last.source]},
+        statements=(*before, Norm("hn", last.source), Linear(last.out, last.tensor, "hn")),
+        adjoints=program.adjoints,
+        pathways=program.pathways,
+    )
+
+
+def stacked(blocks: int) -> Program:
+    """``blocks`` MoE blocks in sequence between one input and one readout tensor (MSSP paper, App. I.10).
+
+    Signals and roles of block k end in ``_k``; block k reads ``h3_(k-1)``, the first one ``h1``.
+    """
+    tensors = {"input": Tensor("W1", "ax", fan_in="x", fan_out="a")}
+    signals = {"data": "x", "h1": "a"}
+    statements: list[Statement] = [Linear("h1", "input", "data")]
+    adjoints = []
+    source, below = "h1", "a"
+    for k in range(1, blocks + 1):
+        above = "b" if below == "a" else "a"
+        tensors |= {
+            f"router_{k}": Tensor(f"Q_{k}", "i" + below, fan_in=below, fan_out="i"),
+            f"expert_in_{k}": Tensor(f"W2_{k}", "ik" + below, fan_in=below, fan_out="k", experts="i"),
+            f"expert_out_{k}": Tensor(f"W3_{k}", f"i{above}k", fan_in="k", fan_out=above, experts="i"),
+        }
+        signals |= {f"psi_{k}": "i", f"phi_{k}": "i", f"h2_{k}": "ik", f"h3i_{k}": "i" + above, f"h3_{k}": above}
+        statements += [
+            Linear(f"psi_{k}", f"router_{k}", source),
+            Gate(f"phi_{k}", f"psi_{k}"),
+            Linear(f"h2_{k}", f"expert_in_{k}", source),
+            Linear(f"h3i_{k}", f"expert_out_{k}", f"h2_{k}"),
+            Aggregate(f"h3_{k}", f"phi_{k}", f"h3i_{k}"),
+        ]
+        adjoints += [Adjoint(f"{g}_{k}", f"{h}_{k}") for g, h in (("g3", "h3"), ("g2", "h2"), ("gphi", "phi"))]
+        source, below = f"h3_{k}", above
+    signals["f"] = ""
+    tensors["readout"] = Tensor("W4", below, fan_in=below, fan_out="")
+    return Program(
+        name=f"stack{blocks}",
+        title=f"{blocks} MoE blocks in sequence (MSSP paper, App. I.10)",
+        tensors=tensors,
+        axes=MOE_BLOCK.axes,
+        signals=signals,
+        statements=(*statements, Linear("f", "readout", source)),
+        adjoints=(*adjoints, Adjoint("g1", "h1")),
+    )
+
+
+def fixed_experts(kind: Literal["sigmoid", "softmax"], bias: bool = False, selects: bool = False) -> Program:
+    """A block of linear experts and a router whose gate is part of the dynamics (routers paper, Def. 1).
+
+    Args:
+        kind: gate.
+        bias: a trained Theta(1) bias on the logits.
+        selects: top-K.
+    """
+    tensors = {
+        "input": Tensor("W1", "ax", fan_in="x", fan_out="a"),
+        "router": Tensor("Q", "ia", fan_in="a", fan_out="i"),
+        "expert": Tensor("W3", "iba", fan_in="a", fan_out="b", experts="i"),
+        "readout": Tensor("W4", "b", fan_in="b", fan_out=""),
+    }
+    signals = {"data": "x", "h1": "a", "psi": "i", "phi": "i", "h3i": "ib", "h3": "b", "f": ""}
+    router: tuple[Statement, ...] = (Linear("psi", "router", "h1"),)
+    if bias:
+        tensors["bias"] = Tensor("B", "ix", fan_in="x", fan_out="i")
+        signals |= {"logits": "i", "shift": "i"}
+        router = (Linear("logits", "router", "h1"), Linear("shift", "bias", "data"), Sum("psi", "logits", "shift"))
+    suffix = ("-bias" if bias else "") + ("-topk" if selects else "")
+    extras = (" with a bias" if bias else "") + (" with top-K" if selects else "")
+    return Program(
+        name=f"routers-{kind}{suffix}",
+        title=f"fixed number of linear experts, {kind} gate{extras} (routers paper, Def. 1)",
+        tensors=tensors,
+        axes={"x": "D", "a": "N", "b": "N", "i": "M"},
+        signals=signals,
+        statements=(
+            Linear("h1", "input", "data"),
+            *router,
+            Gate("phi", "psi", kind, selects),
+            Linear("h3i", "expert", "h1"),
+            Aggregate("h3", "phi", "h3i"),
+            Linear("f", "readout", "h3"),
+        ),
+        adjoints=(
+            Adjoint("g3", "h3", parts=_grid("readout")),
+            Adjoint("g3i", "h3i"),
+            Adjoint("gphi", "phi"),
+            Adjoint("gpsi", "psi"),
+            Adjoint("g1.expert", "h1", via="h3i"),
+            Adjoint("g1.router", "h1", via="logits" if bias else "psi"),
+            Adjoint("g1", "h1"),
+        ),
+        tracked="i",
+    )
+
+
+ARCHITECTURES: dict[str, Program] = {
+    p.name: p
+    for p in (
+        MOE_BLOCK,
+        MLP,
+        normed(MOE_BLOCK),
+        stacked(2),
+        fixed_experts("softmax"),
+        fixed_experts("sigmoid"),
+        fixed_experts("softmax", bias=True),
+        fixed_experts("softmax", selects=True),
+        fixed_experts("sigmoid", selects=True),
+    )
+}
 """Every architecture, by name."""
+
+
+def architecture(name: str) -> Program:
+    """The architecture called ``name``.
+
+    Raises:
+        UsageError: no such architecture.
+    """
+    if name.lower() not in ARCHITECTURES:
+        raise unknown_name("architecture", name, ARCHITECTURES)
+    return ARCHITECTURES[name.lower()]

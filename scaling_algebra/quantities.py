@@ -5,163 +5,194 @@ Read next: ``analysis.py`` (evaluates them with a certificate), ``desiderata.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import product
 
-from .programs import MOE_BLOCK, Aggregate, Gate, Linear, Program
+from .errors import UsageError, unknown_name
+from .programs import MOE_BLOCK, Adjoint, Aggregate, Gate, Linear, Mode, Norm, Program, Statement
 from .signals import Signal
-from .training import Mode, Trajectory
+from .training import Trajectory
 
 Reading = Callable[[Trajectory, int], Signal | int | None]
 """Signal, or packed entry size (None: exactly zero), after t updates."""
 
-_MODES: tuple[Mode, Mode] = ("init", "update")
-
 
 @dataclass(frozen=True)
 class Quantity:
-    """A named quantity: what it is, in symbols, and how to read it off a trajectory."""
+    """A named quantity: what it is, in symbols, and how to read it off a trajectory.
+
+    ``tensor`` is the role whose cumulative update or raw gradient it is, if it is one.
+    """
 
     name: str
     formula: str
     read: Reading
+    tensor: str = ""
 
 
 def quantities(program: Program = MOE_BLOCK) -> dict[str, Quantity]:
     """All quantities of a program, in reporting order."""
-    found = [*_forward(program), *_aggregate(program), *_backward(program), *_sizes(program)]
+    found = [*_forward(program), *_pathways(program), *_aggregates(program), *_backward(program), *_sizes(program)]
     return {q.name: q for q in found}
+
+
+def quantity(table: Mapping[str, Quantity], name: str, program: Program = MOE_BLOCK) -> Quantity:
+    """A quantity by name, or the inner product ``"<A, B>"`` of two of them over all indices but the expert's.
+
+    ``A@t`` takes A after t updates whatever step is asked for.
+
+    Raises:
+        UsageError: no such quantity, or an inner product of what has no entries in common.
+    """
+    if name in table:
+        return table[name]
+    if not (name.startswith("<") and name.endswith(">") and name.count(",") == 1):
+        raise unknown_name("quantity", name, table)
+    sides = []
+    for side in name[1:-1].split(","):
+        inner, at, step = side.strip().partition("@")
+        if inner not in table:
+            raise unknown_name("quantity", inner, table)
+        if at and not step.isdigit():
+            raise UsageError(f"cannot read {side.strip()!r}: write NAME@t with t = 0, 1, 2, ...")
+        sides.append((table[inner], int(step) if at else None))
+
+    def read(tr: Trajectory, t: int) -> Signal:
+        left, right = (q.read(tr, t if step is None else step) for q, step in sides)
+        if not (isinstance(left, Signal) and isinstance(right, Signal)):
+            raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
+        experts = "".join(x for x in tr.program.axes if tr.program.axes[x] == "M")
+        return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
+
+    return Quantity(name, f"inner product of {sides[0][0].formula} and {sides[1][0].formula}", read)
 
 
 def _forward(program: Program) -> list[Quantity]:
     found = []
     for how in program.statements:
-        x, s = how.out, how.source
+        x = how.out
         found += [
             Quantity(x, f"{x}_t", _value(x)),
             Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x)),
         ]
-        parts = _parts(program, how)
-        w = program.tensors[how.tensor].symbol if isinstance(how, Linear) else ""
-        texts = {
-            "init": f"{w}_0 {s}_0" if w else f"{x} from initial values",
-            "propagating": f"{w}_0 d{s}_t" if w else f"{x} from {s}.propagating",
-            "effective": f"d{w}_t {s}_0" if w else f"{x} from {s}.effective",
-            "cross": f"d{w}_t d{s}_t" if w else f"{x} from {s}.cross",
-        }
-        if s == "data":
-            parts = {k: v for k, v in parts.items() if k in ("init", "effective")}
-        found += [Quantity(f"{x}.{part}", texts[part], read) for part, read in parts.items()]
-    router, embedding = program.linear("router"), program.linear("input")
-    for path, via in (("expert", program.linear("expert_in").out), ("router", router.out)):
-        found.append(
-            Quantity(
-                f"{router.out}.propagating.{path}",
-                f"Q_0 times the part of d{embedding.out}_t that came through the {path} pathway",
-                _pathway(embedding.out, via),
-            )
-        )
+        texts = _texts(program, how)
+        found += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, how).items()]
+    for gate in (s for s in program.statements if isinstance(s, Gate) and s.kind != "held"):
+        found.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
     return found
 
 
-def _parts(program: Program, how: Linear | Gate | Aggregate) -> dict[str, Reading]:
+def _texts(program: Program, how: Statement) -> dict[str, str]:
+    if isinstance(how, Linear):
+        w, s = program.tensors[how.tensor].symbol, how.source
+        return {
+            "init": f"{w}_0 {s}_0",
+            "propagating": f"{w}_0 d{s}_t",
+            "effective": f"d{w}_t {s}_0",
+            "cross": f"d{w}_t d{s}_t",
+        }
+    parts = ("propagating", "effective", "cross", "regated")
+    return {"init": f"{how.out} from initial values", **{p: f"{how.out} from {how.source}.{p}" for p in parts}}
+
+
+def _parts(program: Program, how: Statement) -> dict[str, Reading]:
     """Readings of the init, propagating, effective and cross part of a statement's output."""
     if isinstance(how, Linear):
         role, s = how.tensor, how.source
-        return {
+        parts: dict[str, Reading] = {
             "init": lambda tr, t: tr.initial(how.out),
             "propagating": lambda tr, t: tr.apply(role, "init", tr.change(s, t), t),
             "effective": lambda tr, t: tr.apply(role, "update", tr.initial(s), t),
             "cross": lambda tr, t: tr.apply(role, "update", tr.change(s, t), t),
         }
-    inner = program.producer(how.source)
-    assert isinstance(inner, Linear)
-    if isinstance(how, Gate):  # Theta(1) value and slope: the parts are those of its argument
-        return {**_parts(program, inner), "init": lambda tr, t: tr.initial(how.out)}
-    x = inner.source
-    return {
+        return {k: parts[k] for k in ("init", "effective")} if s == "data" else parts
+    if not isinstance(how, Aggregate):  # gate, sum, norm: the parts are those of its argument
+        below = program.producer(how.source)
+        assert below is not None
+        scale = _normed(how) if isinstance(how, Norm) else lambda tr, t, s: s
+        inner = {k: _scaled(read, scale) for k, read in _parts(program, below).items()}
+        return {**inner, "init": lambda tr, t: tr.initial(how.out)}
+    x = program.linear_into(how.source).source
+    found: dict[str, Reading] = {
         "init": lambda tr, t: tr.initial(how.out),
-        "propagating": lambda tr, t: tr.aggregate("init", tr.change(x, t), t),
-        "effective": lambda tr, t: tr.aggregate("update", tr.initial(x), t),
-        "cross": lambda tr, t: tr.aggregate("update", tr.change(x, t), t),
+        "propagating": lambda tr, t: tr.aggregate(how, "init", tr.change(x, t), t),
+        "effective": lambda tr, t: tr.aggregate(how, "update", tr.initial(x), t),
+        "cross": lambda tr, t: tr.aggregate(how, "update", tr.change(x, t), t),
     }
+    gate = program.producer(how.gate)
+    if isinstance(gate, Gate) and gate.kind != "held":
+        found["regated"] = lambda tr, t: tr.regated(how, t)
+    return found
 
 
-def _aggregate(program: Program) -> list[Quantity]:
-    """The pieces A1, A2.1, A2.2, A3, D of the aggregation (MSSP paper, App. I.3)."""
-    how = program.aggregate
-    outer = program.producer(how.source)
-    assert isinstance(outer, Linear)
-    inner = program.producer(outer.source)
-    assert isinstance(inner, Linear)
-    parts = _parts(program, how)
-    below = _parts(program, inner)
+def _normed(how: Norm) -> Callable[[Trajectory, int, Signal], Signal]:
+    return lambda tr, t, s: tr.normalised(how, s, t)
 
-    def through(part: str) -> Reading:
-        read = below[part]
-        return lambda tr, t: tr.aggregate("init", _signal(read(tr, t)), t)
 
-    return [
-        Quantity("h3.A1", "M^-a sum_i phi_i W3_0 W2_0 h1_0", parts["init"]),
-        Quantity("h3.A2.1", "M^-a sum_i phi_i W3_0 W2_0 dh1_t", through("propagating")),
-        Quantity("h3.A2.2", "M^-a sum_i phi_i W3_0 dW2_t h1_0", through("effective")),
-        Quantity("h3.A3", "M^-a sum_i phi_i dW3_t h2_0", parts["effective"]),
-        Quantity("h3.D", "M^-a sum_i phi_i dW3_t dh2_t", parts["cross"]),
-    ]
+def _scaled(read: Reading, scale: Callable[[Trajectory, int, Signal], Signal]) -> Reading:
+    return lambda tr, t: scale(tr, t, _signal(read(tr, t)))
+
+
+def _pathways(program: Program) -> list[Quantity]:
+    def read(x: str, via: str) -> Reading:
+        return lambda tr, t: tr.apply("router", "init", tr.change_via(x, t, via), t)
+
+    out = "" if not program.pathways else program.linear("router").out
+    found = []
+    for path, (x, via) in program.pathways.items():
+        formula = f"Q_0 times the part of d{x}_t that came through the {path} pathway"
+        found.append(Quantity(f"{out}.propagating.{path}", formula, read(x, via)))
+    return found
+
+
+def _aggregates(program: Program) -> list[Quantity]:
+    """The pieces A1, A2.1, A2.2, A3, D of an aggregation of two-layer experts (MSSP paper, App. I.3)."""
+    found = []
+    for how in program.aggregates:
+        outer = program.linear_into(how.source)
+        inner = program.producer(outer.source)
+        if not isinstance(inner, Linear) or inner.source == "data":
+            continue
+        x, w, v = how.out, program.tensors[outer.tensor].symbol, program.tensors[inner.tensor].symbol
+        parts, below, sums = _parts(program, how), _parts(program, inner), "M^-a sum_i phi_i"
+        found += [
+            Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {inner.source}_0", parts["init"]),
+            Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{inner.source}_t", _through(how, below["propagating"])),
+            Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {inner.source}_0", _through(how, below["effective"])),
+            Quantity(f"{x}.A3", f"{sums} d{w}_t {outer.source}_0", parts["effective"]),
+            Quantity(f"{x}.D", f"{sums} d{w}_t d{outer.source}_t", parts["cross"]),
+        ]
+    return found
+
+
+def _through(how: Aggregate, read: Reading) -> Reading:
+    return lambda tr, t: tr.aggregate(how, "init", _signal(read(tr, t)), t)
 
 
 def _backward(program: Program) -> list[Quantity]:
     found = []
-    split = {
-        "g3": ("readout",),
-        "g3i": ("readout",),
-        "g2": ("expert_out", "readout"),
-        "gphi": ("expert_out", "readout"),
-    }
-    for signal, name in program.adjoints.items():
-        if name in split:
-            found.append(_gradient(name, signal, {}, None))
-            for modes in product(_MODES, repeat=len(split[name])):
-                chosen: dict[str, Mode] = dict(zip(split[name], modes, strict=True))
-                found.append(_gradient(f"{name}.{'-'.join(modes)}", signal, chosen, None))
-    expert, router = program.linear("expert_in").out, program.linear("router").out
-    found.append(_gradient("g1.expert", "h1", {}, expert))
-    labels: dict[tuple[Mode, Mode], str] = {
-        ("init", "init"): "A4",
-        ("init", "update"): "A5",
-        ("update", "init"): "A6",
-        ("update", "update"): "E",
-    }
-    for (w2, w3), label in labels.items():
-        for k, w4 in enumerate(_MODES, 1):
-            modes3: dict[str, Mode] = {"expert_in": w2, "expert_out": w3, "readout": w4}
-            found.append(_gradient(f"g1.expert.{label}.{k}", "h1", modes3, expert))
-    found.append(_gradient("g1.router", "h1", {}, router))
-    for q, label in zip(_MODES, ("Q0", "dQ"), strict=True):
-        found.append(_gradient(f"g1.router.{label}", "h1", {"router": q}, router))
-        for w3, w4 in product(_MODES, repeat=2):
-            modes3 = {"router": q, "expert_out": w3, "readout": w4}
-            found.append(_gradient(f"g1.router.{label}.{w3}-{w4}", "h1", modes3, router))
-    found.append(_gradient("g1", "h1", {}, None))
+    for adjoint in program.adjoints:
+        found.append(_gradient(program, adjoint, "", {}))
+        found += [_gradient(program, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
     return found
 
 
-def _gradient(name: str, signal: str, modes: dict[str, Mode], via: str | None) -> Quantity:
-    how = ", ".join(f"{role} {mode}" for role, mode in modes.items())
-    path = f" through {via}" if via else ""
-    formula = f"df/d{signal}{path}" + (f" with {how}" if how else "")
-    return Quantity(name, formula, lambda tr, t: tr.gradient(signal, t, modes, via))
+def _gradient(program: Program, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
+    name = f"{adjoint.name}.{suffix}" if suffix else adjoint.name
+    how = ", ".join(f"{program.tensors[role].symbol} {mode}" for role, mode in modes.items())
+    path = f" through {adjoint.via}" if adjoint.via else ""
+    formula = f"df/d{adjoint.signal}{path}" + (f" with {how}" if how else "")
+    return Quantity(name, formula, lambda tr, t: tr.gradient(adjoint.signal, t, modes, adjoint.via))
 
 
 def _sizes(program: Program) -> list[Quantity]:
     found = []
     for role, tensor in program.tensors.items():
         w = tensor.symbol
-        found.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role)))
+        found.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role))
     for role, tensor in program.tensors.items():
         w = tensor.symbol
-        found.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role)))
+        found.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role))
     return found
 
 
@@ -173,8 +204,8 @@ def _change(x: str) -> Reading:
     return lambda tr, t: tr.change(x, t)
 
 
-def _pathway(x: str, via: str) -> Reading:
-    return lambda tr, t: tr.apply("router", "init", tr.change_via(x, t, via), t)
+def _spread(gate: Gate) -> Reading:
+    return lambda tr, t: tr.algebra.centred(tr.value(gate.source, t), tr.program.signals[gate.source][-1])
 
 
 def _update(role: str) -> Reading:

@@ -1,35 +1,43 @@
 """Signals in normal order: exact exponents of sums of Gaussian tensor networks, on one ray.
 
-A signal maps kernels to exponents. An exponent is packed into one integer (see ``Algebra``): the value on the ray
-leads, the linear form behind it (powers of the axes, counts of the unknown b, c, d, alpha) follows, so that adding and
-comparing exponents is adding and comparing integers, exactly. What pruning drops is bounded by ``Signal.tail``.
-Read next: ``training.py`` (which signals a network makes), ``kernels.py`` (the product of two kernels).
+A signal maps kernels to packed exponents (``packing.py``). What pruning drops is bounded by ``Signal.tail``.
+Read next: ``training.py`` (which signals a network makes), ``kernels.py`` (the product of two kernels),
+``monomials.py`` (walks back from a kernel to the initial tensors).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import lcm
+from typing import Literal
 
 from .axes import AXES, Ray
-from .exponents import Power
 from .kernels import Contraction, Kernel, leaf_kernel, multiply
-
-FIELD = 24
-"""Bits of each component of a packed exponent; components are small counts, far below 2**23."""
+from .packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """Where an exponent comes from: a power of the axes plus integer multiples of the unknowns.
+class Scalar:
+    """A deterministic factor: what it is called, and its packed size."""
 
-    ``value`` on the ray = ``power`` on the ray + sum of ``unknowns[u]`` times the value of u.
+    label: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a signal was made, for walking back (``monomials.py``); no computation reads it.
+
+    Attributes:
+        rule: the operation. ``parts`` are its operands, ``scalars`` the factors of ``scaled``.
+        tag: what kind of product it is, e.g. the inner product of a rank-one update.
     """
 
-    power: Power
-    unknowns: tuple[tuple[str, int], ...]
+    rule: Literal["tensor", "constant", "product", "sum", "scaled", "centred"]
+    parts: tuple[Signal, ...] = ()
+    scalars: tuple[Scalar, ...] = ()
+    tag: str = ""
 
 
 @dataclass(slots=True)
@@ -41,12 +49,16 @@ class Signal:
         terms: kernel id -> packed exponent of its coefficient (the std of its leaves included).
         tail: packed upper bound on the root-mean-square of everything pruning dropped; None if nothing was.
         leaf: letters of the tensor when the signal is one initial tensor (enables the operator-norm bound).
+        name: what explanations call it; empty for intermediate results.
+        made: how it was made.
     """
 
     letters: str
     terms: dict[int, int]
     tail: int | None = None
     leaf: str | None = None
+    name: str = ""
+    made: Made | None = None
 
     @property
     def zero(self) -> bool:
@@ -54,7 +66,7 @@ class Signal:
         return not self.terms and self.tail is None
 
 
-class Algebra:
+class Algebra(Packing):
     """Arithmetic of signals on one ray.
 
     Args:
@@ -62,16 +74,16 @@ class Algebra:
         letters: axis of each index letter, e.g. ``{"a": "N", "i": "M"}``.
         unknowns: names whose counts the packed exponents carry.
         gap: kernels this far (in powers of n) below the leading one of a signal are dropped, and bounded.
+        tracked: letters to keep even where their axis does not grow, because what depends on them matters.
 
-    Indices of axes that do not grow have weight 0 everywhere, so they are left out of the kernels.
+    Indices of other axes that do not grow have weight 0 everywhere, so they are left out of the kernels.
     """
 
-    def __init__(self, ray: Ray, letters: Mapping[str, str], unknowns: Sequence[str], gap: Fraction) -> None:
-        self.ray = ray
-        self.letters = {x: axis for x, axis in letters.items() if axis in AXES and ray[axis]}
-        self.unknowns = tuple(unknowns)
-        self._unit = 720720 * lcm(*(ray[axis].denominator for axis in AXES))
-        self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
+    def __init__(
+        self, ray: Ray, letters: Mapping[str, str], unknowns: Sequence[str], gap: Fraction, tracked: str = ""
+    ) -> None:
+        super().__init__(ray, unknowns)
+        self.letters = {x: axis for x, axis in letters.items() if axis in AXES and (ray[axis] or x in tracked)}
         self._half = {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
         self.work = 0
         """Nodes of matching searches left: each analysis sets it, and what it does not suffice for is undecided."""
@@ -83,42 +95,6 @@ class Algebra:
         self._products: dict[tuple[int, int, int], tuple[int, tuple[tuple[int, int], ...], int | None]] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
 
-    # packed exponents ------------------------------------------------------------------------------------------
-
-    def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
-        """One integer for an exponent. From the top: its value; minus the number of unknown factors, so that of equal
-        exponents the simplest monomial wins; counts of the unknowns; twice the power of each axis."""
-        scaled = value * self._unit
-        if scaled.denominator != 1:
-            raise ValueError(f"exponent {value} is finer than the unit 1/{self._unit}")
-        packed = scaled.numerator << self._shift
-        for k, axis in enumerate(AXES):
-            if axis in axes:
-                packed += int(2 * axes[axis]) << FIELD * k
-        for k, name in enumerate(self.unknowns):
-            packed += unknowns.get(name, 0) << FIELD * (len(AXES) + k)
-        return packed - (sum(map(abs, unknowns.values())) << FIELD * (len(AXES) + len(self.unknowns)))
-
-    def scale(self, axes: Mapping[str, Fraction | int]) -> int:
-        """Packed exponent of a product of powers of the axes."""
-        return self.pack(Power.of(axes).on(self.ray), axes, {})
-
-    def value(self, packed: int) -> Fraction:
-        """Exponent of n."""
-        return Fraction((packed + (1 << self._shift - 1)) >> self._shift, self._unit)
-
-    def form(self, packed: int) -> Form:
-        """The linear form behind a packed exponent."""
-        counts = []
-        for _ in range(len(AXES) + len(self.unknowns)):
-            low = packed & (1 << FIELD) - 1
-            low -= low >> FIELD - 1 << FIELD
-            counts.append(low)
-            packed = packed - low >> FIELD
-        axes = {axis: Fraction(c, 2) for axis, c in zip(AXES, counts, strict=False)}
-        named = zip(self.unknowns, counts[len(AXES) :], strict=True)
-        return Form(Power.of(axes), tuple((u, c) for u, c in named if c))
-
     # signals ---------------------------------------------------------------------------------------------------
 
     def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
@@ -127,14 +103,13 @@ class Algebra:
         live = self._live(letters)
         own = self._live(letters if indices is None else indices)
         kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in own])
-        return Signal(live, {self._intern(kernel): exponent}, leaf=own)
+        return Signal(live, {self._intern(kernel): exponent}, leaf=own, made=Made("tensor"))
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
         """A deterministic tensor with all entries of size ``exponent``."""
         live = self._live(letters)
-        return Signal(
-            live, {self._intern(Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())): exponent}
-        )
+        kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
+        return Signal(live, {self._intern(kernel): exponent}, made=Made("constant"))
 
     def nothing(self, letters: str) -> Signal:
         """Exactly zero."""
@@ -157,19 +132,33 @@ class Algebra:
         lead = self.rms(s)
         return s.tail is None or (lead is not None and self.value(lead) >= self.value(s.tail))
 
-    def shift(self, s: Signal, exponent: int) -> Signal:
-        """Multiply by a constant of the given size."""
-        if not exponent:
-            return s
+    def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
+        """Multiply by deterministic factors."""
+        exponent = sum(x.size for x in scalars)
         tail = None if s.tail is None else s.tail + exponent
-        return Signal(s.letters, {k: e + exponent for k, e in s.terms.items()}, tail)
+        terms = {k: e + exponent for k, e in s.terms.items()}
+        return Signal(s.letters, terms, tail, made=Made("scaled", (s,), scalars))
+
+    def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+        """Subtract the mean over an index: the part that is constant along it cancels exactly, the rest keeps its size.
+
+        Law: P = I - 11^T/M annihilates what does not depend on the index, and is a projection of rank M - 1.
+
+        Args:
+            ignoring: a tensor that counts as constant along the index (a selection, inside its own support).
+        """
+        if letter not in s.letters:
+            raise ValueError(f"cannot centre over {letter!r}: the algebra does not track it")
+        at = s.letters.index(letter)
+        keep = {k: e for k, e in s.terms.items() if self._varies(self._kernels[k], at, ignoring)}
+        return Signal(s.letters, keep, s.tail, made=Made("centred", (s,)))
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         """Sum: equal kernels keep the larger exponent."""
         parts = list(signals)
         nonzero = [s for s in parts if not s.zero]
         if len(nonzero) <= 1:
-            return nonzero[0] if nonzero else parts[0]
+            return replace(nonzero[0] if nonzero else parts[0])
         terms = dict(nonzero[0].terms)
         tail = nonzero[0].tail
         for s in nonzero[1:]:
@@ -177,9 +166,9 @@ class Algebra:
             for k, e in s.terms.items():
                 if k not in terms or terms[k] < e:
                     terms[k] = e
-        return self._prune(Signal(nonzero[0].letters, terms, tail))
+        return self._prune(Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero))))
 
-    def contract(self, a: Signal, b: Signal, out: str) -> Signal:
+    def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         """Product of two signals; letters they share are identified, letters not in ``out`` are summed.
 
         Pairs of kernels are taken from the largest possible product down, and the rest is bounded by Cauchy-Schwarz
@@ -226,7 +215,37 @@ class Algebra:
             dropped = _max(dropped, a.tail + bb + extra)
         if b.tail is not None and ba is not None:
             dropped = _max(dropped, b.tail + ba + extra)
-        return self._prune(Signal(out, terms, dropped))
+        return self._prune(Signal(out, terms, dropped, made=Made("product", (a, b), tag=tag)))
+
+    # walking back ----------------------------------------------------------------------------------------------
+
+    def leading(self, s: Signal) -> list[int]:
+        """Kernels whose exponent is the one of the whole signal, simplest monomial first."""
+        lead = self.rms(s)
+        if lead is None:
+            return []
+        size = {k: e + self._weights[k] for k, e in s.terms.items()}
+        return sorted((k for k in size if self.value(size[k]) == self.value(lead)), key=lambda k: -size[k])
+
+    def kernel(self, k: int) -> Kernel:
+        return self._kernels[k]
+
+    def size(self, s: Signal, k: int) -> int:
+        """Packed root-mean-square of one kernel of a signal."""
+        return s.terms[k] + self._weights[k]
+
+    def origin(self, s: Signal, k: int) -> tuple[int, int, int, int]:
+        """Kernels of the two factors of a product whose matching made this kernel: (left, right, gain, slack)."""
+        assert s.made is not None and s.made.rule == "product"
+        a, b = s.made.parts
+        spec = self._spec(a.letters, b.letters, s.letters)[0]
+        for ka, ea in a.terms.items():
+            for kb, eb in b.terms.items():
+                known = self._products.get((ka, kb, spec))
+                for found, gain in known[1] if known else ():
+                    if found == k and ea + eb + gain == s.terms[k]:
+                        return ka, kb, gain, known[0] >> self._shift if known else 0
+        raise LookupError("no product of the factors has this kernel")
 
     # inside ----------------------------------------------------------------------------------------------------
 
@@ -284,6 +303,11 @@ class Algebra:
             known = self._products[key] = (slack, tuple(best.items()), cut)
         return known[1], known[2]
 
+    @staticmethod
+    def _varies(kernel: Kernel, at: int, ignoring: str) -> bool:
+        c = kernel.opens[at]
+        return kernel.opens.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)
+
     def _prune(self, s: Signal) -> Signal:
         lead = self.rms(s)
         if lead is None:
@@ -297,7 +321,7 @@ class Algebra:
                 keep[k] = e
             else:
                 tail = _max(tail, size)
-        return Signal(s.letters, keep, tail)
+        return replace(s, terms=keep, tail=tail)
 
 
 def _max(a: int | None, b: int | None) -> int | None:

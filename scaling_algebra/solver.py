@@ -13,14 +13,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .analysis import Analysis, Answer
+from .analysis import Analysis
 from .axes import AXES, Ray
 from .desiderata import Demand, Goal, Structure, interventions
 from .exponents import Power
 from .optimizers import Optimizer
+from .packing import Form
 from .parameterizations import Scaling, TensorScaling
 from .programs import Linear, Program
-from .signals import Algebra, Form
+from .signals import Algebra
 from .training import Point, unknowns
 
 HORIZON = 2
@@ -34,19 +35,29 @@ class Infeasible(Exception):
 
 
 @dataclass(frozen=True)
+class Fixing:
+    """What fixes one unknown: a demand, the quantity and step at which it binds, the form that is set to Theta(1)."""
+
+    demand: Demand
+    quantity: str
+    step: int
+    form: Form
+
+
+@dataclass(frozen=True)
 class Solution:
     """A parameterization that meets every demand.
 
     Attributes:
         scaling: powers of the axes.
         structure: the discrete choices.
-        fixed_by: the demand behind each unknown, and the form it was solved from.
+        fixed_by: what fixes each unknown.
         rejected: structures tried before, each with the demand it failed.
     """
 
     scaling: Scaling
     structure: Structure
-    fixed_by: Mapping[str, tuple[Demand, Form]]
+    fixed_by: Mapping[str, Fixing]
     rejected: tuple[tuple[Structure, str], ...]
 
 
@@ -83,20 +94,20 @@ class Solver:
 
     def _newton(
         self, demands: Iterable[Demand], structure: Structure, start: Point | None
-    ) -> tuple[Analysis, dict[str, tuple[Demand, Form]]]:
-        fixing = [d for d in demands if d.fixes and (d.kind != "scale" or self.optimizer.epsilon)]
-        names = [d.fixes for d in fixing]
+    ) -> tuple[Analysis, dict[str, Fixing]]:
+        wanted = [d for d in demands if d.fixes and (d.kind != "scale" or self.optimizer.epsilon)]
+        names = [d.fixes for d in wanted]
         values = self._start(structure) if start is None else self._values(start)
         for _ in range(_ROUNDS):
             point = self._point(values, structure)
             look = Analysis(self.ray, point, self.optimizer, self.program, self._algebras)
             forms = {}
-            for demand in fixing:
-                answer = _largest(look, demand)
-                if answer.form is None:
+            for demand in wanted:
+                fixing = _largest(look, demand)
+                if fixing is None:
                     raise Infeasible(f"{demand.name}: {demand.because}, but it is exactly zero")
-                forms[demand.fixes] = (demand, _scaled(demand, answer.form))
-            rows = [(dict(form.unknowns), -form.power.on(self.ray)) for _, form in forms.values()]
+                forms[demand.fixes] = fixing
+            rows = [(dict(x.form.unknowns), -x.form.power.on(self.ray)) for x in forms.values()]
             if all(sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows):
                 if solve_linear(rows, names) is None:
                     raise Infeasible("the demands that fix the unknowns leave one of them free")
@@ -130,7 +141,7 @@ class Solver:
             structure.tied,
         )
 
-    def _scaling(self, look: Analysis, forms: Mapping[str, tuple[Demand, Form]], structure: Structure) -> Scaling:
+    def _scaling(self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure) -> Scaling:
         """Powers of the axes: the layer-wise system where it meets the solution, else the forms axis by axis."""
         powers, values = by_axis(forms), self._values(look.point)
         for name, power in layerwise(look, structure).items():
@@ -149,11 +160,11 @@ class Solver:
         return Scaling(tensors, powers["alpha"], tuple(r for r in self.program.tensors if r in structure.tied))
 
 
-def by_axis(forms: Mapping[str, tuple[Demand, Form]]) -> dict[str, Power]:
+def by_axis(forms: Mapping[str, Fixing]) -> dict[str, Power]:
     """The linear system of the winning forms, solved once per axis instead of once for the ray."""
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     for axis in AXES:
-        solved = solve_linear([(dict(form.unknowns), -form.power[axis]) for _, form in forms.values()], list(forms))
+        solved = solve_linear([(dict(x.form.unknowns), -x.form.power[axis]) for x in forms.values()], list(forms))
         assert solved is not None
         for name, x in solved.items():
             powers[name][axis] = x
@@ -170,8 +181,6 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     it equals the solution on the ray.
     """
     program, normalises = look.program, look.optimizer.normalises
-    aggregate = program.aggregate
-    experts = _axes_power(program, program.signals[aggregate.gate])
 
     def last(name: str) -> Fraction | None:
         return look(name, HORIZON).exponent
@@ -182,16 +191,17 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             return None
         return (total - sum((x for x in known if x is not None), Fraction(0))) / rate if rate else Fraction(0)
 
+    def updated(signal: str) -> Fraction | None:
+        parts = (look.maybe(f"{signal}.{part}", HORIZON) for part in ("effective", "cross"))
+        return max((x for x in parts if x is not None), default=None)
+
     found: dict[str, Power] = {}
-    size = max(
-        (x for part in ("effective", "cross") if (x := last(f"{aggregate.out}.{part}")) is not None), default=None
-    )
-    inner = max(
-        (x for part in ("effective", "cross") if (x := last(f"{aggregate.source}.{part}")) is not None), default=None
-    )
-    s = alignment(size, (inner, -look.point.alpha), experts)
-    if s is not None:
-        found["alpha"] = experts * s
+    above = {a.source: a for a in program.aggregates}
+    for aggregate in program.aggregates[:1]:
+        experts = _axes_power(program, program.signals[aggregate.gate])
+        s = alignment(updated(aggregate.out), (updated(aggregate.source), -look.point.alpha), experts)
+        if s is not None:
+            found["alpha"] = experts * s
     for how in program.statements:
         if not isinstance(how, Linear):
             continue
@@ -207,15 +217,13 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         if q is not None:
             found[f"b.{role}"] = fan_in * q
             if out in structure.exempt and "alpha" in found:
+                aggregate = above[out]
+                experts = _axes_power(program, program.signals[aggregate.gate])
                 parts = (last(f"{out}.propagating"), -look.point.alpha)
                 half = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
                 if half is not None:
                     found[f"b.{role}"] += experts * half + -found["alpha"]
-        update = max(
-            (x for part in ("effective", "cross") if (x := look.maybe(f"{out}.{part}", HORIZON)) is not None),
-            default=None,
-        )
-        p = alignment(update, (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
+        p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
         gradient = _axes_power(program, program.signals[out])
         if p is not None:
             found[f"c.{role}"] = fan_in * p + (Power() if normalises else -gradient)
@@ -265,20 +273,20 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
     return ""
 
 
-def _largest(look: Analysis, demand: Demand) -> Answer:
+def _largest(look: Analysis, demand: Demand) -> Fixing | None:
     """The form that must become Theta(1): of the first step at which the quantity diverges, else of its largest step.
 
-    A divergence feeds every later step, so the earliest one is the one to correct.
+    A divergence feeds every later step, so the earliest one is the one to correct. None if all are exactly zero.
     """
-    best = Answer(None, None)
+    best: tuple[Fraction, Fixing] | None = None
     for t in range(1 if demand.kind == "scale" else 0, HORIZON + 1):
         for name in demand.quantities:
             answer = look.lower(name, t)
-            if answer.exponent is not None and (best.exponent is None or answer.exponent > best.exponent):
-                best = answer
-        if demand.kind == "theta" and best.exponent is not None and best.exponent > 0:
+            if answer.exponent is not None and answer.form is not None and (best is None or answer.exponent > best[0]):
+                best = answer.exponent, Fixing(demand, name, t, _scaled(demand, answer.form))
+        if demand.kind == "theta" and best is not None and best[0] > 0:
             break
-    return best
+    return None if best is None else best[1]
 
 
 def _scaled(demand: Demand, form: Form) -> Form:

@@ -8,16 +8,13 @@ Read next: ``quantities.py`` (the named parts), ``solver.py`` (which parameters 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
 
 from .axes import Ray
 from .optimizers import Optimizer
-from .programs import Aggregate, Gate, Linear, Program
-from .signals import Algebra, Signal
-
-Mode = Literal["init", "update"]
+from .programs import Aggregate, Gate, Linear, Mode, Norm, Program, Statement, Sum
+from .signals import Algebra, Scalar, Signal
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,19 @@ def unknowns(program: Program) -> tuple[str, ...]:
 
 def algebra_for(program: Program, ray: Ray, gap: Fraction) -> Algebra:
     """The algebra whose letters and unknowns are those of a program."""
-    return Algebra(ray, program.axes, unknowns(program), gap)
+    return Algebra(ray, program.axes, unknowns(program), gap, program.tracked)
+
+
+class Saturated(Exception):
+    """A gate argument diverges: the gate saturates faster than any power of n, which power counting cannot follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """One step of one tensor: ``scale * left (x) right``, a rank-one update per expert."""
+    """One step of one tensor: ``scalars * left (x) right``, a rank-one update per expert."""
 
-    scale: int
+    step: int
+    scalars: tuple[Scalar, ...]
     left: Signal
     right: Signal
 
@@ -58,8 +60,8 @@ class Increment:
 class Trajectory:
     """All signals of a training run, computed on demand and kept.
 
-    Standing assumptions (MSSP paper, J.2): loss derivative, gates and gate slopes are Theta(1); one sample; linear
-    activations (a nonlinearity with non-zero mean slope changes no exponent).
+    Standing assumptions (MSSP paper, J.2): loss derivative Theta(1); one sample; linear activations (a nonlinearity
+    with non-zero mean slope changes no exponent); gates as their statement says.
     """
 
     def __init__(self, program: Program, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
@@ -73,45 +75,53 @@ class Trajectory:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 own = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
                 self._initial[role] = algebra.tensor(role, tensor.letters, size, own)
-        self._multiplier = algebra.pack(-point.alpha, {}, {"alpha": -1})
+        self._multiplier = Scalar("aggregation multiplier", algebra.pack(-point.alpha, {}, {"alpha": -1}))
         self._increments: dict[str, list[list[Increment]]] = {role: [] for role in program.tensors}
-        self._steps: dict[str, list[int]] = {role: [] for role in program.tensors}
         self._gradients: dict[str, list[int]] = {role: [] for role in program.tensors}
         self.sound = True
         """Every gradient size so far was certified (normalising optimizers divide by them)."""
+        self.normed = True
+        """Every size a norm divided by was certified."""
         self._memo: dict[tuple[object, ...], Signal] = {}
 
     # forward ---------------------------------------------------------------------------------------------------
 
+    def tensor(self, role: str) -> Signal:
+        """The initial tensor of a role."""
+        return self._initial[role]
+
     def initial(self, signal: str) -> Signal:
         """Value before training."""
-        return self._kept(("initial", signal), lambda: self._initial_value(signal))
+        return self._kept(("initial", signal), f"{signal}@0", lambda: self._initial_value(signal))
 
     def change(self, signal: str, t: int) -> Signal:
         """Value after t updates minus the initial value."""
         if t == 0 or signal == "data":
             return self.algebra.nothing(self.program.signals[signal])
-        return self._kept(("change", signal, t), lambda: self._change(signal, t))
+        return self._kept(("change", signal, t), f"{signal}.change@{t}", lambda: self._change(signal, t))
 
     def value(self, signal: str, t: int) -> Signal:
         """Value after t updates."""
         if t == 0 or signal == "data":
             return self.initial(signal)
         return self._kept(
-            ("value", signal, t), lambda: self.algebra.add([self.initial(signal), self.change(signal, t)])
+            ("value", signal, t),
+            f"{signal}@{t}",
+            lambda: self.algebra.add([self.initial(signal), self.change(signal, t)]),
         )
 
     def apply(self, role: str, mode: Mode, x: Signal, t: int, out: str | None = None) -> Signal:
         """``W_0 x`` or ``(W_t - W_0) x`` for the tensor of a role; letters missing from ``out`` are summed at once."""
         out = self.program.signals[self.program.linear(role).out] if out is None else out
+        symbol = self.program.tensors[role].symbol
         if mode == "init":
-            return self.algebra.contract(self._initial[role], x, out)
+            return named(self.algebra.contract(self._initial[role], x, out), f"{symbol}_0 {x.name or 'x'}")
         parts = []
         for step in self._updates(role, t):
-            inner = self.algebra.contract(
-                step.right, x, "".join(c for c in step.right.letters if c in step.left.letters)
-            )
-            parts.append(self.algebra.shift(self.algebra.contract(step.left, inner, out), step.scale))
+            shared = "".join(c for c in step.right.letters if c in step.left.letters)
+            inner = self.algebra.contract(step.right, x, shared, tag="forward")
+            whole = self.algebra.scaled(self.algebra.contract(step.left, inner, out), *step.scalars)
+            parts.append(named(whole, f"step {step.step + 1} of d{symbol}, times {x.name or 'x'}"))
         return self.algebra.add(parts) if parts else self.algebra.nothing(out)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
@@ -120,27 +130,40 @@ class Trajectory:
         assert isinstance(how, Linear) and self.program.producer(how.source) is None
         x = self.initial(how.source)
         parts = []
-        for k, step in enumerate(self._updates(how.tensor, t)):
-            left = self.gradient(signal, self._steps[how.tensor][k], via=via)
-            inner = self.algebra.contract(step.right, x, "")
-            parts.append(
-                self.algebra.shift(self.algebra.contract(left, inner, self.program.signals[signal]), step.scale)
-            )
+        for step in self._updates(how.tensor, t):
+            left = self.gradient(signal, step.step, via=via)
+            inner = self.algebra.contract(step.right, x, "", tag="forward")
+            whole = self.algebra.contract(left, inner, self.program.signals[signal])
+            parts.append(self.algebra.scaled(whole, *step.scalars))
         return self.algebra.add(parts) if parts else self.algebra.nothing(self.program.signals[signal])
 
-    def aggregate(self, mode: Mode, x: Signal, t: int) -> Signal:
-        """``M^-alpha sum_i phi_i W^i x_i`` with Theta(1) gates, for one part of the tensor before the aggregation.
+    def aggregate(self, how: Aggregate, mode: Mode, x: Signal, t: int) -> Signal:
+        """``M^-alpha sum_i phi_i W^i x_i`` for one part of the tensor before the aggregation.
 
-        The sum over experts and the product with the tensor are one contraction: its operator norm is known.
+        With held gates, the sum over experts and the product with the tensor are one contraction: its operator norm is
+        known. Other gates enter with their initial values; ``regated`` is the rest.
         """
-        how = self.program.aggregate
-        inner = self.program.producer(how.source)
-        assert isinstance(inner, Linear)
-        return self.algebra.shift(self.apply(inner.tensor, mode, x, t, self.program.signals[how.out]), self._multiplier)
+        inner = self.program.linear_into(how.source)
+        if self._held(how):
+            whole = self.apply(inner.tensor, mode, x, t, self.program.signals[how.out])
+            return self.algebra.scaled(whole, self._multiplier)
+        return self._weighted(how, self.initial(how.gate), self.apply(inner.tensor, mode, x, t))
+
+    def regated(self, how: Aggregate, t: int) -> Signal:
+        """``M^-alpha sum_i (phi_t - phi_0)_i h_t,i``; nothing with held gates."""
+        if self._held(how):
+            return self.algebra.nothing(self.program.signals[how.out])
+        return self._weighted(how, self.change(how.gate, t), self.value(how.source, t))
+
+    def normalised(self, how: Norm, signal: Signal, t: int) -> Signal:
+        """A signal divided by the size of what a norm reads after t updates."""
+        x = self.value(how.source, t)
+        self.normed = self.normed and self.algebra.certified(x)
+        return self.algebra.scaled(signal, Scalar(f"1/rms of {how.source}@{t}", -(self.algebra.rms(x) or 0)))
 
     # backward --------------------------------------------------------------------------------------------------
 
-    def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str | None = None) -> Signal:
+    def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Signal:
         """Derivative of the output with respect to a signal after t updates.
 
         Args:
@@ -149,32 +172,43 @@ class Trajectory:
         """
         modes = dict(modes or {})
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
-        return self._kept(key, lambda: self._gradient(signal, t, modes, via))
+        how = [f"{self.program.tensors[r].symbol} {m}" for r, m in modes.items()] + ([f"via {via}"] if via else [])
+        name = f"df/d{signal}@{t}" + (f" ({', '.join(how)})" if how else "")
+        return self._kept(key, name, lambda: self._gradient(signal, t, modes, via))
 
     def raw_gradient_size(self, role: str, t: int) -> int | None:
         """Packed entry size of the gradient of a tensor; None if exactly zero.
 
         Law: rms(u v^T) = rms(u) rms(v), since no index is summed and experts are exchangeable.
         """
-        left, right = self._factors(role, t)
+        left, right = self.factors(role, t)
         self.sound = self.sound and self.algebra.certified(left) and self.algebra.certified(right)
         u, v = self.algebra.rms(left), self.algebra.rms(right)
         return None if u is None or v is None else u + v
 
     def update_size(self, role: str, t: int) -> int | None:
         """Packed entry size of ``W_t - W_0``."""
-        sizes = []
+        return max((size for _, size in self.update_sizes(role, t)), default=None)
+
+    def update_sizes(self, role: str, t: int) -> list[tuple[Increment, int]]:
+        """Every step of ``W_t - W_0`` that is not zero, with its packed entry size."""
+        found = []
         for step in self._updates(role, t):
             u, v = self.algebra.rms(step.left), self.algebra.rms(step.right)
             if u is not None and v is not None:
-                sizes.append(step.scale + u + v)
-        return max(sizes, default=None)
+                found.append((step, sum(x.size for x in step.scalars) + u + v))
+        return found
 
-    # inside ----------------------------------------------------------------------------------------------------
+    def factors(self, role: str, t: int) -> tuple[Signal, Signal]:
+        """The rank-one gradient of a tensor: (gradient at its output, its input)."""
+        how = self.program.linear(role)
+        return self.gradient(how.out, t), self.value(how.source, t)
 
-    def _kept(self, key: tuple[object, ...], compute: Callable[[], Signal]) -> Signal:
+    # inside: forward -------------------------------------------------------------------------------------------
+
+    def _kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
         if key not in self._memo:
-            self._memo[key] = compute()
+            self._memo[key] = named(compute(), name)
         return self._memo[key]
 
     def _initial_value(self, signal: str) -> Signal:
@@ -184,68 +218,137 @@ class Trajectory:
         if isinstance(how, Linear):
             return self.apply(how.tensor, "init", self.initial(how.source), 0)
         if isinstance(how, Gate):
-            return self.algebra.constant(self.program.signals[signal])
-        return self.aggregate("init", self.initial(self._below(how)), 0)
+            return self._gated(how, 0)
+        if isinstance(how, Sum):
+            return self.algebra.add([self.initial(x) for x in how.inputs])
+        if isinstance(how, Norm):
+            return self.normalised(how, self.initial(how.source), 0)
+        return self.aggregate(how, "init", self.initial(self.program.linear_into(how.source).source), 0)
 
     def _change(self, signal: str, t: int) -> Signal:
         how = self.program.producer(signal)
         assert how is not None
+        add = self.algebra.add
         if isinstance(how, Linear):
             propagated = self.apply(how.tensor, "init", self.change(how.source, t), t)
-            return self.algebra.add([propagated, self.apply(how.tensor, "update", self.value(how.source, t), t)])
+            return add([propagated, self.apply(how.tensor, "update", self.value(how.source, t), t)])
         if isinstance(how, Gate):
+            return self._gate_change(how, t)
+        if isinstance(how, Sum):
+            return add([self.change(x, t) for x in how.inputs])
+        if isinstance(how, Norm):
+            return add([self.normalised(how, self.value(how.source, t), t), self.initial(how.out)])
+        below = self.program.linear_into(how.source).source
+        propagated = self.aggregate(how, "init", self.change(below, t), t)
+        updated = self.aggregate(how, "update", self.value(below, t), t)
+        return add([propagated, updated, self.regated(how, t)])
+
+    def _weighted(self, how: Aggregate, gate: Signal, x: Signal) -> Signal:
+        whole = self.algebra.contract(gate, x, self.program.signals[how.out])
+        return self.algebra.scaled(whole, self._multiplier)
+
+    # inside: gates ---------------------------------------------------------------------------------------------
+
+    def _held(self, how: Aggregate) -> bool:
+        gate = self.program.producer(how.gate)
+        return isinstance(gate, Gate) and gate.kind == "held"
+
+    def _logits(self, how: Gate, x: Signal) -> Signal:
+        """What of the argument a gate sees: softmax ignores a common shift."""
+        return self.algebra.centred(x, self.program.signals[how.source][-1]) if how.kind == "softmax" else x
+
+    def _gated(self, how: Gate, t: int) -> Signal:
+        """Mean of the gate plus its linear part, times the selection."""
+        letters = self.program.signals[how.out]
+        if how.kind == "held":
+            return self.algebra.constant(letters)
+        logits = self._logits(how, self.value(how.source, t))
+        size = self.algebra.rms(logits)
+        if size is not None and self.algebra.value(size) > 0:
+            raise Saturated(f"{how.source} ~ n^({self.algebra.value(size)}) at t={t}")
+        whole = self.algebra.add([self.algebra.constant(letters), logits])
+        return self.algebra.contract(self._selection(how, t), whole, letters) if how.selects else whole
+
+    def _gate_change(self, how: Gate, t: int) -> Signal:
+        if how.kind == "held":
             return self.change(how.source, t)
-        propagated = self.aggregate("init", self.change(self._below(how), t), t)
-        return self.algebra.add([propagated, self.aggregate("update", self.value(self._below(how), t), t)])
+        if how.selects and self._drawn(how, t) != 0:
+            return self.algebra.add([self._gated(how, t), self.initial(how.out)])
+        self._gated(how, t)  # saturated?
+        change = self._logits(how, self.change(how.source, t))
+        return self.algebra.contract(self._selection(how, 0), change, change.letters) if how.selects else change
 
-    def _below(self, how: Aggregate) -> str:
-        """The signal that the tensor before an aggregation reads."""
-        inner = self.program.producer(how.source)
-        assert isinstance(inner, Linear)
-        return inner.source
+    def _drawn(self, how: Gate, t: int) -> int:
+        """The step at which the selection in force at t was drawn."""
+        if t == 0:
+            return 0
+        moved = self.algebra.rms(self._logits(how, self.change(how.source, t)))
+        spread = self.algebra.rms(self._logits(how, self.initial(how.source)))
+        if moved is None or (spread is not None and self.algebra.value(moved) < self.algebra.value(spread)):
+            return 0
+        return t
 
-    def _gradient(self, signal: str, t: int, modes: Mapping[str, Mode], via: str | None) -> Signal:
+    def _selection(self, how: Gate, t: int) -> Signal:
+        letters = self.program.signals[how.out]
+        mask = self.algebra.tensor(f"selection {how.out}@{self._drawn(how, t)}", letters, 0)
+        return self.algebra.add([self.algebra.constant(letters), mask])
+
+    # inside: backward ------------------------------------------------------------------------------------------
+
+    def _gradient(self, signal: str, t: int, modes: Mapping[str, Mode], via: str) -> Signal:
         letters = self.program.signals[signal]
-        paths = [s for s in self.program.consumers(signal) if via in (None, s.out)]
+        paths = [s for s in self.program.consumers(signal) if via in ("", s.out)]
         if not paths:
             return self.algebra.constant(letters)  # the output itself
         return self.algebra.add([self._through(s, signal, t, modes) for s in paths])
 
-    def _through(self, how: Linear | Gate | Aggregate, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
+    def _through(self, how: Statement, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
         above = self.gradient(how.out, t, modes)
         letters = self.program.signals[signal]
-        if isinstance(how, Gate):
+        if isinstance(how, Sum):
             return above
+        if isinstance(how, Norm):
+            return self.normalised(how, above, t)
+        if isinstance(how, Gate):
+            return self._gate_jacobian(how, above, t)
         if isinstance(how, Linear):
             return self._whole(how, above, t, modes)
         if how.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (MSSP paper, App. I.9)
-            inner = self.program.producer(how.source)
-            assert isinstance(inner, Linear)
+            inner = self.program.linear_into(how.source)
             back = self._whole(inner, above, t, modes)
             whole = self.algebra.contract(back, self.value(inner.source, t), letters)
         else:
-            whole = self.algebra.contract(self.algebra.constant(self.program.signals[how.gate]), above, letters)
-        return self.algebra.shift(whole, self._multiplier)
+            gate = self.initial(how.gate) if self._held(how) else self.value(how.gate, t)
+            whole = self.algebra.contract(gate, above, letters)
+        return self.algebra.scaled(whole, self._multiplier)
+
+    def _gate_jacobian(self, how: Gate, above: Signal, t: int) -> Signal:
+        """Law: softmax J = diag(phi)(I - 1 phi^T) annihilates constants; a selection leaves only the selected."""
+        if how.kind == "held":
+            return above
+        if how.kind == "softmax":
+            selection = f"selection {how.out}@{self._drawn(how, t)}" if how.selects else ""
+            above = self.algebra.centred(above, self.program.signals[how.source][-1], selection)
+        return self.algebra.contract(self.value(how.out, t), above, self.program.signals[how.source])
 
     def _whole(self, how: Linear, above: Signal, t: int, modes: Mapping[str, Mode]) -> Signal:
         """``W_t^T above``, or one part of it."""
         parts: tuple[Mode, ...] = (modes[how.tensor],) if how.tensor in modes else ("init", "update")
-        return self.algebra.add([self._transposed(how, mode, above, t) for mode in parts])
+        return self.algebra.add([self.transposed(how, mode, above, t) for mode in parts])
 
-    def _transposed(self, how: Linear, mode: Mode, above: Signal, t: int) -> Signal:
+    def transposed(self, how: Linear, mode: Mode, above: Signal, t: int) -> Signal:
+        """``W_0^T above`` or ``(W_t - W_0)^T above``."""
         out = self.program.signals[how.source]
+        symbol = self.program.tensors[how.tensor].symbol
         if mode == "init":
-            return self.algebra.contract(self._initial[how.tensor], above, out)
+            return named(self.algebra.contract(self._initial[how.tensor], above, out), f"{symbol}_0^T {above.name}")
         parts = []
         for step in self._updates(how.tensor, t):
-            inner = self.algebra.contract(step.left, above, "".join(c for c in step.left.letters if c in out))
-            parts.append(self.algebra.shift(self.algebra.contract(step.right, inner, out), step.scale))
+            shared = "".join(c for c in step.left.letters if c in out)
+            inner = self.algebra.contract(step.left, above, shared, tag="backward")
+            whole = self.algebra.scaled(self.algebra.contract(step.right, inner, out), *step.scalars)
+            parts.append(named(whole, f"(step {step.step + 1} of d{symbol})^T {above.name}"))
         return self.algebra.add(parts) if parts else self.algebra.nothing(out)
-
-    def _factors(self, role: str, t: int) -> tuple[Signal, Signal]:
-        """The rank-one gradient of a tensor: (gradient at its output, its input)."""
-        how = self.program.linear(role)
-        return self.gradient(how.out, t), self.value(how.source, t)
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps."""
@@ -258,9 +361,15 @@ class Trajectory:
                 done.append(before)
                 continue
             self._gradients[role].append(size)
-            self._steps[role].append(step)
             epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
-            scale = self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1})
-            scale -= self.optimizer.normaliser(self._gradients[role], epsilon)
-            done.append([*before, Increment(scale, *self._factors(role, step))])
+            scalars = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
+            divisor = self.optimizer.normaliser(self._gradients[role], epsilon)
+            if divisor:
+                scalars.append(Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor))
+            done.append([*before, Increment(step, tuple(scalars), *self.factors(role, step))])
         return done[t - 1] if t else []
+
+
+def named(signal: Signal, name: str) -> Signal:
+    """The same signal under a name for explanations."""
+    return replace(signal, name=name)
