@@ -55,6 +55,12 @@ class Contraction:
         return tuple(sorted((set(self.left) | set(self.right)) - set(self.out)))
 
 
+INDICATOR = "1"
+"""First character of the names of indicators: bounded non-negative factors such as a selection of experts. They are
+not Gaussian and have a positive mean, so they are never matched and leave the weights of the sums as they are; equal
+ones are one (1_S 1_S = 1_S). They only record what a kernel depends on."""
+
+
 def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kernel:
     """The signal of one initial tensor. ``indices`` are the open positions it uses: a tensor shared by all experts
     leaves the expert index unused."""
@@ -120,7 +126,9 @@ def multiply(
     search.limit = limit
     search.extend(0, 0, (), search.start)
     types = search.types
-    terms = frozenset(_reduce(types, [m.forest[c] for c in outs], m.leaves, m.forest) for m in search.found)
+    terms = frozenset(
+        _reduce(types, [m.forest[c] for c in outs], m.leaves, m.forest, search.marks) for m in search.found
+    )
     return Product(terms, None if search.cut is None else search.cut - top, search.nodes)
 
 
@@ -138,7 +146,7 @@ def witness(
     search.floor = top - slack
     search.extend(0, 0, (), search.start)
     for m in search.found:
-        reduced, coherent = _reduce(search.types, [m.forest[c] for c in outs], m.leaves, m.forest)
+        reduced, coherent = _reduce(search.types, [m.forest[c] for c in outs], m.leaves, m.forest, search.marks)
         if reduced == kernel and sum(2 * half[axis] for axis in coherent) == gain:
             return m
     raise LookupError("no matching makes this kernel")
@@ -195,6 +203,10 @@ class _Search:
         self.nodes = 0
         self.limit: int | None = None
         self.found: list[Matching] = []
+        self.marks = [leaf for leaf in (*left, *right) if leaf[0].startswith(INDICATOR)]
+        if self.marks:
+            left = [leaf for leaf in left if not leaf[0].startswith(INDICATOR)]
+            right = [leaf for leaf in right if not leaf[0].startswith(INDICATOR)]
         self.identical: list[tuple[Leaf, Leaf]] = []
         fixed = True
         while fixed:  # identical leaves are always matched
@@ -270,7 +282,7 @@ class _Search:
 
 
 def _reduce(
-    types: Sequence[str], opens: list[int], leaves: list[Leaf], forest: list[int]
+    types: Sequence[str], opens: list[int], leaves: list[Leaf], forest: list[int], marks: list[Leaf]
 ) -> tuple[Kernel, tuple[str, ...]]:
     """Canonical kernel, and the axes of the classes that nothing touches any more (summed with weight 1)."""
     resolved = [(name, tuple(forest[c] for c in classes)) for name, classes in leaves]
@@ -278,6 +290,9 @@ def _reduce(
     for _, classes in resolved:
         live.update(classes)
     gain = tuple(sorted(types[c] for c in range(len(types)) if forest[c] == c and c not in live))
+    if marks:
+        there = {(name, tuple(forest[c] for c in classes)) for name, classes in marks}
+        resolved += sorted(mark for mark in there if all(c in live for c in mark[1]))
     return canonical(types, opens, resolved), gain
 
 

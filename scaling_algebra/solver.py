@@ -157,7 +157,9 @@ class Solver:
             )
             for role in self.program.tensors
         }
-        return Scaling(tensors, powers["alpha"], tuple(r for r in self.program.tensors if r in structure.tied))
+        return Scaling(
+            tensors, powers.get("alpha", Power()), tuple(r for r in self.program.tensors if r in structure.tied)
+        )
 
 
 def by_axis(forms: Mapping[str, Fixing]) -> dict[str, Power]:

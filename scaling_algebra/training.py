@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .axes import Ray
+from .kernels import INDICATOR
 from .optimizers import Optimizer
 from .programs import Aggregate, Gate, Linear, Mode, Norm, Program, Statement, Sum
 from .signals import Algebra, Scalar, Signal
@@ -289,9 +290,10 @@ class Trajectory:
         return t
 
     def _selection(self, how: Gate, t: int) -> Signal:
-        letters = self.program.signals[how.out]
-        mask = self.algebra.tensor(f"selection {how.out}@{self._drawn(how, t)}", letters, 0)
-        return self.algebra.add([self.algebra.constant(letters), mask])
+        return self.algebra.tensor(self._selected(how, t), self.program.signals[how.out], 0)
+
+    def _selected(self, how: Gate, t: int) -> str:
+        return f"{INDICATOR}[{how.out}@{self._drawn(how, t)}]"
 
     # inside: backward ------------------------------------------------------------------------------------------
 
@@ -315,7 +317,9 @@ class Trajectory:
             return self._whole(how, above, t, modes)
         if how.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (MSSP paper, App. I.9)
             inner = self.program.linear_into(how.source)
-            back = self._whole(inner, above, t, modes)
+            below = self.program.signals[inner.source]
+            per_expert = letters + "".join(x for x in below if x not in letters)
+            back = self._whole(inner, above, t, modes, per_expert)
             whole = self.algebra.contract(back, self.value(inner.source, t), letters)
         else:
             gate = self.initial(how.gate) if self._held(how) else self.value(how.gate, t)
@@ -327,18 +331,18 @@ class Trajectory:
         if how.kind == "held":
             return above
         if how.kind == "softmax":
-            selection = f"selection {how.out}@{self._drawn(how, t)}" if how.selects else ""
+            selection = self._selected(how, t) if how.selects else ""
             above = self.algebra.centred(above, self.program.signals[how.source][-1], selection)
         return self.algebra.contract(self.value(how.out, t), above, self.program.signals[how.source])
 
-    def _whole(self, how: Linear, above: Signal, t: int, modes: Mapping[str, Mode]) -> Signal:
-        """``W_t^T above``, or one part of it."""
+    def _whole(self, how: Linear, above: Signal, t: int, modes: Mapping[str, Mode], out: str | None = None) -> Signal:
+        """``W_t^T above``, or one part of it; letters missing from ``out`` are summed."""
         parts: tuple[Mode, ...] = (modes[how.tensor],) if how.tensor in modes else ("init", "update")
-        return self.algebra.add([self.transposed(how, mode, above, t) for mode in parts])
+        return self.algebra.add([self.transposed(how, mode, above, t, out) for mode in parts])
 
-    def transposed(self, how: Linear, mode: Mode, above: Signal, t: int) -> Signal:
-        """``W_0^T above`` or ``(W_t - W_0)^T above``."""
-        out = self.program.signals[how.source]
+    def transposed(self, how: Linear, mode: Mode, above: Signal, t: int, out: str | None = None) -> Signal:
+        """``W_0^T above`` or ``(W_t - W_0)^T above``; letters missing from ``out`` are summed."""
+        out = self.program.signals[how.source] if out is None else out
         symbol = self.program.tensors[how.tensor].symbol
         if mode == "init":
             return named(self.algebra.contract(self._initial[how.tensor], above, out), f"{symbol}_0^T {above.name}")
