@@ -7,7 +7,7 @@ Read next: ``signals.py`` (maps from kernels to exponents), ``oracle.py`` (the b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -125,17 +125,19 @@ def multiply(
     search.floor = None if slack is None else top - slack
     search.limit = limit
     search.extend(0, 0, (), search.start)
-    types = search.types
-    terms = frozenset(
-        _reduce(types, [m.forest[c] for c in outs], m.leaves, m.forest, search.marks) for m in search.found
-    )
+    terms = frozenset(_reduce(search, outs, m) for m in search.found)
     return Product(terms, None if search.cut is None else search.cut - top, search.nodes)
 
 
 def witness(
-    a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], slack: int, kernel: Kernel, gain: int
+    a: Kernel,
+    b: Kernel,
+    how: Contraction,
+    half: Mapping[str, int],
+    slack: int,
+    wanted: Callable[[Kernel, tuple[str, ...]], bool],
 ) -> Matching:
-    """A matching that makes a given kernel of ``a * b``, with the same gain from coherent sums.
+    """A matching of ``a * b`` whose kernel and coherent axes are wanted.
 
     Classes of ``b`` are numbered after those of ``a``, as in ``multiply``.
 
@@ -146,8 +148,7 @@ def witness(
     search.floor = top - slack
     search.extend(0, 0, (), search.start)
     for m in search.found:
-        reduced, coherent = _reduce(search.types, [m.forest[c] for c in outs], m.leaves, m.forest, search.marks)
-        if reduced == kernel and sum(2 * half[axis] for axis in coherent) == gain:
+        if wanted(*_reduce(search, outs, m)):
             return m
     raise LookupError("no matching makes this kernel")
 
@@ -281,17 +282,16 @@ class _Search:
         self.extend(k + 1, used, (*apart, leaf), forest, pairs)
 
 
-def _reduce(
-    types: Sequence[str], opens: list[int], leaves: list[Leaf], forest: list[int], marks: list[Leaf]
-) -> tuple[Kernel, tuple[str, ...]]:
+def _reduce(search: _Search, outs: list[int], m: Matching) -> tuple[Kernel, tuple[str, ...]]:
     """Canonical kernel, and the axes of the classes that nothing touches any more (summed with weight 1)."""
-    resolved = [(name, tuple(forest[c] for c in classes)) for name, classes in leaves]
+    types, forest, opens = search.types, m.forest, [m.forest[c] for c in outs]
+    resolved = [(name, tuple(forest[c] for c in classes)) for name, classes in m.leaves]
     live = set(opens)
     for _, classes in resolved:
         live.update(classes)
     gain = tuple(sorted(types[c] for c in range(len(types)) if forest[c] == c and c not in live))
-    if marks:
-        there = {(name, tuple(forest[c] for c in classes)) for name, classes in marks}
+    if search.marks:
+        there = {(name, tuple(forest[c] for c in classes)) for name, classes in search.marks}
         resolved += sorted(mark for mark in there if all(c in live for c in mark[1]))
     return canonical(types, opens, resolved), gain
 

@@ -7,13 +7,13 @@ Read next: ``training.py`` (which signals a network makes), ``kernels.py`` (the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
 from .axes import AXES, Ray
-from .kernels import Contraction, Kernel, leaf_kernel, multiply
+from .kernels import Contraction, Kernel, Matching, leaf_kernel, multiply, witness
 from .packing import Packing
 
 
@@ -234,17 +234,30 @@ class Algebra(Packing):
         """Packed root-mean-square of one kernel of a signal."""
         return s.terms[k] + self._weights[k]
 
-    def origin(self, s: Signal, k: int) -> tuple[int, int, int, int]:
-        """Kernels of the two factors of a product whose matching made this kernel: (left, right, gain, slack)."""
+    def contraction(self, a: str, b: str, out: str) -> Contraction:
+        """How a product of signals with these letters meets."""
+        return self._spec(a, b, out)[1]
+
+    def origin(self, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
+        """Kernels of the two factors of a product whose matching made this kernel, and a function that finds that
+        matching for any labelling of them."""
         assert s.made is not None and s.made.rule == "product"
         a, b = s.made.parts
-        spec = self._spec(a.letters, b.letters, s.letters)[0]
+        spec, how, _ = self._spec(a.letters, b.letters, s.letters)
         for ka, ea in a.terms.items():
             for kb, eb in b.terms.items():
-                known = self._products.get((ka, kb, spec))
-                for found, gain in known[1] if known else ():
-                    if found == k and ea + eb + gain == s.terms[k]:
-                        return ka, kb, gain, known[0] >> self._shift if known else 0
+                slack, found, _ = self._products.get((ka, kb, spec), (0, (), None))
+                gain = dict(found).get(k)
+                if gain is None or ea + eb + gain != s.terms[k]:
+                    continue
+
+                def wanted(kernel: Kernel, coherent: tuple[str, ...], gain: int = gain) -> bool:
+                    return kernel == self._kernels[k] and sum(2 * self._half[axis] for axis in coherent) == gain
+
+                def matching(left: Kernel, right: Kernel, slack: int = slack) -> Matching:
+                    return witness(left, right, how, self._halves, slack >> self._shift, wanted)
+
+                return ka, kb, matching
         raise LookupError("no product of the factors has this kernel")
 
     # inside ----------------------------------------------------------------------------------------------------
