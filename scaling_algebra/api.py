@@ -6,7 +6,7 @@ Read next: ``cli.py`` (a thin layer over this), ``solver.py`` and ``analysis.py`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -17,12 +17,20 @@ from .desiderata import GOALS, Structure
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
-from .parameterizations import Scaling, standard
-from .programs import MOE_BLOCK
-from .solver import Infeasible, Solution, Solver
+from .parameterizations import STANDARD, Scaling, standard
+from .programs import ARCHITECTURES, MOE_BLOCK, Program, architecture
+from .quantities import quantity
+from .solver import Fixing, Infeasible, Solution, Solver
 
-PARAMETERIZATIONS: dict[str, str] = {**{g.name: g.title for g in GOALS.values()}, "sp": "SP"}
-"""Every parameterization, by name: derived goals, and the standard parameterization as it is."""
+PARAMETERIZATIONS: dict[str, str] = {
+    **{g.name: g.title for g in GOALS.values()},
+    "sp": "SP",
+    "sp-feature": "SP with a Theta(1) first-layer change",
+    "ntp": "NTP",
+    "mean-field": "mean field",
+}
+"""Every parameterization, by name: derived goals, and defined ones as they are. ``sp-feature`` is SP with the one
+global learning rate at which the first step changes the first layer by Theta(1) (routers paper, Sec. 3.1)."""
 READOUTS = ("maximal", "zero")
 """Readout initialisations: as large as its propagating update allows, or zero."""
 
@@ -37,6 +45,8 @@ class Derivation:
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
         structure: why tensors are zero or tied, one line each, in the order of the interventions.
+        fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
+        architecture: name of the program.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
     """
 
@@ -47,7 +57,17 @@ class Derivation:
     scaling: Scaling
     reasons: Mapping[tuple[str, str], str]
     structure: tuple[str, ...] = ()
+    fixed_by: Mapping[str, Fixing] = field(default_factory=dict)
+    architecture: str = MOE_BLOCK.name
     unique: bool | None = None
+
+    @property
+    def program(self) -> Program:
+        return ARCHITECTURES[self.architecture]
+
+    def analysis(self) -> Analysis:
+        """The engine at this parameterization."""
+        return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.program)
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
         """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""
@@ -61,6 +81,7 @@ class Derivation:
     def asked(self) -> dict[str, Any]:
         """What was asked, for JSON: the head of every report."""
         return {
+            "architecture": self.architecture,
             "regime": self.ray.name or None,
             "ray": {axis: str(rate) for axis, rate in self.ray.rates.items()},
             "optimizer": self.optimizer.name,
@@ -135,6 +156,7 @@ def derive(
     *,
     ray: Ray | str | None = None,
     readout_init: str | None = None,
+    architecture: str = MOE_BLOCK.name,
 ) -> Derivation:
     """Derive how init std, learning rate and epsilon of every tensor must scale.
 
@@ -154,22 +176,28 @@ def derive(
     """
     where = the_ray(regime, ray)
     rule = _optimizer(optimizer)
+    program = _architecture(architecture)
     name = parameterization.lower()
     if name not in PARAMETERIZATIONS:
         raise unknown_name("parameterization", parameterization, PARAMETERIZATIONS)
     if readout_init is not None and readout_init not in READOUTS:
         raise unknown_name("readout init", readout_init, READOUTS)
-    if name == "sp":
-        return _standard(where, rule, readout_init)
+    if name not in GOALS:
+        return _standard(where, rule, name, readout_init, program)
     goal = GOALS[name]
-    solution = _solve(where, rule, name)
+    if goal.structural and program is not MOE_BLOCK:
+        raise UsageError(f"{goal.title} is defined for the architecture {MOE_BLOCK.name}; give --parameterization mup")
+    solution = _solve(where, rule, name, program.name)
     readout = readout_init or goal.readout_init
-    scaling, reasons = solution.scaling, _reasons(solution, rule)
+    scaling, reasons = solution.scaling, _reasons(program, solution, rule)
     if readout != goal.readout_init:
-        std = None if readout == "zero" else _solve(where, rule, "mup").scaling.tensors["readout"].init_std
+        std = None
+        if readout != "zero":
+            std = _solve(where, rule, "mup", program.name).scaling.tensors["readout"].init_std
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {readout}"
-    return Derivation(where, rule, name, readout, scaling, reasons, _structure(solution))
+    structure = _structure(solution)
+    return Derivation(where, rule, name, readout, scaling, reasons, structure, solution.fixed_by, program.name)
 
 
 def signals(
@@ -180,6 +208,7 @@ def signals(
     ray: Ray | str | None = None,
     steps: int = 2,
     readout_init: str | None = None,
+    architecture: str = MOE_BLOCK.name,
     names: Sequence[str] | None = None,
 ) -> Signals:
     """Exponent of every named quantity at t = 0 .. steps, each certified exact.
@@ -194,11 +223,10 @@ def signals(
     """
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
-    d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init)
-    look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
+    d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture)
+    look = d.analysis()
     for name in names or ():
-        if name not in look.table:
-            raise unknown_name("quantity", name, look.table)
+        quantity(look.table, name)
     return Signals(d, steps, look.all(steps, names))
 
 
@@ -211,14 +239,14 @@ def the_ray(name: str | None, ray: Ray | str | None) -> Ray:
     return Ray.parse(ray) if isinstance(ray, str) else ray  # type: ignore[return-value]
 
 
-_optimizer = optimizer
+_optimizer, _architecture = optimizer, architecture
 
 
 @lru_cache(maxsize=64)
-def _solve(where: Ray, rule: Optimizer, name: str) -> Solution:
+def _solve(where: Ray, rule: Optimizer, name: str, program: str) -> Solution:
     goal = GOALS[name]
     try:
-        return _solver(where, rule).solve(goal, goal.readout_init == "zero")
+        return _solver(where, rule, program).solve(goal, goal.readout_init == "zero")
     except Infeasible as failure:
         raise Infeasible(
             f"found no {goal.title} for {rule.name} on {where} (searched, not proved): {failure}"
@@ -226,14 +254,14 @@ def _solve(where: Ray, rule: Optimizer, name: str) -> Solution:
 
 
 @lru_cache(maxsize=16)
-def _solver(where: Ray, rule: Optimizer) -> Solver:
-    return Solver(MOE_BLOCK, where, rule)
+def _solver(where: Ray, rule: Optimizer, program: str) -> Solver:
+    return Solver(ARCHITECTURES[program], where, rule)
 
 
-def _reasons(solution: Solution, rule: Optimizer) -> dict[tuple[str, str], str]:
+def _reasons(program: Program, solution: Solution, rule: Optimizer) -> dict[tuple[str, str], str]:
     what = {"b": "init", "c": "lr", "d": "eps"}
     found: dict[tuple[str, str], str] = {}
-    for role in MOE_BLOCK.tensors:
+    for role in program.tensors:
         for letter, label in what.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
@@ -260,19 +288,38 @@ def _structure(solution: Solution) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _standard(where: Ray, rule: Optimizer, readout_init: str | None) -> Derivation:
-    scaling = standard(MOE_BLOCK)
+def _standard(where: Ray, rule: Optimizer, name: str, readout_init: str | None, program: Program) -> Derivation:
+    gauge = name.removesuffix("-feature")
+    if gauge == "mean-field" and rule.normalises:
+        raise UsageError(
+            f"mean-field is defined for SGD (one learning rate ~ width); give --optimizer sgd, not {rule.name}"
+        )
+    scaling = standard(program, gauge, rule.normalises)
     readout = readout_init or "maximal"
     if readout == "zero":
         scaling = _with_readout(scaling, None)
-    reasons = {(role, "init"): "standard: 1/sqrt(fan_in)" for role in MOE_BLOCK.tensors}
-    reasons |= {(role, "lr"): "standard: one global learning rate" for role in MOE_BLOCK.tensors}
+    why_lr = f"{gauge}: one global learning rate"
+    if name != gauge:
+        scaling = _largest_rate(where, rule, scaling, program)
+        why_lr += ", so large that the first step changes the first layer by Theta(1)"
+    reasons = {}
+    for role in program.tensors:
+        reasons[role, "init"] = f"{gauge}: {(STANDARD[gauge].__doc__ or '').partition(': ')[2].rstrip('.')}"
+        reasons[role, "lr"] = why_lr
     if not rule.epsilon:
         scaling = replace(scaling, tensors={r: replace(s, eps=None) for r, s in scaling.tensors.items()})
     else:
-        reasons |= {(role, "eps"): "standard: one global epsilon" for role in MOE_BLOCK.tensors}
-    reasons["aggregation", "alpha"] = "standard: mean over the experts"
-    return Derivation(where, rule, "sp", readout, scaling, reasons)
+        reasons |= {(role, "eps"): f"{gauge}: one global epsilon" for role in program.tensors}
+    reasons["aggregation", "alpha"] = f"{gauge}: mean over the experts"
+    return Derivation(where, rule, name, readout, scaling, reasons, architecture=program.name)
+
+
+def _largest_rate(where: Ray, rule: Optimizer, scaling: Scaling, program: Program) -> Scaling:
+    """One more global factor on the learning rate: the inverse of the first change of the first layer."""
+    first = next(s.out for s in program.statements)
+    size = Analysis(where, scaling.point(where), rule, program)(f"{first}.change", 1).exponent
+    factor = Power() if size is None else Power.of({"N": -size / where["N"]})
+    return replace(scaling, tensors={r: replace(s, lr=s.lr + factor) for r, s in scaling.tensors.items()})
 
 
 def _with_readout(scaling: Scaling, std: Power | None) -> Scaling:

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from .api import PARAMETERIZATIONS, READOUTS, derive, signals
 from .axes import AXES, REGIMES
 from .errors import UsageError
 from .optimizers import OPTIMIZERS
+from .programs import ARCHITECTURES
 from .report import DERIVATION_FORMATS
 from .solver import Infeasible
 
@@ -108,6 +110,12 @@ def where_options(command: Any) -> Any:
     return command
 
 
+def architecture_option(command: Any) -> Any:
+    """--architecture: for the commands that can ask about any program."""
+    known = ", ".join(ARCHITECTURES)
+    return click.option("--architecture", default="moe", show_default=True, metavar="NAME", help=known)(command)
+
+
 @click.group(cls=Commands, no_args_is_help=True)
 @click.version_option(package_name="scalecalc")
 def main() -> None:
@@ -119,6 +127,7 @@ def main() -> None:
 
 @main.command("derive")
 @where_options
+@architecture_option
 @click.option(
     "--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; without it muP and MSSP, both."
 )
@@ -130,14 +139,18 @@ def derive_command(
     regime: str | None,
     ray: str | None,
     optimizer: str,
+    architecture: str,
     parameterization: str | None,
     readout_init: str | None,
     form: str,
 ) -> None:
     """Derive init std, learning rate and epsilon of every tensor, with the reason for each number."""
     chosen = _choice("format", form, DERIVATION_FORMATS)
-    names = [parameterization] if parameterization else ["mup", "mssp"]
-    found = [derive(regime, optimizer, name, ray=ray, readout_init=readout_init) for name in names]
+    both = ["mup", "mssp"] if architecture.lower() == "moe" else ["mup"]
+    names = [parameterization] if parameterization else both
+    found = [
+        derive(regime, optimizer, name, ray=ray, readout_init=readout_init, architecture=architecture) for name in names
+    ]
     if chosen == "json":
         click.echo(json.dumps([d.as_json() for d in found] if len(found) > 1 else found[0].as_json(), indent=2))
     else:
@@ -146,6 +159,7 @@ def derive_command(
 
 @main.command("signals")
 @where_options
+@architecture_option
 @click.option(
     "--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS)
 )
@@ -157,6 +171,7 @@ def signals_command(
     regime: str | None,
     ray: str | None,
     optimizer: str,
+    architecture: str,
     parameterization: str,
     steps: int,
     readout_init: str | None,
@@ -166,22 +181,89 @@ def signals_command(
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact."""
     chosen = _choice("format", form, ("text", "json"))
     found = signals(
-        regime, optimizer, parameterization, ray=ray, steps=steps, readout_init=readout_init, names=names or None
+        regime,
+        optimizer,
+        parameterization,
+        ray=ray,
+        steps=steps,
+        readout_init=readout_init,
+        architecture=architecture,
+        names=names or None,
     )
     click.echo(json.dumps(found.as_json(), indent=2) if chosen == "json" else str(found))
 
 
+@main.command("explain")
+@click.argument("what", metavar="WHAT")
+@where_options
+@architecture_option
+@click.option(
+    "--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS)
+)
+@click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
+@click.option(
+    "--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS)
+)
+@click.option(
+    "--graph",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot.",
+)
+def explain_command(
+    what: str,
+    regime: str | None,
+    ray: str | None,
+    optimizer: str,
+    architecture: str,
+    parameterization: str,
+    readout_init: str | None,
+    form: str,
+    graph: Path | None,
+) -> None:
+    """Why an exponent is what it is: sums on the way, leading monomial, matching, weights, mechanism, arithmetic.
+
+    WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
+    parameter (expert_out.lr, router.init, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
+    of every linear map.
+    """
+    from .explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
+    from .explanations import Setting, alignments, explain
+
+    chosen = _choice("format", form, EXPLANATION_FORMATS)
+    if what == "alignment":
+        if graph is not None:
+            raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
+        d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture)
+        click.echo(ALIGNMENT_FORMATS[chosen](alignments(d)))
+        return
+    found = explain(
+        what, regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
+    )
+    if graph is not None:
+        from .graph import draw
+
+        picture = found.behind if isinstance(found, Setting) else found
+        if picture is None:
+            raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
+        draw(picture, graph)
+    click.echo(EXPLANATION_FORMATS[chosen](found))
+
+
 @main.command("list")
-def list_command() -> None:
-    """List every name the other commands accept."""
+@architecture_option
+def list_command(architecture: str) -> None:
+    """List every name the other commands accept, and the quantities of an architecture."""
     from .quantities import quantities
 
     click.echo("axes: " + ", ".join(f"{axis} ({what})" for axis, what in AXES.items()))
+    click.echo("architectures: " + ", ".join(f"{p.name} ({p.title})" for p in ARCHITECTURES.values()))
     click.echo("regimes: " + ", ".join(str(r) for r in REGIMES.values()))
     click.echo("optimizers: " + ", ".join(OPTIMIZERS))
     click.echo("parameterizations: " + ", ".join(PARAMETERIZATIONS))
-    click.echo("quantities:")
-    for quantity in quantities().values():
+    chosen = _choice("architecture", architecture, ARCHITECTURES)
+    click.echo(f"quantities of {chosen}:")
+    for quantity in quantities(ARCHITECTURES[chosen]).values():
         click.echo(f"  {quantity.name:30} {quantity.formula}")
 
 

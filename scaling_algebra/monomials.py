@@ -134,10 +134,8 @@ def _indices(algebra: Algebra, net: _Net, m: Monomial) -> dict[int, Index]:
         letter = net.letters[c]
         axis = algebra.letters[letter]
         touched = tuple(k for k in free if c in m.factors[k].classes)
-        if c in m.opens:
-            weight = Fraction(1 - m.opens.count(c), 2)
-        else:
-            weight = Fraction(1, 2) if touched else Fraction(1)
+        open_weight = Fraction(1 - m.opens.count(c), 2)
+        weight = open_weight if c in m.opens else Fraction(1, 2) if touched else Fraction(1)
         merged = sum(net.root(d) == c for d in range(len(net.letters)))
         found[c] = Index(letter + "'" * used.get(letter, 0), axis, weight, algebra.ray[axis], touched, merged)
         used[letter] = used.get(letter, 0) + 1

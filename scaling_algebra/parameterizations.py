@@ -5,11 +5,11 @@ Read next: ``solver.py`` (derives them from desiderata), ``verify`` (trains with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .axes import Ray
+from .axes import AXES, Ray
 from .exponents import Power
 from .programs import Program
 from .training import Point
@@ -52,13 +52,55 @@ class Scaling:
         return Point(b, c, d, self.alpha.on(ray), frozenset(self.tied))
 
 
-def standard(program: Program) -> Scaling:
-    """Standard parameterization: init std 1/sqrt(fan_in), one global learning rate and epsilon, mean over experts.
+@dataclass(frozen=True)
+class Abc:
+    """A tensor in the multiplier gauge: forward multiplier, init std and learning rate as powers of the axes.
 
-    Source: MSSP paper, App. G (Table G.1, row SP, c = 0).
+    The same network without multipliers has init std ``multiplier * init_std`` and learning rate
+    ``multiplier^2 * lr`` (SGD) or ``multiplier * lr`` (Adam, whose step does not shrink with the gradient).
+    Source: MSSP paper, App. G; Yang and Hu (2021), abc-parameterizations.
     """
-    tensors = {}
-    for role, tensor in program.tensors.items():
-        fan_in = {axis: Fraction(-1, 2) for x in tensor.fan_in if (axis := program.axes[x]) != "D"}
-        tensors[role] = TensorScaling(Power.of(fan_in), Power(), Power())
+
+    multiplier: Power
+    init_std: Power
+    lr: Power
+
+    def free(self, normalises: bool) -> TensorScaling:
+        """The same tensor without a multiplier."""
+        factors = 1 if normalises else 2
+        return TensorScaling(self.multiplier + self.init_std, self.multiplier * factors + self.lr, Power())
+
+
+def _fan_in(program: Program, role: str, power: Fraction) -> Power:
+    axes = [program.axes[x] for x in program.tensors[role].fan_in]
+    return Power.of({axis: power for axis in axes if axis in AXES})
+
+
+def _output_like(program: Program, role: str) -> bool:
+    return not program.tensors[role].fan_out
+
+
+def sp(program: Program, role: str) -> Abc:
+    """Standard parameterization: no multiplier, init std 1/sqrt(fan_in), one learning rate."""
+    return Abc(Power(), _fan_in(program, role, Fraction(-1, 2)), Power())
+
+
+def ntp(program: Program, role: str) -> Abc:
+    """Neural tangent parameterization: multiplier 1/sqrt(fan_in), unit init, one learning rate."""
+    return Abc(_fan_in(program, role, Fraction(-1, 2)), Power(), Power())
+
+
+def mean_field(program: Program, role: str) -> Abc:
+    """Mean-field parameterization: as NTP, but multiplier 1/fan_in in the output layer and one learning rate N."""
+    power = Fraction(-1) if _output_like(program, role) else Fraction(-1, 2)
+    return Abc(_fan_in(program, role, power), Power(), Power.of({"N": 1}))
+
+
+STANDARD: dict[str, Callable[[Program, str], Abc]] = {"sp": sp, "ntp": ntp, "mean-field": mean_field}
+"""Parameterizations that are defined, not derived. Source: MSSP paper, App. G (Table G.1, multiplier version)."""
+
+
+def standard(program: Program, name: str = "sp", normalises: bool = False) -> Scaling:
+    """A defined parameterization in the multiplier-free gauge, one global epsilon, mean over the experts."""
+    tensors = {role: STANDARD[name](program, role).free(normalises) for role in program.tensors}
     return Scaling(tensors, Power.of({"M": 1}))

@@ -15,19 +15,24 @@ if TYPE_CHECKING:
     from .analysis import Answer
     from .api import Derivation, Signals
 
-TITLES = {"mup": "muP", "mssp": "MSSP", "sp": "SP"}
 _HEADER = ("tensor", "b", "c", "d", "init std", "lr", "eps", "tied")
 
 
 def title(d: Derivation) -> str:
     """``MSSP, adam, regime III (N=1, ...), readout init zero``."""
-    return f"{TITLES[d.parameterization]}, {d.optimizer.name}, {d.ray}, readout init {d.readout_init}"
+    from .api import PARAMETERIZATIONS
+
+    where = "" if d.architecture == "moe" else f"{d.program.title}, "
+    return f"{PARAMETERIZATIONS[d.parameterization]}, {where}{d.optimizer.name}, {d.ray}, readout init {d.readout_init}"
 
 
 def derivation_text(d: Derivation) -> str:
     """Plain report of one derivation, with the reason for every number."""
     rows = _rows(d, str)
-    lines = [title(d), f"aggregation multiplier: {-d.scaling.alpha}   ({d.reasons['aggregation', 'alpha']})", ""]
+    lines = [title(d)]
+    if d.program.aggregates:
+        lines.append(f"aggregation multiplier: {-d.scaling.alpha}   ({d.reasons['aggregation', 'alpha']})")
+    lines.append("")
     lines += aligned([_HEADER, *rows])
     lines += ["", "why:"]
     lines += aligned([(f"  {role}", what, why) for (role, what), why in d.reasons.items() if role != "aggregation"])
@@ -50,7 +55,8 @@ def derivation_markdown(d: Derivation) -> str:
 def derivation_latex(d: Derivation) -> str:
     """A booktabs tabular; the preamble needs ``\\usepackage{booktabs}``."""
     caption = latex_escape(title(d))
-    return f"% {caption}\n" + latex_table([_HEADER], _rows(d, lambda p: f"${latex_power(p)}$"))
+    rows = _rows(d, lambda p: f"${latex_power(p)}$")
+    return f"% {caption}\n" + latex_table([_HEADER], [[c if "$" in c else latex_escape(c) for c in r] for r in rows])
 
 
 def derivation_json(d: Derivation) -> str:
@@ -113,12 +119,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def latex_table(header: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> str:
-    """Booktabs tabular of cells that are already LaTeX."""
-    width = len(rows[0])
+    """Booktabs tabular of cells that are already LaTeX; headers are escaped here."""
     head = "\n".join(" & ".join(map(latex_escape, line)) + r" \\" for line in header)
-    body = "\n".join(" & ".join(cell if "$" in cell else latex_escape(cell) for cell in row) + r" \\" for row in rows)
+    body = "\n".join(" & ".join(row) + r" \\" for row in rows)
+    columns = "l" * len(header[0])
     return "\n".join(
-        [rf"\begin{{tabular}}{{{'l' * width}}}", r"\toprule", head, r"\midrule", body, r"\bottomrule", r"\end{tabular}"]
+        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", body, r"\bottomrule", r"\end{tabular}"]
     )
 
 

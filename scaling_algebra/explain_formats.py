@@ -1,0 +1,231 @@
+"""Explanations as text, markdown, LaTeX and JSON: one layout of blocks, one writer per format.
+
+Adding a format: one more entry in ``EXPLANATION_FORMATS``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from .axes import AXES
+from .explanations import Alignment, Explanation, Setting, Term, as_json
+from .exponents import Power, exponent_text
+from .report import aligned, latex_escape, latex_power, latex_table, markdown_table, title
+
+
+@dataclass(frozen=True)
+class Size:
+    """An exponent of n to print; None is exactly zero."""
+
+    exponent: Fraction | None
+
+
+Cell: TypeAlias = "str | Power | Size"
+
+
+@dataclass(frozen=True)
+class Head:
+    text: str
+    level: int = 1
+
+
+@dataclass(frozen=True)
+class Lines:
+    lines: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+Block: TypeAlias = "Head | Lines | Grid"
+
+
+def _blocks(found: Explanation | Setting) -> list[Block]:
+    return _setting(found) if isinstance(found, Setting) else _explanation(found)
+
+
+def _explanation(e: Explanation) -> list[Block]:
+    blocks: list[Block] = [
+        Head(f"{e.quantity} after {e.step} update{'' if e.step == 1 else 's'}"),
+        Lines(((e.formula,), (title(e.derivation),), ("size: ", Size(e.exponent)))),
+    ]
+    if e.exponent is None:
+        return [*blocks, Lines(((f"exactly zero: {e.note}",),))]
+    if e.choices:
+        rows: list[tuple[Cell, ...]] = []
+        for choice in e.choices:
+            for k, (name, exponent) in enumerate(choice.parts):
+                rows.append((choice.name if not k else "", name, Size(exponent), "leads" if k == choice.chosen else ""))
+        blocks += [Head("sums on the way", 2), Grid(("sum", "part", "size", ""), tuple(rows))]
+    if e.outer:
+        blocks += [Head("entries of a rank-one matrix: rms(u v^T) = rms(u) rms(v)", 2)]
+        rows = [(c.label, c.power, Size(c.exponent)) for c in e.constants]
+        rows += [(f"vector {k}", "", Size(term.exponent)) for k, term in enumerate(e.terms, 1)]
+        blocks += [Grid(("factor", "power", "size"), tuple(rows))]
+    for k, term in enumerate(e.terms, 1):
+        if e.outer:
+            blocks += [Head(f"vector {k}", 2), *_term(term)]
+        elif k == 1:
+            blocks += [Head("leading monomial" + (f", 1 of {e.leading} of equal size" if e.leading > 1 else ""), 2)]
+            blocks += _term(term)
+        else:
+            pairs = ", ".join(f"{_symbol(term, p.left)} with {_symbol(term, p.right)}" for p in term.monomial.pairs)
+            blocks += [Head(f"leading monomial {k} of {e.leading}", 2), Lines(((f"matched: {pairs or 'nothing'}",),))]
+            blocks += [_reading(term)]
+    return blocks
+
+
+def _term(term: Term) -> list[Block]:
+    m = term.monomial
+    held = {k: j for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
+    blocks: list[Block] = []
+    if m.factors:
+        factors = tuple(
+            (str(k + 1), f.tensor, _indices(term, k), f"with {held[k] + 1}" if k in held else "-")
+            for k, f in enumerate(m.factors)
+        )
+        blocks.append(Grid(("no.", "initial tensor", "indices", "matched"), factors))
+    if m.indices:
+        indices: list[tuple[Cell, ...]] = []
+        for i in m.indices.values():
+            indices.append((i.name, AXES[i.axis], _weight(i.weight, i.touched), Power.of({i.axis: i.weight})))
+        blocks.append(Grid(("index", "runs over", "weight", "gives"), tuple(indices)))
+    if term.constants:
+        times = Counter(term.constants)
+        rows = tuple((c.label, c.power, Size(c.exponent), f"x {k}" if k > 1 else "") for c, k in times.items())
+        blocks.append(Grid(("constant", "power", "size", ""), rows))
+    return [*blocks, _reading(term)]
+
+
+def _reading(term: Term) -> Lines:
+    lines: list[tuple[Cell, ...]] = [(f"mechanism {x}",) for x in term.mechanisms]
+    return Lines((*lines, (f"exponent: {term.arithmetic}",)))
+
+
+def _indices(term: Term, k: int) -> str:
+    return "[" + ", ".join(term.monomial.indices[c].name for c in term.monomial.factors[k].classes) + "]"
+
+
+def _symbol(term: Term, k: int) -> str:
+    return term.monomial.factors[k].tensor + _indices(term, k)
+
+
+def _weight(weight: Fraction, touched: tuple[int, ...]) -> str:
+    if weight == 1:
+        return "1: coherent (LLN), nothing unmatched touches it"
+    if weight > 0:
+        return f"1/2: random (CLT), touched by {', '.join(str(k + 1) for k in touched)}"
+    return "0: open" if weight == 0 else f"{weight}: open and repeated"
+
+
+def _setting(s: Setting) -> list[Block]:
+    lines: list[tuple[Cell, ...]] = [(title(s.derivation),)]
+    nothing = "no such setting" if s.because.endswith("has no epsilon") else "0"
+    lines.append(("value: ", nothing if s.value is None else s.value))
+    lines.append((f"fixed by {s.because}" if s.equation else s.because,))
+    if s.equation:
+        lines.append((f"equation: {s.equation}",))
+    lines += [(f"structure {line}",) for line in s.structure]
+    blocks: list[Block] = [Head(s.name), Lines(tuple(lines))]
+    return blocks + ([] if s.behind is None else [Head("the quantity behind it", 2), *_blocks(s.behind)])
+
+
+def _alignments(found: Sequence[Alignment]) -> Grid:
+    def show(x: Fraction | None) -> str:
+        return "-" if x is None else str(x)
+
+    rows = tuple((a.role, show(a.p), show(a.q), show(a.p_back), show(a.q_back)) for a in found)
+    return Grid(("tensor", "p", "q", "p backward", "q backward"), rows)
+
+
+# writers -------------------------------------------------------------------------------------------------------
+
+
+def _plain(cell: Cell) -> str:
+    if isinstance(cell, Size):
+        return "0" if cell.exponent is None else f"n^{exponent_text(cell.exponent)}"
+    return str(cell)
+
+
+def _math(cell: Cell) -> str:
+    if isinstance(cell, Size):
+        return "$0$" if cell.exponent is None else f"$n^{{{cell.exponent}}}$"
+    return f"${latex_power(cell)}$" if isinstance(cell, Power) else latex_escape(cell)
+
+
+def _text(blocks: Sequence[Block]) -> str:
+    lines: list[str] = []
+    for block in blocks:
+        if isinstance(block, Head):
+            lines += ["", block.text] if lines else [block.text]
+        elif isinstance(block, Lines):
+            lines += ["".join(map(_plain, line)) for line in block.lines]
+        else:
+            lines += aligned(
+                [tuple(f"  {h}" for h in block.header), *([f"  {_plain(c)}" for c in row] for row in block.rows)]
+            )
+    return "\n".join(lines)
+
+
+def _markdown(blocks: Sequence[Block]) -> str:
+    parts = []
+    for block in blocks:
+        if isinstance(block, Head):
+            parts.append(f"{'#' * (block.level + 2)} {block.text}")
+        elif isinstance(block, Lines):
+            parts.append("\n".join(f"- {''.join(_mark(c) for c in line)}" for line in block.lines))
+        else:
+            parts.append(markdown_table(block.header, [[_mark(c) for c in row] for row in block.rows]))
+    return "\n\n".join(parts)
+
+
+def _mark(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else _math(cell)
+
+
+def _latex(blocks: Sequence[Block]) -> str:
+    """Paragraphs and booktabs tabulars; the preamble needs ``\\usepackage{booktabs}``."""
+    parts = []
+    for block in blocks:
+        if isinstance(block, Head):
+            parts.append(rf"\{'paragraph' if block.level == 1 else 'subparagraph'}{{{latex_escape(block.text)}}}")
+        elif isinstance(block, Lines):
+            parts.append(" \\\\\n".join("".join(map(_math, line)) for line in block.lines) + "\n")
+        else:
+            parts.append(latex_table([block.header], [[_math(c) for c in row] for row in block.rows]))
+    return "\n\n".join(parts)
+
+
+def explanation_text(found: Explanation) -> str:
+    return _text(_blocks(found))
+
+
+def setting_text(found: Setting) -> str:
+    return _text(_blocks(found))
+
+
+EXPLANATION_FORMATS: dict[str, Callable[[Explanation | Setting], str]] = {
+    "text": lambda found: _text(_blocks(found)),
+    "markdown": lambda found: _markdown(_blocks(found)),
+    "latex": lambda found: _latex(_blocks(found)),
+    "json": lambda found: json.dumps(as_json(found), indent=2),
+}
+"""Formats of ``explain``."""
+
+ALIGNMENT_FORMATS: dict[str, Callable[[Sequence[Alignment]], str]] = {
+    "text": lambda found: _text([_alignments(found)]),
+    "markdown": lambda found: _markdown([_alignments(found)]),
+    "latex": lambda found: _latex([_alignments(found)]),
+    "json": lambda found: json.dumps(
+        [{k: v if v is None else str(v) for k, v in vars(a).items()} for a in found], indent=2
+    ),
+}
+"""Formats of the table of alignment exponents."""

@@ -1,0 +1,86 @@
+"""Names what a winning matching does: mechanisms A to D across experts, rank-one alignment, Gram, plain CLT.
+
+One classifier reads the matching; it never looks at the name of the quantity.
+Source: MSSP paper, App. I.7 (A to D) and App. I.2 (single maps). Read next: ``explanations.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .monomials import Monomial, Pair
+
+EXPERTS = "M"
+"""The axis over which experts are summed."""
+
+TITLES = {
+    "A": "cross-expert CLT",
+    "B": "Gram operator of each expert on a shared vector",
+    "C": "positive scalar times a shared direction (rank-one update)",
+    "D": "scalar self-pairing inside each expert",
+    "shared": "identical experts add up",
+    "rank-1": "rank-one alignment",
+    "Gram": "an initial tensor meets its own transpose",
+    "CLT": "plain CLT chain",
+}
+"""What each mechanism is called. Letters as in the MSSP paper, App. I.7."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One mechanism at work in a monomial, and what in the matching shows it."""
+
+    letter: str
+    evidence: str
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.letter]
+
+    def __str__(self) -> str:
+        return f"{self.letter}: {self.title}; {self.evidence}"
+
+
+def mechanisms(m: Monomial) -> list[Mechanism]:
+    """Every mechanism of a monomial: one for each summed expert index, then those of single maps.
+
+    Law: an expert index that an unmatched factor touches is random (A). Otherwise the sum over experts is coherent:
+    because nothing depends on the expert (shared), because a pair of an expert's tensor with itself hands a vector on
+    (B), or because such pairs close to a scalar, in the inner product of an update with its input (C) or elsewhere (D).
+    """
+    found = [_across_experts(m, c) for c, index in m.indices.items() if index.axis == EXPERTS and index.weight > 0]
+    for inner in m.inner:
+        sums = [m.indices[c] for c in inner.classes if m.indices[c].rate]
+        if sums and all(i.weight == 1 for i in sums):
+            over = ", ".join(i.name for i in sums)
+            side = "input" if inner.where == "forward" else "gradient"
+            found.append(Mechanism("rank-1", f"the update meets its own {side} again: {over} coherent"))
+    for pair in m.pairs:
+        left = m.factors[pair.left]
+        experts = [i for c in left.classes if (i := m.indices[c]).axis == EXPERTS]
+        if not pair.where and all(not i.weight for i in experts):
+            found.append(Mechanism("Gram", f"{_show(m, pair)} outside any inner product of an update"))
+    if not m.pairs and not found:
+        found.append(Mechanism("CLT", "no two factors are matched"))
+    return list(dict.fromkeys(found))
+
+
+def _across_experts(m: Monomial, c: int) -> Mechanism:
+    index = m.indices[c]
+    inside = [p for p in m.pairs if c in m.factors[p.left].classes]
+    if index.weight == Fraction(1, 2):
+        names = ", ".join(f"factor {k + 1}" for k in index.touched)
+        return Mechanism("A", f"sum over {index.name} is random: touched by unmatched {names}")
+    if not inside:
+        return Mechanism("shared", f"no factor depends on {index.name}")
+    passing = [p for p in inside if any(m.indices[d].weight < 1 for d in m.factors[p.left].classes if d != c)]
+    if passing:
+        return Mechanism("B", f"{_show(m, passing[0])} hands a vector on and leaves {index.name} untouched")
+    letter = "C" if any(p.where == "forward" for p in inside) else "D"
+    first = next((p for p in inside if p.where == "forward"), inside[0])
+    return Mechanism(letter, f"{_show(m, first)} closes to a scalar and leaves {index.name} untouched")
+
+
+def _show(m: Monomial, pair: Pair) -> str:
+    return f"pair {pair.left + 1}-{pair.right + 1} ({m.factors[pair.left].tensor})"
