@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from .analysis import Analysis, Answer
@@ -66,7 +66,11 @@ class Derivation:
         return ARCHITECTURES[self.architecture]
 
     def analysis(self) -> Analysis:
-        """The engine at this parameterization."""
+        """The engine at this parameterization; answers are kept."""
+        return self._analysis
+
+    @cached_property
+    def _analysis(self) -> Analysis:
         return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.program)
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:

@@ -308,6 +308,10 @@ def stacked(blocks: int) -> Program:
     )
 
 
+GATES: tuple[Literal["softmax"], Literal["sigmoid"]] = ("softmax", "sigmoid")
+"""Gates that take part in the dynamics."""
+
+
 def fixed_experts(kind: Literal["sigmoid", "softmax"], bias: bool = False, selects: bool = False) -> Program:
     """A block of linear experts and a router whose gate is part of the dynamics (routers paper, Def. 1).
 
@@ -364,11 +368,7 @@ ARCHITECTURES: dict[str, Program] = {
         MLP,
         normed(MOE_BLOCK),
         stacked(2),
-        fixed_experts("softmax"),
-        fixed_experts("sigmoid"),
-        fixed_experts("softmax", bias=True),
-        fixed_experts("softmax", selects=True),
-        fixed_experts("sigmoid", selects=True),
+        *(fixed_experts(k, b, s) for k, b, s in product(GATES, (False, True), (False, True))),
     )
 }
 """Every architecture, by name."""
