@@ -89,7 +89,7 @@ class Analysis:
     def _read(self, name: str, t: int, gap: Fraction) -> Answer:
         run = self._run(gap)
         try:
-            read = quantity(self.table, name, self.program).read(run, t)
+            read = quantity(self.table, name).read(run, t)
         except Exhausted:
             return Answer(None, None, decided=False)
         except Saturated as gate:

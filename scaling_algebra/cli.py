@@ -1,7 +1,7 @@
 """The command line: a thin layer over ``api`` that prints results and turns errors into one line and an exit code.
 
 Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2 wrong usage, 3 inconclusive.
-``table`` and ``verify`` are loaded only when called.
+``table``, ``audit`` and ``verify`` are loaded only when called.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from .programs import ARCHITECTURES
 from .report import DERIVATION_FORMATS
 from .solver import Infeasible
 
-_LAZY = {"table": ("scaling_algebra.tables.command", "table"), "verify": ("scaling_algebra.verify.command", "verify")}
+_LAZY = {
+    "table": ("scaling_algebra.tables.command", "table"),
+    "audit": ("scaling_algebra.tables.audit_command", "command"),
+    "verify": ("scaling_algebra.verify.command", "verify"),
+}
 _HELP = {
+    "audit": "Hold every published table against the engine, cell by cell.",
     "table": "Print a published table, derived: markdown, latex, csv, json or html.",
     "verify": "Train real torch models at several sizes and compare measured exponents with predicted ones.",
 }
 
 
 class Commands(click.Group):
-    """Loads ``table`` and ``verify`` on demand and prints every user error as one line."""
+    """Loads ``table``, ``audit`` and ``verify`` on demand and prints every user error as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_LAZY]

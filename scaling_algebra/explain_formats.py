@@ -86,7 +86,7 @@ def _explanation(e: Explanation) -> list[Block]:
 def _term(term: Term) -> list[Block]:
     m = term.monomial
     held = {k: j for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
-    blocks: list[Block] = []
+    blocks: list[Block] = [Lines(((f"before matching: {m.contracted}",),))]
     if m.factors:
         factors = tuple(
             (str(k + 1), f.tensor, _indices(term, k), f"with {held[k] + 1}" if k in held else "-")

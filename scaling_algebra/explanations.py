@@ -216,7 +216,7 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     """
     if t < 0:
         raise UsageError(f"the step is {t}; give 0 or more")
-    what = quantity(look.table, name, d.program)
+    what = quantity(look.table, name)
     answer = look(name, t)
     if not answer.decided:
         raise UsageError(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
@@ -243,7 +243,7 @@ def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) ->
 
 def _explain_outer(d: Derivation, run: Trajectory, name: str, t: int) -> Explanation:
     """An update or a raw gradient: entry size of a rank-one matrix, rms(u v^T) = rms(u) rms(v)."""
-    what = quantity(d.analysis().table, name, d.program)
+    what = quantity(d.analysis().table, name)
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if name.startswith("g"):
@@ -411,6 +411,7 @@ def as_json(found: Explanation | Setting) -> dict[str, Any]:
 def _term_json(term: Term) -> dict[str, Any]:
     m = term.monomial
     return {
+        "before_matching": str(m.contracted),
         "factors": [[f.tensor, [m.indices[c].name for c in f.classes]] for f in m.factors],
         "pairs": [[p.left + 1, p.right + 1] for p in m.pairs],
         "indices": [

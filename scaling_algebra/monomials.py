@@ -7,6 +7,7 @@ Read next: ``mechanisms.py`` (names what the matching does), ``explain.py`` (pri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -74,6 +75,26 @@ class Index:
     merged: int
 
 
+@dataclass(frozen=True)
+class Contracted:
+    """A product of initial tensors with its indices contracted and nothing matched yet.
+
+    Attributes:
+        factors: (role, index names) of every factor, in the order of the monomial's.
+        opens: names of the open indices.
+        rates: exponent of the dimension of every index.
+    """
+
+    factors: tuple[tuple[str, tuple[str, ...]], ...]
+    opens: tuple[str, ...]
+    rates: Mapping[str, Fraction]
+
+    def __str__(self) -> str:
+        summed = [x for x in self.rates if x not in self.opens]
+        product = " ".join(f"{role}[{','.join(names)}]" for role, names in self.factors) or "1"
+        return f"sum over {', '.join(summed)} of {product}" if summed else product
+
+
 @dataclass
 class Monomial:
     """A product of initial tensors and deterministic factors, some indices summed, some factors matched.
@@ -83,6 +104,7 @@ class Monomial:
         sizes: exponent of each scalar.
         indices: every index class, by the class number factors use.
         opens: class of each open index.
+        contracted: the network before anything was matched.
     """
 
     factors: list[Factor]
@@ -93,6 +115,7 @@ class Monomial:
     choices: list[Choice]
     indices: dict[int, Index] = field(default_factory=dict)
     opens: tuple[int, ...] = ()
+    contracted: Contracted = field(default_factory=lambda: Contracted((), (), {}))
 
     @property
     def exponent(self) -> Fraction:
@@ -122,7 +145,23 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> Monomial:
         opens=tuple(map(net.root, net.opens)),
     )
     found.indices = _indices(algebra, net, found)
+    found.contracted = _contracted(algebra, net)
     return found
+
+
+def _contracted(algebra: Algebra, net: _Net) -> Contracted:
+    roots = [net.joined(c) for c in range(len(net.letters))]
+    used: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for c in dict.fromkeys([*(roots[c] for c in net.opens), *roots]):
+        letter = net.letters[c]
+        names[c] = letter + "'" * used.get(letter, 0)
+        used[letter] = used.get(letter, 0) + 1
+    return Contracted(
+        tuple((role, tuple(names[roots[c]] for c in classes)) for role, classes in net.leaves),
+        tuple(names[roots[c]] for c in net.opens),
+        {name: algebra.ray[algebra.letters[net.letters[c]]] for c, name in names.items()},
+    )
 
 
 def _indices(algebra: Algebra, net: _Net, m: Monomial) -> dict[int, Index]:
@@ -148,6 +187,7 @@ class _Net:
     def __init__(self) -> None:
         self.letters: list[str] = []
         self.parent: list[int] = []
+        self.joins: list[tuple[int, int]] = []  # by contraction alone
         self.opens: list[int] = []
         self.leaves: list[Leaf] = []
         self.pairs: list[Pair] = []
@@ -159,6 +199,14 @@ class _Net:
         while self.parent[c] != c:
             c = self.parent[c]
         return c
+
+    def joined(self, c: int) -> int:
+        """The smallest class that contractions alone identify with this one."""
+        group, grown = {c}, True
+        while grown:
+            more = {x for pair in self.joins if group & set(pair) for x in pair} - group
+            group, grown = group | more, bool(more)
+        return min(group)
 
     def merge(self, c: int, d: int) -> None:
         c, d = sorted((self.root(c), self.root(d)))
@@ -231,6 +279,7 @@ class _Walk:
         net, shift, moved = _Net(), len(left.letters), len(left.leaves)
         net.letters = left.letters + right.letters
         net.parent = left.parent + [c + shift for c in right.parent]
+        net.joins = left.joins + [(c + shift, d + shift) for c, d in right.joins]
         net.leaves = left.leaves + [(name, tuple(c + shift for c in classes)) for name, classes in right.leaves]
         net.pairs = left.pairs + [Pair(p.left + moved, p.right + moved, p.where) for p in right.pairs]
         net.scalars = left.scalars + right.scalars
@@ -241,6 +290,7 @@ class _Walk:
         opened = left.opens + [c + shift for c in right.opens]
         for label, c in zip((*how.left, *how.right), opened, strict=True):
             net.merge(first.setdefault(label, c), c)
+            net.joins.append((first[label], c))
         net.opens = [first[label] for label in how.out]
         if s.made.tag:
             net.inner.append((s.made.tag, [first[label] for label in how.summed]))

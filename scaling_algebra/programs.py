@@ -308,7 +308,7 @@ def stacked(blocks: int) -> Program:
     )
 
 
-GATES: tuple[Literal["softmax"], Literal["sigmoid"]] = ("softmax", "sigmoid")
+GATES: tuple[Literal["softmax", "sigmoid"], ...] = ("softmax", "sigmoid")
 """Gates that take part in the dynamics."""
 
 

@@ -36,7 +36,24 @@ def quantities(program: Program = MOE_BLOCK) -> dict[str, Quantity]:
     return {q.name: q for q in found}
 
 
-def quantity(table: Mapping[str, Quantity], name: str, program: Program = MOE_BLOCK) -> Quantity:
+def inner_product(name: str) -> list[tuple[str, int | None]]:
+    """The sides of ``"<A, B@t>"`` as (quantity, step), step None where none is given; empty for any other name.
+
+    Raises:
+        UsageError: a step that is not a number.
+    """
+    if not (name.startswith("<") and name.endswith(">") and name.count(",") == 1):
+        return []
+    sides = []
+    for side in name[1:-1].split(","):
+        inner, at, step = side.strip().partition("@")
+        if at and not step.isdigit():
+            raise UsageError(f"cannot read {side.strip()!r}: write NAME@t with t = 0, 1, 2, ...")
+        sides.append((inner, int(step) if at else None))
+    return sides
+
+
+def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
     """A quantity by name, or the inner product ``"<A, B>"`` of two of them over all indices but the expert's.
 
     ``A@t`` takes A after t updates whatever step is asked for.
@@ -46,25 +63,19 @@ def quantity(table: Mapping[str, Quantity], name: str, program: Program = MOE_BL
     """
     if name in table:
         return table[name]
-    if not (name.startswith("<") and name.endswith(">") and name.count(",") == 1):
-        raise unknown_name("quantity", name, table)
-    sides = []
-    for side in name[1:-1].split(","):
-        inner, at, step = side.strip().partition("@")
-        if inner not in table:
-            raise unknown_name("quantity", inner, table)
-        if at and not step.isdigit():
-            raise UsageError(f"cannot read {side.strip()!r}: write NAME@t with t = 0, 1, 2, ...")
-        sides.append((table[inner], int(step) if at else None))
+    sides = inner_product(name)
+    for side in [inner for inner, _ in sides] or [name]:
+        if side not in table:
+            raise unknown_name("quantity", side, table)
 
     def read(tr: Trajectory, t: int) -> Signal:
-        left, right = (q.read(tr, t if step is None else step) for q, step in sides)
+        left, right = (table[q].read(tr, t if step is None else step) for q, step in sides)
         if not (isinstance(left, Signal) and isinstance(right, Signal)):
             raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
         experts = "".join(x for x in tr.program.axes if tr.program.axes[x] == "M")
         return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
 
-    return Quantity(name, f"inner product of {sides[0][0].formula} and {sides[1][0].formula}", read)
+    return Quantity(name, " times ".join(table[q].formula for q, _ in sides), read)
 
 
 def _forward(program: Program) -> list[Quantity]:

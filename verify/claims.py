@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.quantities import inner_product
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Claim:
     """Somebody's exponent for a quantity.
 
     Attributes:
-        quantity: name, as in the report.
+        quantity: name, as in the report, or an inner product ``<A@s, B@t>`` of two of them.
         step: updates done; None claims every step at which the quantity is not exactly zero.
         exponent: of n; None claims exactly zero.
     """
@@ -37,7 +38,10 @@ class Claim:
         Claim(quantity='h3.A2.2', step=2, exponent=Fraction(-1, 2))
         """
         name, equals, number = (s.strip() for s in text.partition("="))
-        quantity, at, when = (s.strip() for s in name.partition("@"))
+        product, _, rest = name.rpartition(">")  # the steps inside an inner product <A@s, B@t> are its own
+        inside = product + ">" if product else ""
+        quantity, at, when = (s.strip() for s in rest.partition("@"))
+        quantity = inside + quantity
         if not (equals and quantity and number):
             raise UsageError(f"cannot read the claim {text!r}; write quantity@step=exponent, such as h3.A2.2@2=-1/2")
         if at and not (when.isascii() and when.isdigit()):
@@ -56,7 +60,8 @@ class Claim:
     def check(self, measured: Iterable[str], steps: int) -> None:
         """Raises UsageError if the quantity is not among the measured ones, or the step was not reached."""
         names = list(measured)
-        if self.quantity not in names:
+        parts = [name for name, _ in inner_product(self.quantity)]
+        if self.quantity not in names and not (parts and set(parts) <= set(names)):
             raise unknown_name("measured quantity", self.quantity, names)
         if self.step is not None and self.step > steps:
             raise UsageError(f"the claim about {self.quantity} is at step {self.step}, but only {steps} steps are run")

@@ -33,7 +33,8 @@ from .report import Report, judge
     "claims",
     multiple=True,
     metavar="QUANTITY[@t]=EXPONENT",
-    help="Test a claim of your own, e.g. h3.A2.2@2=-1/2 (may be repeated); only the claims decide the exit code.",
+    help="Test a claim of your own, e.g. h3.A2.2@2=-1/2, or '<h3@0, h3@2>@2=0' (repeatable); only claims decide "
+    "the exit code.",
 )
 @click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON.")
@@ -104,6 +105,7 @@ def run(predicted: Signals, device: str, sizes: list[int] | None, seeds: int | N
             seeds=seeds,
             steps=predicted.steps,
             device=device,
+            products=[c.quantity for c in claims if c.quantity.startswith("<")],
             progress=progress,
         )
     return judge(found, predicted.prediction(), claims)

@@ -22,6 +22,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
 from scaling_algebra.programs import MOE_BLOCK
+from scaling_algebra.quantities import inner_product
 
 from .fit import Array
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
@@ -85,6 +86,7 @@ def measure(
     seeds: int | None = None,
     steps: int = 2,
     device: str = "auto",
+    products: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Measurement:
     """Trains at every size and seed, and records every quantity after 0, 1, ..., ``steps`` updates.
@@ -93,6 +95,7 @@ def measure(
         sizes: values of n; by default spread geometrically so that a run takes well under a minute on two cores.
         seeds: replicas per size; by default more at small sizes, where they are cheap.
         device: ``cpu``, ``cuda`` or ``auto`` (CUDA if there is one).
+        products: inner products ``<A@s, B@t>`` to record as well, over all indices but the expert's.
 
     Raises:
         UsageError: unusable sizes, seeds, steps, device or optimizer.
@@ -117,12 +120,13 @@ def measure(
             records: list[Record] = []
             try:
                 for batch in _batches(range(replicas), dims):
-                    records.append(train(dims, scaling, optimizer, [_seed(index, r) for r in batch], steps, where))
+                    batch_seeds = [_seed(index, r) for r in batch]
+                    records.append(train(dims, scaling, optimizer, batch_seeds, steps, where, products))
                     done += elements(dims) * len(batch)
                     if progress:
                         progress(done, total, f"n={n} ({', '.join(f'{a}={d}' for a, d in dims.items())})")
                 frozen = [_seed(1000 + index, r) for r in range(min(CONTROL_SEEDS, replicas))]
-                control = train(grid[0], scaling, optimizer, frozen, steps, where)
+                control = train(grid[0], scaling, optimizer, frozen, steps, where, products)
             except torch.cuda.OutOfMemoryError:
                 raise UsageError(f"not enough memory on {where} at n={n}; give smaller sizes") from None
             model = MoEBlock(dims, scaling, [0], where)
@@ -151,7 +155,13 @@ def measure(
 
 
 def train(
-    dims: Mapping[str, int], scaling: Scaling, optimizer: Optimizer, seeds: Sequence[int], steps: int, device: str
+    dims: Mapping[str, int],
+    scaling: Scaling,
+    optimizer: Optimizer,
+    seeds: Sequence[int],
+    steps: int,
+    device: str,
+    products: Sequence[str] = (),
 ) -> Record:
     """Trains one replica per seed and returns the root-mean-square of every quantity at every step."""
     model = MoEBlock(dims, scaling, seeds, device)
@@ -161,6 +171,8 @@ def train(
     rates = {g["params"][0]: g for g in stepper.param_groups}
     pathways: dict[str, torch.Tensor] = {}
     record: dict[tuple[str, int], torch.Tensor] = {}
+    sides = {name: inner_product(name) for name in products}
+    kept: dict[tuple[str, int], torch.Tensor] = {}
     for t in range(steps + 1):
         stepper.zero_grad()
         (LOSS_SLOPE * model().sum()).backward()
@@ -177,6 +189,11 @@ def train(
                 named[f"d{symbol}"] = change[symbol]
                 named[f"g{symbol}"] = weights[symbol].grad
             record |= {(name, t): rms(x) for name, x in named.items()}
+            kept |= {(q, t): named[q] for pair in sides.values() for q, _ in pair}
+            for name, pair in sides.items():
+                found = [kept.get((q, t if step is None else step)) for q, step in pair]
+                if all(x is not None for x in found):
+                    record[name, t] = rms(_dot(*found))
         if t < steps:
             stepper.step()
             for symbol, w0 in start.items():  # decoupled decay moves the reference exactly as torch moves the weight
@@ -184,6 +201,15 @@ def train(
                 if optimizer.decoupled_decay:
                     w0.mul_(1 - group["lr"] * group["weight_decay"])
     return {key: x.cpu().numpy() for key, x in record.items()}
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Inner product over the last index, per replica and, where either has it, per expert: (S, [i,] a) -> (S, [i])."""
+    if a.ndim < b.ndim:
+        a, b = b, a
+    while b.ndim < a.ndim:
+        b = b[:, None]
+    return (a * b).sum(-1)
 
 
 def _batches(replicas: range, dims: Mapping[str, int]) -> Iterator[range]:
