@@ -16,7 +16,7 @@ from scaling_algebra.errors import unknown_name
 from scaling_algebra.report import markdown_table
 
 from .audit import Verdict, audit, counts
-from .errata import errata, unlisted
+from .errata import WHERE, Key, errata, unlisted
 from .reference import SOURCES
 
 FORMATS = ("text", "json", "markdown")
@@ -46,52 +46,48 @@ def command(source: str | None, measure: bool, form: str) -> int:
     else:
         click.echo(_report(verdicts, slopes, form))
     for v in new:
-        click.echo(f"scalecalc: not in the errata: {_place(v)}: printed {v.printed.value}, derived {v.derived}", err=True)
+        click.echo(f"scalecalc: not in the errata: {_difference(v)}", err=True)
     for key in gone:
         click.echo(f"scalecalc: listed in the errata, but it agrees: {' '.join(map(str, key))}", err=True)
     return 1 if new or gone else 0
 
 
-def _measure(wrong: Sequence[Verdict]) -> dict[Verdict, str]:
-    """Measured slope of every disagreement that a model can measure, as text."""
+def _measure(wrong: Sequence[Verdict]) -> dict[Key, str]:
+    """Measured slope of every disagreement, as text."""
     from scaling_algebra.verify.slopes import slopes  # torch is loaded here
 
-    found = {}
-    for v in wrong:
-        assert v.derivation is not None and v.printed.step is not None
-        found[id(v)] = None
-    measured = slopes([(v.derivation, v.printed.quantity, v.printed.step) for v in wrong])
-    return dict(zip(wrong, measured, strict=True))
+    asked = [(v.derivation, v.printed.quantity, v.printed.step) for v in wrong if v.derivation is not None]
+    return dict(zip((v.key for v in wrong), slopes(asked), strict=True))
 
 
-def _json(verdicts: Sequence[Verdict], slopes: Mapping[Verdict, str]) -> dict[str, Any]:
+def _json(verdicts: Sequence[Verdict], slopes: Mapping[Key, str]) -> dict[str, Any]:
     wrong = [v for v in verdicts if v.status == "DISAGREES"]
     return {
         "cells": len(verdicts),
         "agree": sum(v.status == "AGREES" for v in verdicts),
-        "disagreements": [v.as_json() | ({"measured": slopes[v]} if v in slopes else {}) for v in wrong],
+        "disagreements": [v.as_json() | ({"measured": slopes[v.key]} if v.key in slopes else {}) for v in wrong],
         "not_comparable": [v.as_json() for v in verdicts if v.status == "NOT COMPARABLE"],
     }
 
 
-def _report(verdicts: Sequence[Verdict], slopes: Mapping[Verdict, str], form: str) -> str:
-    rows = [
-        [source, table, *(str(found[s]) for s in _STATUSES)] for (source, table), found in counts(verdicts).items()
-    ]
+def _report(verdicts: Sequence[Verdict], slopes: Mapping[Key, str], form: str) -> str:
+    rows = [[source, table, *(str(found[s]) for s in _STATUSES)] for (source, table), found in counts(verdicts).items()]
     rows.append(["all", "", *(str(sum(v.status == s for v in verdicts)) for s in _STATUSES)])
     header = ("source", "table", *(s.lower() for s in _STATUSES))
     listed = {key: e for e in errata() for key in e.cells}
     blocks = [_table(header, rows, form)]
     for v in verdicts:
         if v.status == "DISAGREES":
-            lines = [f"{_place(v)}: printed {v.printed.value}, derived {v.derived}"]
+            lines = [_difference(v)]
             known = listed.get(v.key)
             if known is not None:
                 lines += [f"  why: {known.why}", f"  in the same paper: {known.inside}"]
             lines.append(f"  matching: {v.why}")
-            if v in slopes:
-                lines.append(f"  measured: {slopes[v]}")
-            blocks.append("\n".join(lines if form == "text" else [f"- {lines[0]}", *(f"  - {x.strip()}" for x in lines[1:])]))
+            if v.key in slopes:
+                lines.append(f"  measured: {slopes[v.key]}")
+            blocks.append(
+                "\n".join(lines if form == "text" else [f"- {lines[0]}", *(f"  - {x.strip()}" for x in lines[1:])])
+            )
     reasons: dict[str, int] = {}
     for v in verdicts:
         if v.status == "NOT COMPARABLE":
@@ -107,8 +103,9 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], form: str) -> s
     return str(tabulate(rows, header, tablefmt="simple", disable_numparse=True))
 
 
-def _place(v: Verdict) -> str:
+def _difference(v: Verdict) -> str:
     p = v.printed
-    setting = ", ".join(str(p.setting[k]) for k in ("regime", "parameterization", "optimizer", "gate") if k in p.setting)
+    setting = ", ".join(str(p.setting[k]) for k in WHERE if k in p.setting)
     step = "" if p.step is None else f" after {p.step} update{'' if p.step == 1 else 's'}"
-    return f"{p.source} {p.table} {p.label}".strip() + f" ({setting}): {p.quantity}{step}"
+    place = f"{p.source} {p.table} {p.label}".strip() + f" ({setting}): {p.quantity}{step}"
+    return f"{place}: printed {p.value}, derived {v.derived}"

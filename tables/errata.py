@@ -18,6 +18,10 @@ Key = tuple[str, str, str, str, int | None]
 """(source, table, label, quantity, step) of a cell."""
 
 
+WHERE = ("regime", "parameterization", "optimizer", "gate")
+"""What of a setting tells configurations apart in reports."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """A fitted slope of the quantity (or one that decides it), as ``command`` printed it."""
@@ -93,10 +97,7 @@ def errata_markdown(verdicts: Iterable[Verdict], known: Iterable[Erratum]) -> st
                 rows.append([where, quantity, str(step), f"${notation}$" if notation else "", printed, derived])
             header = ("where", "quantity", "updates", "printed as", "printed", "derived")
             first = by_key[next(iter(e.cells))]
-            setting = ", ".join(
-                f"{k} {first.printed.setting[k]}" for k in ("regime", "parameterization", "optimizer", "gate")
-                if k in first.printed.setting
-            )
+            setting = ", ".join(f"{k} {first.printed.setting[k]}" for k in WHERE if k in first.printed.setting)
             blocks += [f"### {e.title}", f"Configuration: {setting}.", markdown_table(header, rows)]
             lines = [f"Why: {e.why}", f"In the same paper: {e.inside}", f"Winning matching: `{first.why}`"]
             lines += [

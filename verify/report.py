@@ -144,7 +144,7 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
 
     def row(quantity: str, step: int, predicted: Fraction | None) -> Row:
         if (quantity, step) not in fits:
-            fits[quantity, step] = _fit(measurement, quantity, step)
+            fits[quantity, step] = fit_of(measurement, quantity, step)
         found = fits[quantity, step]
         return Row(quantity, step, predicted, found, judge_exponent(found, predicted, _spacing(measurement)))
 
@@ -173,7 +173,7 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
     )
 
 
-def _fit(m: Measurement, quantity: str, step: int) -> Fit:
+def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
     """Fit of one quantity; values below rounding of the family it is a part of (``h3.D`` of ``h3``) count as zero."""
     series = m.values.get((quantity, step), [])
     family = [s for (name, t), s in m.values.items() if t == step and name.split(".")[0] == quantity.split(".")[0]]
