@@ -298,7 +298,7 @@ def _standard(where: Ray, rule: Optimizer, name: str, readout_init: str | None, 
         raise UsageError(
             f"mean-field is defined for SGD (one learning rate ~ width); give --optimizer sgd, not {rule.name}"
         )
-    scaling = standard(program, gauge, rule.normalises)
+    scaling = standard(program, gauge, bool(rule.normalises))
     readout = readout_init or "maximal"
     if readout == "zero":
         scaling = _with_readout(scaling, None)

@@ -5,8 +5,9 @@ Read next: ``training.py`` (applies the rule at every step).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from .errors import unknown_name
 
@@ -15,59 +16,81 @@ from .errors import unknown_name
 class Optimizer:
     """How one step turns a gradient into an update.
 
-    Law: update = lr * gradient / normaliser, the normaliser being the size of an entry (a sum of squares in v_t).
-    A rank-one gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, and an entrywise odd function of a
+    Law: update = lr * gradient / normaliser. The normaliser is the size of an entry (a running mean of squares, or a
+    sign), or of the whole matrix of one expert (a spectral step). A rank-one gradient u v^T keeps its factors:
+    sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u| |v|), and an entrywise odd function of a
     Gaussian-like signal is carried by its linear (first Hermite) part, so the direction is that of the gradient.
+    A momentum buffer adds Theta(1) multiples of past gradients, which the cumulative update holds already: it changes
+    no exponent.
 
     Attributes:
         name: for the command line and reports.
-        torch: class in ``torch.optim`` that ``verify`` steps with; empty if torch has none.
-        normalises: divide by the gradient's own size (largest so far).
+        torch: class in ``torch.optim`` that ``verify`` steps with, and its options; empty if torch has none.
+        normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
         memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
         epsilon: the normaliser is at least epsilon ~ n^-d.
-        decoupled_decay: weight decay acts on the weights, not on the gradient. With lr * wd scale-free it multiplies
-            W_0 by a Theta(1) factor and changes no exponent.
+        decoupled_decay: weight decay acts on the weights, not on the gradient.
         note: assumption printed with the result.
+        source: where the rule is published.
     """
 
     name: str
     torch: str
-    normalises: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    normalises: Literal["", "entry", "matrix"] = ""
     memory: bool = False
     epsilon: bool = False
     decoupled_decay: bool = False
     note: str = ""
+    source: str = ""
 
-    def normaliser(self, gradients: Sequence[int], epsilon: int) -> int:
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
         """Packed exponent the gradient of this step is divided by.
 
         Args:
             gradients: packed entry sizes of the gradients so far, this step's last; zeros left out.
             epsilon: packed exponent of Adam's epsilon.
+            entries: packed square root of the number of entries of one expert's matrix.
         """
         if not self.normalises:
             return 0
         size = max(gradients) if self.memory else gradients[-1]
-        return max(size, epsilon) if self.epsilon else size
+        if self.epsilon:
+            size = max(size, epsilon)
+        return size + entries if self.normalises == "matrix" else size
 
 
-_ADAM = "entrywise normalisation is carried by its linear (first Hermite) part; a rank-one sign factorises"
+_ENTRY = "entrywise normalisation is carried by its linear (first Hermite) part; a rank-one sign factorises"
+_MATRIX = (
+    "the gradient of a matrix has rank Theta(1) (a batch of Theta(1) samples): orthogonalised, it is the gradient over its "
+    "Frobenius norm, with operator norm lr; applied to every tensor, each expert apart"
+)
+_DECAY = "lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr"
 
 OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o
     for o in (
         Optimizer("sgd", "SGD"),
-        Optimizer("adam", "Adam", normalises=True, memory=True, epsilon=True, note=_ADAM),
+        Optimizer("momentum", "SGD", {"momentum": 0.9}, note="momentum changes no exponent"),
+        Optimizer("adam", "Adam", normalises="entry", memory=True, epsilon=True, note=_ENTRY),
         Optimizer(
             "adamw",
             "AdamW",
-            normalises=True,
+            normalises="entry",
             memory=True,
             epsilon=True,
             decoupled_decay=True,
-            note=_ADAM + "; lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr",
+            note=f"{_ENTRY}; {_DECAY}",
+            source="Loshchilov and Hutter (2019)",
         ),
-        Optimizer("signsgd", "", normalises=True, note=_ADAM),
+        Optimizer("rmsprop", "RMSprop", normalises="entry", memory=True, epsilon=True, note=_ENTRY),
+        Optimizer("signsgd", "", normalises="entry", note=_ENTRY, source="Bernstein et al. (2018)"),
+        Optimizer("lion", "", normalises="entry", memory=True, note=_ENTRY, source="Chen et al. (2023)"),
+        Optimizer("muon", "", normalises="matrix", note=_MATRIX, source="Jordan et al. (2024)"),
+        Optimizer("shampoo", "", normalises="matrix", memory=True, note=_MATRIX, source="Gupta et al. (2018)"),
     )
 }
 """Every optimizer, by name."""

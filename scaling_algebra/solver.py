@@ -222,13 +222,18 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
                 aggregate = above[out]
                 experts = _axes_power(program, program.signals[aggregate.gate])
                 parts = (last(f"{out}.propagating"), -look.point.alpha)
-                half = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
-                if half is not None:
-                    found[f"b.{role}"] += experts * half + -found["alpha"]
+                over = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
+                if over is not None:
+                    found[f"b.{role}"] += experts * over + -found["alpha"]
         p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
         gradient = _axes_power(program, program.signals[out])
         if p is not None:
-            found[f"c.{role}"] = fan_in * p + (Power() if normalises else -gradient)
+            step = {
+                "": -gradient,
+                "entry": Power(),
+                "matrix": -_axes_power(program, tensor.fan_in + tensor.fan_out) * Fraction(1, 2),
+            }
+            found[f"c.{role}"] = fan_in * p + step[normalises]
         found[f"d.{role}"] = gradient
     return found
 

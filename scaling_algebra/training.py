@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from .axes import Ray
+from .axes import AXES, Ray
 from .kernels import INDICATOR
 from .optimizers import Optimizer
 from .programs import Aggregate, Gate, Linear, Mode, Norm, Program, Statement, Sum
@@ -354,6 +354,15 @@ class Trajectory:
             parts.append(named(whole, f"(step {step.step + 1} of d{symbol})^T {above.name}"))
         return self.algebra.add(parts) if parts else self.algebra.nothing(out)
 
+    def _root_entries(self, role: str) -> int:
+        """Packed square root of the number of entries of a tensor, per expert."""
+        tensor = self.program.tensors[role]
+        powers: dict[str, Fraction] = {}
+        for axis in (self.program.axes[x] for x in tensor.fan_in + tensor.fan_out):
+            if axis in AXES:
+                powers[axis] = powers.get(axis, Fraction(0)) + Fraction(1, 2)
+        return self.algebra.scale(powers)
+
     def _updates(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps."""
         done = self._increments[role]
@@ -367,7 +376,7 @@ class Trajectory:
             self._gradients[role].append(size)
             epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
             scalars = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
-            divisor = self.optimizer.normaliser(self._gradients[role], epsilon)
+            divisor = self.optimizer.normaliser(self._gradients[role], epsilon, self._root_entries(role))
             if divisor:
                 scalars.append(Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor))
             done.append([*before, Increment(step, tuple(scalars), *self.factors(role, step))])

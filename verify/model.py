@@ -129,5 +129,5 @@ def torch_optimizer(
         if optimizer.decoupled_decay:
             group["weight_decay"] = DECAY / lr
         groups.append(group)
-    made: torch.optim.Optimizer = getattr(torch.optim, optimizer.torch)(groups)
+    made: torch.optim.Optimizer = getattr(torch.optim, optimizer.torch)(groups, **optimizer.options)
     return made
