@@ -65,8 +65,8 @@ class Optimizer:
 
 _ENTRY = "entrywise normalisation is carried by its linear (first Hermite) part; a rank-one sign factorises"
 _MATRIX = (
-    "the gradient of a matrix has rank Theta(1) (a batch of Theta(1) samples): orthogonalised, it is the gradient over its "
-    "Frobenius norm, with operator norm lr; applied to every tensor, each expert apart"
+    "the gradient of a matrix has rank Theta(1) (batch of Theta(1) samples): orthogonalised, it is the gradient over "
+    "its Frobenius norm, with operator norm lr; applied to every tensor, each expert apart"
 )
 _DECAY = "lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr"
 

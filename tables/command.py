@@ -1,7 +1,8 @@
-"""``scalecalc table``: print a derived table."""
+"""``scalecalc table``: print a derived table, write all of them, or check that the written ones are fresh."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -11,27 +12,95 @@ from scaling_algebra.errors import UsageError, unknown_name
 from .layouts import TABLES
 from .render import FORMATS
 
+EMITTED = Path(__file__).parent / "emitted"
+SUFFIXES = {"markdown": ".md", "latex": ".tex"}
+"""Formats that ``--all`` writes."""
+
 
 @click.command("table")
-@click.argument("name", metavar="NAME")
-@click.option("--format", "form", default="markdown", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
+@click.argument("name", metavar="NAME", required=False)
+@click.option("--all", "every", is_flag=True, help="Every table, written to NAME.md and NAME.tex in tables/emitted.")
+@click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: markdown.")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead of stdout."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Write to this file instead of stdout; with --all or --check a folder instead of tables/emitted.",
 )
-def table(name: str, form: str, output: Path | None) -> None:
-    """Print a published table with every cell derived. NAME: b1 (Table B.1 of the MSSP paper).
+@click.option("--check", is_flag=True, help="Write nothing: recompute, and exit with 1 if a written table is stale.")
+def table(name: str | None, every: bool, form: str | None, output: Path | None, check: bool) -> int:
+    """Print a published table with every cell derived.
 
-    LaTeX output is a table* float; the document's preamble needs \\usepackage{booktabs}.
+    NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J), routers1,
+    routers2 (Tables 1, 2 of the routers paper), transfer1 (Table 1 of the HP-transfer paper).
+
+    LaTeX output is one or more table* floats; the preamble needs \\usepackage{booktabs,tabularx}.
     """
-    if name.lower() not in TABLES:
+    if name is None and not every:
+        raise UsageError(f"Missing argument NAME; give a table ({', '.join(TABLES)}) or --all")
+    if name is not None and every:
+        raise UsageError(f"both the table {name!r} and --all were given; give one of them")
+    if name is not None and name.lower() not in TABLES:
         raise unknown_name("table", name, TABLES)
-    if form.lower() not in FORMATS:
+    if form is not None and form.lower() not in FORMATS:
         raise unknown_name("format", form, FORMATS)
-    text = FORMATS[form.lower()](TABLES[name.lower()]())
+    names = list(TABLES) if name is None else [name.lower()]
+    if not (every or check):
+        _print(names[0], (form or "markdown").lower(), output)
+        return 0
+    if form is not None:
+        raise UsageError(
+            f"--format goes with one printed table; {'--check' if check else '--all'} uses markdown and latex"
+        )
+    folder = output or EMITTED
+    if output is None and not folder.is_dir():
+        raise UsageError(f"no folder {folder}; run in a source checkout or choose one with -o FOLDER")
+    return _check(names, folder) if check else _write(names, folder)
+
+
+def _print(name: str, form: str, output: Path | None) -> None:
+    text = FORMATS[form](TABLES[name]())
     if output is None:
         click.echo(text)
-        return
+    else:
+        _save(output, text)
+
+
+def _write(names: Iterable[str], folder: Path) -> int:
     try:
-        output.write_text(text + "\n")
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write {output}: {error.strerror}; choose another -o FILE") from None
+        raise UsageError(f"cannot write to the folder {folder}: {error.strerror}; choose another -o FOLDER") from None
+    files = rendered(names)
+    for file, text in files.items():
+        _save(folder / file, text)
+    click.echo(f"{len(files)} files written to {folder}")
+    return 0
+
+
+def _check(names: Iterable[str], folder: Path) -> int:
+    """One line for each file that is missing or not what would be written now."""
+    files = rendered(names)
+    wrong = 0
+    for file, text in files.items():
+        path = folder / file
+        state = "missing" if not path.is_file() else "" if path.read_text(encoding="utf-8") == text + "\n" else "stale"
+        if state:
+            click.echo(f"{path}: {state}; write it with: scalecalc table --all")
+            wrong += 1
+    if not wrong:
+        click.echo(f"{len(files)} files in {folder} are fresh")
+    return 1 if wrong else 0
+
+
+def rendered(names: Iterable[str]) -> dict[str, str]:
+    """Text of every file that ``--all`` writes, by file name."""
+    return {f"{name}{suffix}": FORMATS[form](TABLES[name]()) for name in names for form, suffix in SUFFIXES.items()}
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another -o PATH") from None

@@ -1,100 +1,242 @@
 """What each table contains: derived cells only. Adding a table: one more entry in ``TABLES``.
 
-Read next: ``render.py`` (formats), ``command.py`` (the command line).
+Read next: ``signal_tables.py`` (the tables of App. J), ``render.py`` (formats), ``command.py`` (the command line).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from itertools import product
 
-from scaling_algebra.api import Derivation, derive
+from scaling_algebra.api import PARAMETERIZATIONS, Derivation, derive
 from scaling_algebra.axes import REGIMES
-from scaling_algebra.exponents import Power
-from scaling_algebra.programs import MOE_BLOCK
+from scaling_algebra.programs import ARCHITECTURES, MLP, MOE_BLOCK, Program
+from scaling_algebra.report import latex_power
 
-ROLES = ("router", "expert_in", "expert_out")
-OPTIMIZERS = ("sgd", "adam")
-QUANTITIES = {"init": "init std", "lr": "lr", "eps": "Adam eps"}
+from .cells import Cell, Label, Row, Table, Value
+from .signal_tables import SETTINGS, growth, signal_table
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One scaling: a power, zero, or no such setting; possibly shared by the experts at initialisation."""
-
-    power: Power | None
-    zero: bool = False
-    tied: bool = False
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What muP and MSSP say; printed once where they agree."""
-
-    mup: Entry
-    mssp: Entry
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return (self.mup,) if self.mup == self.mssp else (self.mup, self.mssp)
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+QUANTITIES = {
+    "init": Label("init std", r"init std $\sigma$"),
+    "lr": Label("lr", r"lr $\eta$"),
+    "eps": Label("Adam eps", r"Adam $\epsilon$"),
+}
+KINDS = {"input": "input-like", "hidden": "hidden-like", "readout": "output-like"}
+BOTH = ("mup", "mssp")
+CERTIFIED = "Derived by exact power counting from the desiderata, every demand checked with a certificate"
 
 
-@dataclass(frozen=True)
-class Table:
-    """Grouped columns over labelled rows.
-
-    Attributes:
-        groups: (title, columns) of the column groups.
-        rows: (group label, row label, cells).
-        footnotes: printed below.
-    """
-
-    name: str
-    caption: str
-    groups: tuple[tuple[str, tuple[str, ...]], ...]
-    rows: tuple[tuple[str, str, tuple[Cell, ...]], ...]
-    footnotes: tuple[str, ...]
-
-
-def entry(d: Derivation, role: str, what: str) -> Entry:
-    """One setting of one tensor as a table entry."""
+def setting(d: Derivation, role: str, what: str) -> Value:
+    """Init std, learning rate or epsilon of one tensor."""
     s = d.scaling.tensors[role]
     if what == "init":
-        return Entry(s.init_std, zero=s.init_std is None, tied=role in d.scaling.tied)
-    return Entry(s.lr if what == "lr" else s.eps)
+        return Value(s.init_std, zero=s.init_std is None, tied=role in d.scaling.tied)
+    return Value(s.lr if what == "lr" else s.eps)
 
 
+def exponent(d: Derivation, role: str, letter: str) -> Value:
+    """b, c or d of one tensor on the ray."""
+    found = d.exponents(role)["bcd".index(letter)]
+    return Value(found, zero=letter == "b" and found is None)
+
+
+@cache
 def table_b1() -> Table:
-    """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III, every cell derived."""
-    found = {(r, o, p): derive(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in ("mup", "mssp")}
-    rows = []
-    for role in ROLES:
-        for what, label in QUANTITIES.items():
-            cells = tuple(
-                Cell(entry(found[r, o, "mup"], role, what), entry(found[r, o, "mssp"], role, what))
-                for r in REGIMES
-                for o in OPTIMIZERS
-            )
-            rows.append((f"{role} {MOE_BLOCK.tensors[role].symbol}", label, cells))
-    groups = tuple((_regime_title(name), ("SGD", "Adam")) for name in REGIMES)
+    """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III."""
+    found = {key: derive(*key) for key in product(REGIMES, OPTIMIZERS, BOTH)}
+    rows = [
+        Row(
+            _tensor(MOE_BLOCK, role),
+            label,
+            tuple(_both(found, (r, o), role, what) for r, o in product(REGIMES, OPTIMIZERS)),
+        )
+        for role in ("router", "expert_in", "expert_out")
+        for what, label in QUANTITIES.items()
+    ]
+    columns = tuple(Label(title) for title in OPTIMIZERS.values())
     return Table(
         "b1",
-        "Init std, learning rate and Adam epsilon of each MoE tensor, derived by exact power counting from the muP and "
-        "MSSP desiderata; aggregation multiplier 1/M.",
-        groups,
+        "Table B.1 of the MSSP paper",
+        rf"Init std $\sigma$, learning rate $\eta$ and Adam $\epsilon$ of each MoE tensor under $\mu$P and MSSP. "
+        f"{CERTIFIED}, on the ray of each regime; aggregation multiplier {_multiplier(found.values())}.",
+        ("tensor", "quantity"),
+        tuple((Label(f"Regime {name}", f"Regime {name} ({growth(name)})"), columns) for name in REGIMES),
         tuple(rows),
         (
-            "muP | MSSP where they differ. Axes that do not grow in a regime carry no power.",
+            r"$\mu$P | MSSP where they differ. Axes that do not grow in a regime carry no power.",
             "tied: all experts start from the same values. 0: zero init.",
-            "Init std of MSSP readout is zero; every other tensor scales as in muP.",
+            r"MSSP has zero init of the readout; every other tensor scales as in $\mu$P.",
         ),
     )
 
 
-def _regime_title(name: str) -> str:
-    ray = REGIMES[name]
-    return f"Regime {name} ({', '.join(a for a in ('N', 'N_e', 'M', 'K') if ray[a])} ~ n)"
+@cache
+def table_g1() -> Table:
+    """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
+    found = {name: derive("I", "sgd", name, architecture=MLP.name) for name in ("sp", "ntp", "mean-field", "mup")}
+    rows = tuple(
+        Row(_parameterization(name), QUANTITIES[what], tuple(Cell((setting(d, role, what),)) for role in KINDS))
+        for name, d in found.items()
+        for what in ("init", "lr")
+    )
+    same = [
+        _parameterization(name).rich for name, d in found.items() if d.scaling.tensors == found["mup"].scaling.tensors
+    ]
+    return Table(
+        "g1",
+        "Table G.1 of the MSSP paper, half without weight multipliers",
+        r"Init std $\sigma$ and SGD learning rate $\eta$ in dense MLPs of width $N$. SP, NTP and mean field are "
+        r"definitions with weight multipliers; a multiplier $\alpha$ is moved into $\sigma \to \alpha \sigma$ and "
+        rf"$\eta \to \alpha^2 \eta$. $\mu$P: {_lower(CERTIFIED)}, on the ray $N \asymp n$.",
+        ("parameterization", "quantity"),
+        ((Label(""), tuple(map(Label, KINDS.values()))),),
+        rows,
+        (
+            r"SP has one learning rate $N^{-c}$ for all tensors; $c$ is free and shown as 0.",
+            *([f"Equal: {' and '.join(same)}."] if len(same) > 1 else []),
+        ),
+    )
 
 
-TABLES: Mapping[str, Callable[[], Table]] = {"b1": table_b1}
+@cache
+def table_g2() -> Table:
+    """Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
+    found = {o: derive("I", o, "mup", architecture=MLP.name) for o in OPTIMIZERS}
+    shown = [("b", ("sgd", "adam")), ("c", ("sgd",)), ("c", ("adam",)), ("d", ("adam",))]
+
+    def cell(role: str, letter: str, optimizers: tuple[str, ...]) -> Cell:
+        values = tuple(exponent(found[o], role, letter) for o in optimizers)
+        return Cell(values, optimizers if len(values) > 1 else ())
+
+    def head(letter: str, optimizers: tuple[str, ...]) -> Label:
+        index = OPTIMIZERS[optimizers[0]] if len(optimizers) == 1 else ""
+        return Label(f"{letter}_{index}", rf"${letter}_\mathrm{{{index}}}$") if index else Label(letter, f"${letter}$")
+
+    return Table(
+        "g2",
+        "Table G.2 of the MSSP paper",
+        rf"$\mu$P exponents by kind of tensor in a dense MLP of width $N$: {_convention('bcd')}. {CERTIFIED}, on the "
+        r"ray $N \asymp n$.",
+        ("", "tensor"),
+        ((Label(""), tuple(head(*column) for column in shown)),),
+        tuple(Row(Label(""), Label(kind), tuple(cell(role, *x) for x in shown)) for role, kind in KINDS.items()),
+        ("$b$ holds for SGD and for Adam.",),
+        sections=True,
+    )
+
+
+LAYERS = {"input": "1 input", "router": "2 router", "expert": "3 experts", "readout": "4 readout"}
+"""Layers as the routers paper numbers them."""
+SIGMOID, SOFTMAX = "routers-sigmoid", "routers-softmax"
+SAME = ("routers-softmax-topk", "routers-softmax-bias")
+"""Architectures with the exponents of ``SIGMOID``; the tests derive them, which takes longer than all tables."""
+
+
+@cache
+def table_routers(name: str, optimizer: str) -> Table:
+    """Tables 1 (SGD) and 2 (Adam) of the routers paper: b, c, d of muP by layer."""
+    letters = "bcd" if optimizer == "adam" else "bc"
+
+    def cells(architecture: str, role: str) -> tuple[Cell, ...]:
+        d = derive("I", optimizer, "mup", architecture=architecture)
+        return tuple(Cell((exponent(d, role, x),)) for x in letters)
+
+    differs = [role for role in LAYERS if cells(SOFTMAX, role) != cells(SIGMOID, role)]
+    soft = "; ".join(
+        f"{role} "
+        + ", ".join(f"${x} = {c.values[0].content}$" for x, c in zip(letters, cells(SOFTMAX, role), strict=True))
+        for role in differs
+    )
+    return Table(
+        name,
+        f"Table {name[-1]} of the routers paper",
+        r"$\mu$P exponents of the layers of an MoE block with a fixed number of linear experts and a "
+        f"{_gate(SIGMOID)}, {OPTIMIZERS[optimizer]}: {_convention(letters)}. {CERTIFIED}, on the ray "
+        rf"$N \asymp n$. The same numbers come out for a {_gate(SAME[0])} and for a {_gate(SAME[1])}.",
+        ("", "layer"),
+        ((Label(""), tuple(Label(x, f"${x}$") for x in letters)),),
+        tuple(Row(Label(""), Label(title), cells(SIGMOID, role)) for role, title in LAYERS.items()),
+        (
+            "A plain softmax gate over all experts differs: the part of the router gradient that is the same for all "
+            f"experts cancels, and the derivation gives {soft}.",
+        ),
+        sections=True,
+    )
+
+
+@cache
+def table_transfer1() -> Table:
+    """Table 1 of the HP-transfer paper: init std and Adam learning rate where width, expert width and experts grow."""
+    found = {("III", "adam", p): derive("III", "adam", p) for p in BOTH}
+    shown = {"init": QUANTITIES["init"], "lr": Label("Adam lr", r"Adam lr $\eta$")}
+    tensors = {"router": "router $Q$", "expert_in": "expert up $W^2$", "expert_out": "expert down $W^3$"}
+    rows = tuple(
+        Row(Label(""), Label(role, title), tuple(_both(found, ("III", "adam"), role, what) for what in shown))
+        for role, title in tensors.items()
+    )
+    return Table(
+        "transfer1",
+        "Table 1 of the HP-transfer paper",
+        r"Init std $\sigma$ and Adam learning rate $\eta$ of the MoE tensors where width $N$ ($n_\mathrm{embd}$ in the "
+        r"paper), expert width $N_e$ ($n_\mathrm{hid}$) and number of experts $M$ ($n_\mathrm{exp}$) grow together, "
+        f"{growth('III')}. {CERTIFIED}; aggregation multiplier {_multiplier(found.values())}.",
+        ("", "tensor"),
+        ((Label(""), tuple(shown.values())),),
+        rows,
+        (
+            r"$\mu$P | MSSP where they differ. tied: all experts start from the same values.",
+            "Expert biases are not in the block.",
+            r"On this ray all axes grow alike, so that it fixes only the sum of the exponents in a cell.",
+        ),
+        sections=True,
+    )
+
+
+def _both(found: Mapping[tuple[str, ...], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
+    return Cell(tuple(setting(found[*where, p], role, what) for p in BOTH), BOTH)
+
+
+def _tensor(program: Program, role: str) -> Label:
+    symbol = program.tensors[role].symbol
+    return Label(f"{role} {symbol}", f"{role.replace('_', ' ')} ${symbol.replace('W', 'W^')}$")
+
+
+def _parameterization(name: str) -> Label:
+    title = PARAMETERIZATIONS[name]
+    return Label(title, title.replace("muP", r"$\mu$P"))
+
+
+def _convention(letters: str) -> str:
+    """``init std sigma ~ n^-b, learning rate ...`` as rich text."""
+    sizes = {"b": r"init std $\sigma", "c": r"learning rate $\eta", "d": r"Adam $\epsilon"}
+    return ", ".join(rf"{sizes[x]} \asymp n^{{-{x}}}$" for x in letters)
+
+
+def _multiplier(found: Iterable[Derivation]) -> str:
+    """The aggregation multiplier of all these derivations, where the experts grow."""
+    powers = dict.fromkeys(-d.scaling.alpha for d in found if d.ray["M"])
+    return ", ".join(f"${latex_power(p)}$" for p in powers)
+
+
+def _gate(architecture: str) -> str:
+    """``softmax gate with top-K``."""
+    return re.sub(r"^.*experts, | \(.*$", "", ARCHITECTURES[architecture].title)
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+TABLES: Mapping[str, Callable[[], Table]] = {
+    "b1": table_b1,
+    "g1": table_g1,
+    "g2": table_g2,
+    **{name: partial(signal_table, name) for name in SETTINGS},
+    "routers1": partial(table_routers, "routers1", "sgd"),
+    "routers2": partial(table_routers, "routers2", "adam"),
+    "transfer1": table_transfer1,
+}
 """Every table, by name."""
