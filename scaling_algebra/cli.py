@@ -232,8 +232,9 @@ def explain_command(
     parameter (expert_out.lr, router.init, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
     of every linear map.
     """
+    from .alignments import alignments
     from .explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
-    from .explanations import Setting, alignments, explain
+    from .explanations import Setting, explain
 
     chosen = _choice("format", form, EXPLANATION_FORMATS)
     if what == "alignment":

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from .alignments import Alignment
 from .axes import AXES
-from .explanations import Alignment, Explanation, Setting, Term, as_json
+from .explanations import Explanation, Setting, Term
 from .exponents import Power, exponent_text
 from .report import aligned, latex_escape, latex_power, latex_table, markdown_table, title
 
@@ -210,6 +211,53 @@ def explanation_text(found: Explanation) -> str:
 
 def setting_text(found: Setting) -> str:
     return _text(_blocks(found))
+
+
+def as_json(found: Explanation | Setting) -> dict[str, Any]:
+    """The JSON contract: exponents are strings, null is exactly zero."""
+    if isinstance(found, Setting):
+        return {
+            **found.derivation.asked(),
+            "parameter": found.name,
+            "value": None if found.value is None else found.value.as_strings(),
+            "because": found.because,
+            "equation": found.equation,
+            "structure": list(found.structure),
+            "behind": None if found.behind is None else as_json(found.behind),
+        }
+    return {
+        **found.derivation.asked(),
+        "quantity": found.quantity,
+        "step": found.step,
+        "formula": found.formula,
+        "exponent": None if found.exponent is None else str(found.exponent),
+        "note": found.note,
+        "sums": [
+            {"name": c.name, "parts": [[n, None if e is None else str(e)] for n, e in c.parts], "leads": c.chosen}
+            for c in found.choices
+        ],
+        "outer": found.outer,
+        "constants": [[c.label, c.power.as_strings(), str(c.exponent)] for c in found.constants],
+        "leading": found.leading,
+        "monomials": [_term_json(term) for term in found.terms],
+    }
+
+
+def _term_json(term: Term) -> dict[str, Any]:
+    m = term.monomial
+    return {
+        "before_matching": str(m.contracted),
+        "factors": [[f.tensor, [m.indices[c].name for c in f.classes]] for f in m.factors],
+        "pairs": [[p.left + 1, p.right + 1] for p in m.pairs],
+        "indices": [
+            {"name": i.name, "axis": i.axis, "weight": str(i.weight), "dimension": str(i.rate)}
+            for i in m.indices.values()
+        ],
+        "constants": [[c.label, c.power.as_strings(), str(c.exponent)] for c in term.constants],
+        "mechanisms": [{"letter": x.letter, "title": x.title, "evidence": x.evidence} for x in term.mechanisms],
+        "arithmetic": term.arithmetic,
+        "exponent": str(term.exponent),
+    }
 
 
 EXPLANATION_FORMATS: dict[str, Callable[[Explanation | Setting], str]] = {

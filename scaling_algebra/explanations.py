@@ -7,10 +7,8 @@ weight of every summed index, the mechanism and the arithmetic. Read next: ``exp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from .analysis import Analysis
 from .api import Derivation, derive
@@ -20,7 +18,7 @@ from .exponents import Power
 from .mechanisms import Mechanism, mechanisms
 from .monomials import Choice, Monomial, monomial
 from .packing import Form
-from .programs import MOE_BLOCK, Linear
+from .programs import MOE_BLOCK
 from .quantities import quantity
 from .signals import Algebra, Signal
 from .solver import HORIZON, Fixing
@@ -123,22 +121,6 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Alignment:
-    """Alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
-
-    ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|`` forward, with fan the fan-in; backward with the
-    transposed map, the whole gradient in place of dx and the fan-out. None where the fan does not grow or a factor is
-    exactly zero.
-    """
-
-    role: str
-    p: Fraction | None
-    q: Fraction | None
-    p_back: Fraction | None
-    q_back: Fraction | None
-
-
-@dataclass(frozen=True)
 class Setting:
     """The derivation of one parameter.
 
@@ -230,12 +212,6 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     leading = run.algebra.leading(signal)
     terms = tuple(_term(d, run.algebra, signal, k) for k in leading[:SHOWN])
     return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading))
-
-
-def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> tuple[Alignment, ...]:
-    """Alignment exponents of every linear map after t updates."""
-    look = look or d.analysis()
-    return tuple(_alignment(d, look, how, t) for how in d.program.statements if isinstance(how, Linear))
 
 
 # inside --------------------------------------------------------------------------------------------------------
@@ -330,96 +306,3 @@ def _equation(fixing: Fixing) -> str:
         rest = tuple((u, c) for u, c in fixing.form.unknowns if u != fixing.demand.fixes)
         return f"{epsilon} = {_symbols(Form(fixing.form.power, rest))}"
     return f"{size} = Theta(1)"
-
-
-def _alignment(d: Derivation, look: Analysis, how: Linear, t: int) -> Alignment:
-    """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
-    tensor = d.program.tensors[how.tensor]
-    sizes: Mapping[str, Fraction | None] = _map_sizes(d, look, how, t)
-    b = d.exponents(how.tensor)[0]
-    w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).exponent
-
-    def over(letters: str, total: Fraction | None, *factors: Fraction | None) -> Fraction | None:
-        axes = [d.program.axes[x] for x in letters]
-        rate = sum((d.ray[axis] for axis in axes if axis != "D"), Fraction(0))
-        if not rate or total is None or None in factors:
-            return None
-        return (total - sum((x for x in factors if x is not None), Fraction(0))) / rate
-
-    g = sizes["gradient"]
-    return Alignment(
-        how.tensor,
-        over(tensor.fan_in, sizes["dW x"], dw, sizes["x"]),
-        over(tensor.fan_in, sizes["W0 dx"], w0, sizes["dx"]),
-        over(tensor.fan_out, sizes["dW^T g"], dw, g),
-        over(tensor.fan_out, sizes["W0^T g"], w0, g),
-    )
-
-
-def _map_sizes(d: Derivation, look: Analysis, how: Linear, t: int) -> dict[str, Fraction | None]:
-    look(how.out, t)
-    run = look.run(how.out, t)
-    x, dx = run.value(how.source, t), run.change(how.source, t)
-    g = run.gradient(how.out, t)
-    per_expert = "".join(dict.fromkeys(run.program.signals[how.out] + run.program.signals[how.source]))
-    back = "".join(
-        c for c in per_expert if c in run.program.signals[how.source] or c == run.program.tensors[how.tensor].experts
-    )
-    found = {
-        "x": x,
-        "dx": dx,
-        "gradient": g,
-        "dW x": run.apply(how.tensor, "update", x, t),
-        "W0 dx": run.apply(how.tensor, "init", dx, t),
-        "dW^T g": run.transposed(how, "update", g, t, back),
-        "W0^T g": run.transposed(how, "init", g, t, back),
-    }
-    sizes = {name: run.algebra.rms(s) for name, s in found.items()}
-    return {name: None if size is None else run.algebra.value(size) for name, size in sizes.items()}
-
-
-def as_json(found: Explanation | Setting) -> dict[str, Any]:
-    """The JSON contract: exponents are strings, null is exactly zero."""
-    if isinstance(found, Setting):
-        return {
-            **found.derivation.asked(),
-            "parameter": found.name,
-            "value": None if found.value is None else found.value.as_strings(),
-            "because": found.because,
-            "equation": found.equation,
-            "structure": list(found.structure),
-            "behind": None if found.behind is None else as_json(found.behind),
-        }
-    return {
-        **found.derivation.asked(),
-        "quantity": found.quantity,
-        "step": found.step,
-        "formula": found.formula,
-        "exponent": None if found.exponent is None else str(found.exponent),
-        "note": found.note,
-        "sums": [
-            {"name": c.name, "parts": [[n, None if e is None else str(e)] for n, e in c.parts], "leads": c.chosen}
-            for c in found.choices
-        ],
-        "outer": found.outer,
-        "constants": [[c.label, c.power.as_strings(), str(c.exponent)] for c in found.constants],
-        "leading": found.leading,
-        "monomials": [_term_json(term) for term in found.terms],
-    }
-
-
-def _term_json(term: Term) -> dict[str, Any]:
-    m = term.monomial
-    return {
-        "before_matching": str(m.contracted),
-        "factors": [[f.tensor, [m.indices[c].name for c in f.classes]] for f in m.factors],
-        "pairs": [[p.left + 1, p.right + 1] for p in m.pairs],
-        "indices": [
-            {"name": i.name, "axis": i.axis, "weight": str(i.weight), "dimension": str(i.rate)}
-            for i in m.indices.values()
-        ],
-        "constants": [[c.label, c.power.as_strings(), str(c.exponent)] for c in term.constants],
-        "mechanisms": [{"letter": x.letter, "title": x.title, "evidence": x.evidence} for x in term.mechanisms],
-        "arithmetic": term.arithmetic,
-        "exponent": str(term.exponent),
-    }

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from .kernels import INDICATOR, Kernel, Leaf
+from .canonical import Leaf
+from .kernels import INDICATOR, Kernel
 from .signals import Algebra, Scalar, Signal
 
 

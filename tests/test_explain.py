@@ -10,13 +10,14 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scaling_algebra.alignments import alignments
 from scaling_algebra.analysis import Analysis
 from scaling_algebra.api import derive
 from scaling_algebra.axes import REGIMES, Ray
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
-from scaling_algebra.explanations import SETTINGS, Setting, alignments, explain, explain_quantity
+from scaling_algebra.explanations import SETTINGS, Setting, explain, explain_quantity
 from scaling_algebra.graph import network
 from scaling_algebra.mechanisms import mechanisms
 from scaling_algebra.monomials import monomial
