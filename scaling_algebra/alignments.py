@@ -19,8 +19,8 @@ class Alignment:
     """Alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
 
     ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|`` forward, with fan the fan-in; backward with the
-    transposed map, the whole gradient in place of dx and the fan-out. None where the fan does not grow or a factor is
-    exactly zero.
+    transposed map, the whole gradient in place of dx and the fan-out. None where the fan does not grow, a factor is
+    exactly zero or a size is not certified.
     """
 
     role: str
@@ -78,5 +78,5 @@ def _map_sizes(d: Derivation, look: Analysis, how: Linear, t: int) -> dict[str, 
         "dW^T g": run.transposed(how, "update", g, t, back),
         "W0^T g": run.transposed(how, "init", g, t, back),
     }
-    sizes = {name: run.algebra.rms(s) for name, s in found.items()}
+    sizes = {name: run.algebra.rms(s) if run.algebra.certified(s) else None for name, s in found.items()}
     return {name: None if size is None else run.algebra.value(size) for name, size in sizes.items()}
