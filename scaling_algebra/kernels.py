@@ -89,13 +89,13 @@ class Product:
     """Kernels of a product.
 
     Attributes:
-        terms: (kernel, axes of the sums that became coherent).
+        terms: (kernel, axes of the sums that became coherent), each once, in the order of the search.
         cut: largest exponent that a matching left out by ``slack`` could reach, below the Cauchy-Schwarz bound;
             None if nothing was left out.
         nodes: size of the search tree.
     """
 
-    terms: frozenset[tuple[Kernel, tuple[str, ...]]]
+    terms: tuple[tuple[Kernel, tuple[str, ...]], ...]
     cut: int | None
     nodes: int
 
@@ -123,7 +123,7 @@ def multiply(
     search.floor = None if slack is None else top - slack
     search.limit = limit
     search.extend(0, 0, (), search.start)
-    terms = frozenset(_reduce(search, outs, m) for m in search.found)
+    terms = tuple(dict.fromkeys(_reduce(search, outs, m) for m in search.found))
     return Product(terms, None if search.cut is None else search.cut - top, search.nodes)
 
 

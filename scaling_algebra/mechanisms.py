@@ -61,8 +61,9 @@ def mechanisms(m: Monomial) -> list[Mechanism]:
         experts = [i for c in left.classes if (i := m.indices[c]).axis == EXPERTS]
         if not pair.where and all(not i.weight for i in experts):
             found.append(Mechanism("Gram", f"{_show(m, pair)} outside any inner product of an update"))
-    if not m.pairs and not found:
-        found.append(Mechanism("CLT", "no two factors are matched"))
+    if not found:
+        evidence = "matched factors meet over fixed indices only" if m.pairs else "no two factors are matched"
+        found.append(Mechanism("CLT", evidence))
     return list(dict.fromkeys(found))
 
 

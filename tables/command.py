@@ -18,7 +18,7 @@ SUFFIXES = {"markdown": ".md", "latex": ".tex"}
 
 
 @click.command("table")
-@click.argument("name", metavar="NAME", required=False)
+@click.argument("name", metavar="[NAME]", required=False)
 @click.option("--all", "every", is_flag=True, help="Every table, written to NAME.md and NAME.tex in tables/emitted.")
 @click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: markdown.")
 @click.option(
@@ -81,13 +81,14 @@ def _write(names: Iterable[str], folder: Path) -> int:
 
 def _check(names: Iterable[str], folder: Path) -> int:
     """One line for each file that is missing or not what would be written now."""
+    again = "scalecalc table --all" + ("" if folder == EMITTED else f" -o {folder}")
     files = rendered(names)
     wrong = 0
     for file, text in files.items():
         path = folder / file
-        state = "missing" if not path.is_file() else "" if path.read_text(encoding="utf-8") == text + "\n" else "stale"
+        state = "missing" if not path.is_file() else "" if path.read_bytes() == _bytes(text) else "stale"
         if state:
-            click.echo(f"{path}: {state}; write it with: scalecalc table --all")
+            click.echo(f"{path}: {state}; write it with: {again}")
             wrong += 1
     if not wrong:
         click.echo(f"{len(files)} files in {folder} are fresh")
@@ -101,6 +102,10 @@ def rendered(names: Iterable[str]) -> dict[str, str]:
 
 def _save(path: Path, text: str) -> None:
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        path.write_bytes(_bytes(text))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another -o PATH") from None
+
+
+def _bytes(text: str) -> bytes:
+    return (text + "\n").encode()

@@ -238,8 +238,8 @@ def _html(text: str) -> str:
 def _formula(tex: str) -> str:
     """A formula of the few commands that the tables use: most are called alike in HTML."""
     tex = re.sub(r"\\mathrm\{(\w+)\}", r"\1", tex)
-    tex = re.sub(r"\\dot\\(\w+)", r"&\1;&#775;", tex)
-    tex = re.sub(r"\\([A-Za-z]+) ?", lambda m: f"&{ENTITIES.get(m[1], m[1])};", tex)
+    tex = re.sub(r"\\dot\\([A-Za-z]+)", r"&\1;&#775;", tex)
+    tex = re.sub(r"\\([A-Za-z]+)", lambda m: f"&{ENTITIES.get(m[1], m[1])};", tex)
     for mark, tag in (("_", "sub"), (r"\^", "sup")):
         tex = re.sub(mark + r"(?:\{([^{}]*)\}|(\w|&top;))", rf"<{tag}>\1\2</{tag}>", tex)
     return tex
