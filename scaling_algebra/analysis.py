@@ -16,7 +16,7 @@ from .packing import Form
 from .programs import MOE_BLOCK, Program
 from .quantities import Quantity, quantities, quantity
 from .signals import Algebra, Signal
-from .training import Point, Saturated, Trajectory, algebra_for
+from .training import BeyondPowerCounting, Point, Trajectory, algebra_for
 
 GAPS = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
 """How far below the leading kernel a kernel is kept, tried in this order until the certificate holds."""
@@ -92,8 +92,8 @@ class Analysis:
             read = quantity(self.table, name).read(run, t)
         except Exhausted:
             return Answer(None, None, decided=False)
-        except Saturated as gate:
-            return Answer(None, None, decided=False, why=f"the gate saturates faster than any power: {gate}")
+        except BeyondPowerCounting as reason:
+            return Answer(None, None, decided=False, why=str(reason))
         algebra = run.algebra
         if isinstance(read, Signal):
             decided = algebra.certified(read) and (run.sound or not self.optimizer.normalises) and run.normed

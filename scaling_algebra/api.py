@@ -304,7 +304,7 @@ def _standard(where: Ray, rule: Optimizer, name: str, readout_init: str | None, 
         scaling = _with_readout(scaling, None)
     why_lr = f"{gauge}: one global learning rate"
     if name != gauge:
-        scaling = _largest_rate(where, rule, scaling, program)
+        scaling = _feature_rate(where, rule, scaling, program)
         why_lr += ", so large that the first step changes the first layer by Theta(1)"
     reasons = {}
     for role in program.tensors:
@@ -318,9 +318,14 @@ def _standard(where: Ray, rule: Optimizer, name: str, readout_init: str | None, 
     return Derivation(where, rule, name, readout, scaling, reasons, architecture=program.name)
 
 
-def _largest_rate(where: Ray, rule: Optimizer, scaling: Scaling, program: Program) -> Scaling:
-    """One more global factor on the learning rate: the inverse of the first change of the first layer."""
+def _feature_rate(where: Ray, rule: Optimizer, scaling: Scaling, program: Program) -> Scaling:
+    """The learning rate at which the first step changes the first layer by Theta(1), and one epsilon that no first
+    gradient is below, as the routers paper assumes."""
     first = next(s.out for s in program.statements)
+    start = Analysis(where, scaling.point(where), rule, program)
+    gradients = [start(f"g{tensor.symbol}", 0).exponent for tensor in program.tensors.values()]
+    eps = Power.of({"N": min((g for g in gradients if g is not None), default=Fraction(0)) / where["N"]})
+    scaling = replace(scaling, tensors={r: replace(s, eps=eps) for r, s in scaling.tensors.items()})
     size = Analysis(where, scaling.point(where), rule, program)(f"{first}.change", 1).exponent
     factor = Power() if size is None else Power.of({"N": -size / where["N"]})
     return replace(scaling, tensors={r: replace(s, lr=s.lr + factor) for r, s in scaling.tensors.items()})

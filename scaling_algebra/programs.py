@@ -85,8 +85,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Norm:
-    """``out = source / rms(source)``: RMSNorm with negligible epsilon. Its gradient keeps the size of the whole: the
-    component along ``source`` that the Jacobian removes is one direction of many."""
+    """``out = source / rms(source)``: RMSNorm with negligible epsilon."""
 
     out: str
     source: str

@@ -84,6 +84,8 @@ class Solver:
                 look, forms = self._newton(demands, structure, start)
                 start = start or look.point
                 _check(demands, look)
+                if self.program.tracked:
+                    _look_ahead(demands, look)
             except Infeasible as failure:
                 rejected.append((structure, str(failure)))
                 continue
@@ -253,6 +255,16 @@ def _check(demands: Iterable[Demand], look: Analysis) -> None:
             failure = violation(demand, look, certified)
             if failure:
                 raise Infeasible(failure)
+
+
+def _look_ahead(demands: Iterable[Demand], look: Analysis) -> None:
+    """Where gates take part in the dynamics, growth from step to step can start below the horizon and pass it: nothing
+    may diverge one update later either. Lower bounds are enough to reject."""
+    for demand in demands:
+        for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
+            later = look.lower(name, HORIZON + 1).exponent
+            if later is not None and later > 0:
+                raise Infeasible(f"{demand.name}: {demand.because}, but {name} ~ n^({later}) at t={HORIZON + 1}")
 
 
 def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int = HORIZON) -> str:

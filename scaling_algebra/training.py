@@ -44,8 +44,8 @@ def algebra_for(program: Program, ray: Ray, gap: Fraction) -> Algebra:
     return Algebra(ray, program.axes, unknowns(program), gap, program.tracked)
 
 
-class Saturated(Exception):
-    """A gate argument diverges: the gate saturates faster than any power of n, which power counting cannot follow."""
+class BeyondPowerCounting(Exception):
+    """Something that no power of n follows: a saturated gate, or a difference that may cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,8 @@ class Trajectory:
         logits = self._logits(how, self.value(how.source, t))
         size = self.algebra.rms(logits)
         if size is not None and self.algebra.value(size) > 0:
-            raise Saturated(f"{how.source} ~ n^({self.algebra.value(size)}) at t={t}")
+            reach = f"{how.source} ~ n^({self.algebra.value(size)}) at t={t}"
+            raise BeyondPowerCounting(f"the gate saturates faster than any power: {reach}")
         whole = self.algebra.add([self.algebra.constant(letters), logits])
         return self.algebra.contract(self._selection(how, t), whole, letters) if how.selects else whole
 
@@ -310,7 +311,7 @@ class Trajectory:
         if isinstance(how, Sum):
             return above
         if isinstance(how, Norm):
-            return self.normalised(how, above, t)
+            return self._norm_jacobian(how, above, t)
         if isinstance(how, Gate):
             return self._gate_jacobian(how, above, t)
         if isinstance(how, Linear):
@@ -325,6 +326,25 @@ class Trajectory:
             gate = self.initial(how.gate) if self._held(how) else self.value(how.gate, t)
             whole = self.algebra.contract(gate, above, letters)
         return self.algebra.scaled(whole, self._multiplier)
+
+    def _norm_jacobian(self, how: Norm, above: Signal, t: int) -> Signal:
+        """Law: ``(above - x <x, above> / dim) / rms`` with x the normalised signal.
+
+        Assumes: under a normalising optimizer x is a nonlinear function of the gradient, so that no direction of
+        ``above`` is removed but for a part of its size, and the subtraction changes no exponent.
+        Fails: else, where the subtracted part is as large as ``above``: they may cancel.
+        """
+        if self.optimizer.normalises:
+            return self.normalised(how, above, t)
+        x, letters = self.value(how.out, t), self.program.signals[how.out]
+        inner = self.algebra.contract(x, above, "")
+        dim = self.algebra.scale({self.program.axes[c]: -1 for c in letters})
+        removed = self.algebra.scaled(self.algebra.contract(x, inner, letters), Scalar("1/dimension", dim))
+        size, part = self.algebra.rms(above), self.algebra.bound(removed)
+        if size is not None and part is not None and self.algebra.value(part) >= self.algebra.value(size):
+            where = f"{how.out} and its gradient align at t={t}"
+            raise BeyondPowerCounting(f"the norm may cancel the gradient: {where}")
+        return self.normalised(how, self.algebra.add([above, removed]), t)
 
     def _gate_jacobian(self, how: Gate, above: Signal, t: int) -> Signal:
         """Law: softmax J = diag(phi)(I - 1 phi^T) annihilates constants; a selection leaves only the selected."""

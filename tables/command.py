@@ -9,6 +9,8 @@ import click
 
 from scaling_algebra.errors import UsageError, unknown_name
 
+from .audit import audit
+from .errata import errata, errata_markdown
 from .layouts import TABLES
 from .render import FORMATS
 
@@ -19,7 +21,7 @@ SUFFIXES = {"markdown": ".md", "latex": ".tex"}
 
 @click.command("table")
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--all", "every", is_flag=True, help="Every table, written to NAME.md and NAME.tex in tables/emitted.")
+@click.option("--all", "every", is_flag=True, help="Every table and the errata, written to tables/emitted.")
 @click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: markdown.")
 @click.option(
     "-o",
@@ -96,8 +98,12 @@ def _check(names: Iterable[str], folder: Path) -> int:
 
 
 def rendered(names: Iterable[str]) -> dict[str, str]:
-    """Text of every file that ``--all`` writes, by file name."""
-    return {f"{name}{suffix}": FORMATS[form](TABLES[name]()) for name in names for form, suffix in SUFFIXES.items()}
+    """Text of every file that is written for these tables, by file name; all tables bring the errata with them."""
+    names = list(names)
+    found = {f"{name}{suffix}": FORMATS[form](TABLES[name]()) for name in names for form, suffix in SUFFIXES.items()}
+    if names == list(TABLES):
+        found["errata.md"] = errata_markdown(audit(), errata())
+    return found
 
 
 def _save(path: Path, text: str) -> None:

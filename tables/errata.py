@@ -82,6 +82,7 @@ def errata_markdown(verdicts: Iterable[Verdict], known: Iterable[Erratum]) -> st
     """The confirmed disagreements, each with the winning matching of the engine and the measured slope."""
     by_key = {v.key: v for v in verdicts if v.status == "DISAGREES"}
     blocks = [
+        "<!-- written by: scalecalc table --all -->",
         "# Errata",
         "Cells of the published tables whose exponent differs from the derived one. Each was derived by exact power "
         "counting, confirmed by a measurement with real optimizer steps, and follows from another place of the same "
