@@ -17,12 +17,14 @@ setup: $(BIN)/scalecalc
 demo: setup
 	$(BIN)/scalecalc derive --regime III --optimizer adam
 	$(BIN)/scalecalc table b1
+	$(BIN)/scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --parameterization mup
 	$(BIN)/scalecalc verify --regime III --optimizer sgd --parameterization mssp --sizes 16,24,32,48,64 --seeds 64
 
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+	$(BIN)/scalecalc table --all --check
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
