@@ -26,7 +26,6 @@ from .training import Point, unknowns
 
 HORIZON = 2
 """Updates after which every demand must hold: with a zero readout the hidden tensors first move at t = 2."""
-_LAZY = Fraction(2)
 _ROUNDS = 24
 
 
@@ -120,12 +119,26 @@ class Solver:
         raise Infeasible("the demands that fix the unknowns have no common solution")
 
     def _start(self, structure: Structure) -> dict[str, Fraction]:
-        """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
+        """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
+        gradient is one over the number of entries of its signal, and an aggregation that takes the mean.
+
+        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked.
+        Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
+        iteration moves every unknown to where its demand holds.
+        """
         values = {name: Fraction(0) for name in unknowns(self.program)}
+        normalises = self.optimizer.normalises
         for role, tensor in self.program.tensors.items():
-            axes = [self.program.axes[x] for x in tensor.fan_in]
-            values[f"b.{role}"] = sum((self.ray[a] / 2 for a in axes if a in AXES), Fraction(0))
-            values[f"c.{role}"] = _LAZY
+            how = self.program.linear(role)
+            columns = _axes_power(self.program, tensor.fan_in).on(self.ray)
+            rows = _axes_power(self.program, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
+            entries = _axes_power(self.program, tensor.fan_in + tensor.fan_out).on(self.ray)
+            gradient = _axes_power(self.program, self.program.signals[how.out]).on(self.ray)
+            values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
+            values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries / 2}[normalises]
+            values[f"d.{role}"] = gradient
+        for aggregate in self.program.aggregates[:1]:
+            values["alpha"] = _axes_power(self.program, self.program.signals[aggregate.gate]).on(self.ray)
         return values
 
     def _values(self, point: Point) -> dict[str, Fraction]:
@@ -144,10 +157,12 @@ class Solver:
         )
 
     def _scaling(self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure) -> Scaling:
-        """Powers of the axes: the layer-wise system where it meets the solution, else the forms axis by axis."""
+        """Powers of the axes: the forms axis by axis. Where axes grow alike these cannot tell them apart, and the
+        layer-wise system decides if it meets the solution with half-integer powers."""
         powers, values = by_axis(forms), self._values(look.point)
         for name, power in layerwise(look, structure).items():
-            if name in powers and power.on(self.ray) == values[name]:
+            plain = all((2 * e).denominator == 1 for _, e in power.terms)
+            if name in powers and power.on(self.ray) == values[name] and plain:
                 powers[name] = power
         fixed = {axis for axis in AXES if not self.ray[axis]}  # their powers are constants: nothing determines them
         powers = {name: Power.of({a: e for a, e in p.terms if a not in fixed}) for name, p in powers.items()}
