@@ -1,9 +1,9 @@
 """Measures the block of the routers paper: a fixed number of linear experts and a gate that is part of the dynamics.
 
-``measure_fixed_experts(derivation).slopes[quantity, step]`` is a ``Fit``: slope and 95 % interval; the result is also a
-``Measurement``, so ``judge`` compares it with predictions. Gradients are autograd's, steps torch.optim's. The statistic
-is the root-mean-square over entries and seeds; under top-K that averages over masks, which differ between seeds.
-Read next: ``fit.py`` (slopes and intervals), ``report.py`` (verdicts).
+The result is a ``Measurement``: ``fit_of`` gives slope and 95 % interval of a quantity, ``judge`` compares it with
+predictions. Gradients are autograd's, steps torch.optim's. The statistic is the root-mean-square over entries and
+seeds: under top-K it averages over masks, and of a saturated gate it shows the few seeds that do not saturate.
+Read next: ``fit.py`` (slopes and intervals), ``report.py`` (``fit_of`` and ``judge``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,30 +20,20 @@ from scaling_algebra.api import Derivation
 from scaling_algebra.errors import UsageError
 from scaling_algebra.programs import Gate, fixed_experts
 
-from .fit import Fit, fit
 from .model import DECAY, DTYPE, EPS, LOSS_SLOPE, D, sample, value
 from .parts import Named, rms
 from .plan import dims_at, effective_n, plan_seeds, plan_sizes
 from .runs import CHUNK, CONTROL_SEEDS, Measurement, Record, _device, _peak_memory, _seed
 
 INIT = {"input": 2.0, "router": 1.0, "expert": 1.0, "readout": 1.0, "bias": 1.0}
-"""Base init stds. Input 2: what the router learns must exceed its initial logits ~ n^(-1/2) at the smallest size."""
+"""Base init stds. Input 2: what a router learns, ~ |h1|^2, must show above its initial logits ~ n^(-1/2) at n = 64."""
 
-LR = {"input": 1.0, "router": 1.0, "expert": 1.0, "readout": 1.0, "bias": 1.0}
-"""Base learning rates, all 1: every layer moves by about its own size in a step, so no part hides another."""
+LR, RAW_LR = 1.0, 0.4
+"""Base learning rates: of optimizers that normalise, and of others, whose gradients grow like |h1|^2. There rate 1 puts
+logits near 10 at the second step, which saturates a sigmoid; a bounded step of 0.4 would hide behind n^(-1/2)."""
 
 FROZEN, BIAS = 1000, 2000
 """Offsets of the random streams of the control and of the bias: no two streams coincide."""
-
-
-@dataclass
-class FixedExpertsMeasurement(Measurement):
-    """What was measured, with its exponents."""
-
-    @property
-    def slopes(self) -> dict[tuple[str, int], Fit]:
-        """Fit of every (quantity, step). The slope is NaN where every seed is zero at some size; see ``values``."""
-        return {key: fit(self.sizes, series) for key, series in self.values.items()}
 
 
 def measure_fixed_experts(
@@ -56,7 +45,7 @@ def measure_fixed_experts(
     device: str = "cpu",
     experts: int = 4,
     active: int = 2,
-) -> FixedExpertsMeasurement:
+) -> Measurement:
     """Trains at every size and seed, and records every quantity after 0, 1, ..., ``steps`` updates.
 
     Args:
@@ -73,7 +62,7 @@ def measure_fixed_experts(
     _check(derivation, steps, experts, active)
     where, chosen = _device(device), plan_sizes(ray, sizes)
     grid = [{**dims_at(ray, n, chosen[0]), "M": experts, "K": active} for n in chosen]
-    found = FixedExpertsMeasurement(ray, derivation.scaling, rule, steps)
+    found = Measurement(ray, derivation.scaling, rule, steps)
     started = time.perf_counter()
     for index, (dims, count) in enumerate(zip(grid, plan_seeds(ray, chosen, seeds), strict=True)):
         model = FixedExperts(derivation, dims, [0], index, where)
@@ -95,7 +84,7 @@ def measure_fixed_experts(
         "optimizer": f"torch.optim.{rule.torch}",
         "wall_seconds": round(time.perf_counter() - started, 2),
         "peak_memory_bytes": _peak_memory(where),
-        "constants": {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE},
+        "constants": {"init": INIT, "lr": LR if rule.normalises else RAW_LR, "eps": EPS, "loss_slope": LOSS_SLOPE},
     }
     return found
 
@@ -148,9 +137,8 @@ class FixedExperts(nn.Module):
         phi = self.gated(psi)
         (h3i,) = _apply(w["W3"], to_expert)
         h3 = self.aggregate(phi, h3i)
-        f = (w["W4"] * h3).sum(-1)
-        copies = {"h1.router": to_router, "h1.expert": to_expert}
-        return {"h1": h1, **copies, "psi": psi, "phi": phi, "h3i": h3i, "h3": h3, "f": f}
+        named = {"h1": h1, "h1.router": to_router, "h1.expert": to_expert, "psi": psi, "phi": phi, "h3i": h3i, "h3": h3}
+        return {**named, "f": (w["W4"] * h3).sum(-1)}
 
     def gated(self, psi: Tensor) -> Tensor:
         """phi, (S,M): softmax over the selected experts, or masked sigmoid; no gradient passes through the mask."""
@@ -176,12 +164,7 @@ def train(
     record: dict[tuple[str, int], Tensor] = {}
     for t in range(steps + 1):
         stepper.zero_grad()
-        signals = model()
-        for signal in signals.values():
-            signal.retain_grad()
-        (LOSS_SLOPE * signals["f"].sum()).backward()
-        with torch.no_grad():
-            record |= {(name, t): rms(x) for name, x in split(model, start, signals).items()}
+        record |= {(name, t): rms(x) for name, x in split(model, start).items()}
         if t < steps:
             stepper.step()
             for group in stepper.param_groups if derivation.optimizer.decoupled_decay else ():
@@ -194,65 +177,79 @@ def torch_optimizer(model: FixedExperts, derivation: Derivation, dims: Mapping[s
     rule, groups = derivation.optimizer, []
     for role, tensor in derivation.program.tensors.items():
         scale = derivation.scaling.tensors[role]
-        lr = LR[role] * value(scale.lr, dims)
+        lr = (LR if rule.normalises else RAW_LR) * value(scale.lr, dims)
         group = {"params": [model.weights[tensor.symbol]], "lr": lr, "symbol": tensor.symbol}
         if rule.epsilon and scale.eps is not None:
             group["eps"] = EPS * value(scale.eps, dims)
         if rule.decoupled_decay:
             group["weight_decay"] = DECAY / lr
         groups.append(group)
-    made: torch.optim.Optimizer = getattr(torch.optim, rule.torch)(groups)
+    made: torch.optim.Optimizer = getattr(torch.optim, rule.torch)(groups, **rule.options)
     return made
 
 
-def split(model: FixedExperts, start: Mapping[str, Tensor], signals: Named) -> Named:
-    """Every named quantity at one moment; ``start`` holds the initial weights, ``signals`` the last forward pass."""
-    update = {symbol: p - start[symbol] for symbol, p in model.weights.items()}
-    named = {name: signal for name, signal in signals.items() if "." not in name}
-    named |= {f"g{name.removeprefix('h')}": s.grad for name, s in signals.items() if s.grad is not None and name != "f"}
-    named |= {f"d{symbol}": change for symbol, change in update.items()}
-    named |= {f"g{symbol}": p.grad for symbol, p in model.weights.items() if p.grad is not None}
+def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
+    """Runs forward and backward, leaves the gradients in the model, and returns every named quantity.
 
-    def linear(name: str, symbol: str, before: Tensor, change: Tensor) -> Tensor:
-        parts = (*_apply(start[symbol], before, change), *_apply(update[symbol], before, change))
-        named.update(zip((f"{name}.{p}" for p in ("init", "propagating", "effective", "cross")), parts, strict=True))
-        named[f"{name}.change"] = parts[1] + parts[2] + parts[3]
-        return parts[0]
+    Args:
+        start: initial weights by symbol; every weight is W_t = W_0 + dW. The parts of h3 have the initial gates, and
+            ``h3.regated`` is the rest.
+    """
+    signals = model()
+    for signal in signals.values():
+        signal.retain_grad()
+    (LOSS_SLOPE * signals["f"].sum()).backward()
+    with torch.no_grad():
+        update = {symbol: p - start[symbol] for symbol, p in model.weights.items()}
+        named = {name: signal for name, signal in signals.items() if "." not in name}
+        named |= {f"g{name.removeprefix('h')}": signal.grad for name, signal in signals.items() if name != "f"}
+        named |= {f"d{symbol}": change for symbol, change in update.items()}
+        named |= {f"g{symbol}": p.grad for symbol, p in model.weights.items()}
+        named |= {"g3.init": start["W4"], "g3.update": update["W4"]}
 
-    h1_0, named["h1.change"] = start["W1"] @ model.x, update["W1"] @ model.x
-    linear("psi", "Q", h1_0, named["h1.change"])
-    if "B" in start:
-        named["psi.init"], named["psi.change"] = named["psi.init"] + start["B"], named["psi.change"] + update["B"]
-    named["psi.spread"] = signals["psi"] - signals["psi"].mean(1, keepdim=True)
-    phi_0 = model.gated(named["psi.init"])
-    named["phi.change"] = signals["phi"] - phi_0
-    linear("h3i", "W3", h1_0, named["h1.change"])
-    for part in ("init", "propagating", "effective", "cross"):
-        named[f"h3.{part}"] = model.aggregate(phi_0, named[f"h3i.{part}"])
-    named["h3.regated"] = model.aggregate(named["phi.change"], signals["h3i"])
-    named["h3.change"] = signals["h3"] - named["h3.init"]
-    linear("f", "W4", named["h3.init"], named["h3.change"])
-    return named
+        def linear(name: str, symbol: str, before: Tensor, change: Tensor) -> None:
+            parts = (*_apply(start[symbol], before, change), *_apply(update[symbol], before, change))
+            labels = (f"{name}.{part}" for part in ("init", "propagating", "effective", "cross"))
+            named.update(zip(labels, parts, strict=True))
+            named[f"{name}.change"] = parts[1] + parts[2] + parts[3]
+
+        h1_0, dh1 = start["W1"] @ model.x, update["W1"] @ model.x
+        named |= {"h1.init": h1_0, "h1.change": dh1, "h1.effective": dh1}
+        linear("psi", "Q", h1_0, dh1)
+        if "B" in start:
+            named |= {name.replace("psi", "logits"): x for name, x in named.items() if name.startswith("psi")}
+            named |= {"logits": named["psi"] - model.weights["B"], "shift": model.weights["B"]}
+            named |= {"psi.init": named["psi.init"] + start["B"], "psi.change": named["psi.change"] + update["B"]}
+        named["psi.spread"] = named["psi"] - named["psi"].mean(1, keepdim=True)
+        phi_0 = model.gated(named["psi.init"])
+        named["phi.change"] = named["phi"] - phi_0
+        linear("h3i", "W3", h1_0, dh1)
+        for part in ("init", "propagating", "effective", "cross"):
+            named[f"h3.{part}"] = model.aggregate(phi_0, named[f"h3i.{part}"])
+        named["h3.regated"] = model.aggregate(named["phi.change"], named["h3i"])
+        named["h3.change"] = named["h3"] - named["h3.init"]
+        linear("f", "W4", named["h3.init"], named["h3.change"])
+        return {name: x.detach() for name, x in named.items()}
 
 
 def _apply(weight: Tensor, *signals: Tensor) -> tuple[Tensor, ...]:
     """``weight . signal`` for several signals in one pass over the weight: (S,...,a) with (S,a) -> (S,...)."""
-    rows = weight.reshape(len(weight), -1, weight.shape[-1])
-    out = (rows @ torch.stack(signals, -1)).view(*weight.shape[:-1], len(signals))
-    return out.unbind(-1)
+    out = weight.reshape(len(weight), -1, weight.shape[-1]) @ torch.stack(signals, -1)
+    return out.view(*weight.shape[:-1], len(signals)).unbind(-1)
 
 
 def _check(derivation: Derivation, steps: int, experts: int, active: int) -> None:
-    program, scaling = derivation.program, derivation.scaling
-    gate = next((s for s in program.statements if isinstance(s, Gate) and s.kind != "held"), None)
-    if gate is None or gate.kind == "held" or program != fixed_experts(gate.kind, "bias" in program.tensors, gate.selects):
+    program, scaling, rule = derivation.program, derivation.scaling, derivation.optimizer
+    gate = next((s for s in program.statements if isinstance(s, Gate)), None)
+    known = gate and gate.kind != "held" and fixed_experts(gate.kind, "bias" in program.tensors, gate.selects)
+    if program != known:
         raise UsageError(f"{program.name} is not a block with fixed experts; give one of the routers- architectures")
     if derivation.ray["M"] or not derivation.ray["N"]:
         raise UsageError(f"this block has a fixed number of experts and grows in N, but the ray is {derivation.ray}")
-    if not derivation.optimizer.torch:
-        raise UsageError(f"torch has no {derivation.optimizer.name}; use adam, which scales the same way")
+    if not rule.torch:
+        raise UsageError(f"{rule.name} cannot be measured: torch has no such optimizer; use adam")
     for role in program.tensors:
-        if role not in scaling.tensors or (derivation.optimizer.epsilon and scaling.tensors[role].eps is None):
+        if role not in scaling.tensors or (rule.epsilon and scaling.tensors[role].eps is None):
             raise UsageError(f"the derivation gives {role} no complete scaling, but {program.name} trains it")
     if steps < 0 or not 1 <= active <= experts:
         raise UsageError(f"need steps >= 0 and 1 <= active <= experts; got {steps}, {active} and {experts}")
