@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .analysis import Analysis
+from .analysis import GAPS, Analysis
 from .axes import AXES, Ray
 from .desiderata import Demand, Goal, Structure, interventions
 from .exponents import Power
@@ -26,7 +26,10 @@ from .training import Point, unknowns
 
 HORIZON = 2
 """Updates after which every demand must hold: with a zero readout the hidden tensors first move at t = 2."""
+_LAZY = Fraction(2)
 _ROUNDS = 24
+_AHEAD = 20_000
+"""Nodes of matching searches spent on the update after the horizon."""
 
 
 class Infeasible(Exception):
@@ -76,29 +79,33 @@ class Solver:
         base = Structure(zero=frozenset({"readout"}) if zero_readout else frozenset())
         options = interventions(self.program, base) if goal.structural else [base]
         rejected: list[tuple[Structure, str]] = []
-        start: Point | None = None
+        start: dict[str, Fraction] | None = None
         for structure in options:
             demands = goal.demands(self.program, structure)
-            try:
-                look, forms = self._newton(demands, structure, start)
-                start = start or look.point
-                _check(demands, look)
-                if self.program.tracked:
-                    _look_ahead(demands, look)
-            except Infeasible as failure:
-                rejected.append((structure, str(failure)))
-                continue
-            return Solution(self._scaling(look, forms, structure), structure, forms, tuple(rejected))
+            failure = ""
+            for values in [start] if start else [self._aligned(), self._lazy()]:
+                try:
+                    look, forms = self._newton(demands, structure, values)
+                    start = start or self._values(look.point)
+                    _check(demands, look)
+                    if self.program.tracked:
+                        self._algebras[GAPS[0]].work = _AHEAD
+                        _look_ahead(demands, look)
+                except Infeasible as problem:
+                    failure = str(problem)
+                    continue
+                return Solution(self._scaling(look, forms, structure), structure, forms, tuple(rejected))
+            rejected.append((structure, failure))
         raise Infeasible(rejected[0][1])
 
     # inside ----------------------------------------------------------------------------------------------------
 
     def _newton(
-        self, demands: Iterable[Demand], structure: Structure, start: Point | None
+        self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction]
     ) -> tuple[Analysis, dict[str, Fixing]]:
         wanted = [d for d in demands if d.fixes and (d.kind != "scale" or self.optimizer.epsilon)]
         names = [d.fixes for d in wanted]
-        values = self._start(structure) if start is None else self._values(start)
+        values = dict(start)
         for _ in range(_ROUNDS):
             point = self._point(values, structure)
             look = Analysis(self.ray, point, self.optimizer, self.program, self._algebras)
@@ -118,7 +125,7 @@ class Solver:
             values |= solve_linear(rows + keep, names) or {}
         raise Infeasible("the demands that fix the unknowns have no common solution")
 
-    def _start(self, structure: Structure) -> dict[str, Fraction]:
+    def _aligned(self) -> dict[str, Fraction]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
         gradient is one over the number of entries of its signal, and an aggregation that takes the mean.
 
@@ -139,6 +146,14 @@ class Solver:
             values[f"d.{role}"] = gradient
         for aggregate in self.program.aggregates[:1]:
             values["alpha"] = _axes_power(self.program, self.program.signals[aggregate.gate]).on(self.ray)
+        return values
+
+    def _lazy(self) -> dict[str, Fraction]:
+        """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
+        values = dict.fromkeys(unknowns(self.program), Fraction(0))
+        for role, tensor in self.program.tensors.items():
+            values[f"b.{role}"] = _axes_power(self.program, tensor.fan_in).on(self.ray) / 2
+            values[f"c.{role}"] = _LAZY
         return values
 
     def _values(self, point: Point) -> dict[str, Fraction]:
@@ -274,7 +289,7 @@ def _check(demands: Iterable[Demand], look: Analysis) -> None:
 
 def _look_ahead(demands: Iterable[Demand], look: Analysis) -> None:
     """Where gates take part in the dynamics, growth from step to step can start below the horizon and pass it: nothing
-    may diverge one update later either. Lower bounds are enough to reject."""
+    may diverge one update later either, as far as a little work shows. Lower bounds are enough to reject."""
     for demand in demands:
         for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
             later = look.lower(name, HORIZON + 1).exponent
