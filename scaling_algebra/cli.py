@@ -256,6 +256,36 @@ def explain_command(
     click.echo(EXPLANATION_FORMATS[chosen](found))
 
 
+@main.command("phases")
+@click.option("--parameterization", default="mup", show_default=True, metavar="NAME", help="mup or mssp")
+@click.option("--optimizer", default="sgd", show_default=True, metavar="NAME", help=", ".join(OPTIMIZERS))
+@click.option(
+    "--plane", default="N_e,M", show_default=True, metavar="AXES", help="Two of N, N_e, M; the third has rate 1."
+)
+@click.option("--format", "form", metavar="FORMAT", help="text, json, svg, html; default: text, or the suffix of -o.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to this file."
+)
+def phases_command(parameterization: str, optimizer: str, plane: str, form: str | None, output: Path | None) -> None:
+    """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
+    from .phases import phases
+    from .phases_formats import PHASES_FORMATS
+
+    suffix = output.suffix.lstrip(".") if output is not None else ""
+    chosen = _choice("format", form or suffix or "text", PHASES_FORMATS)
+    axes = tuple(axis.strip() for axis in plane.split(","))
+    if len(axes) != 2:
+        raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
+    text = PHASES_FORMATS[chosen](phases(parameterization.lower(), optimizer, (axes[0], axes[1])))
+    if output is None:
+        click.echo(text)
+        return
+    try:
+        output.write_text(text + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}; choose another -o FILE") from None
+
+
 @main.command("list")
 @architecture_option
 def list_command(architecture: str) -> None:

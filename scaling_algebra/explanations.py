@@ -242,24 +242,7 @@ def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> Term:
 
 
 def _constant(d: Derivation, algebra: Algebra, label: str, size: int) -> Constant:
-    return Constant(label, _power(d, algebra.form(size)), algebra.value(size))
-
-
-def _power(d: Derivation, form: Form) -> Power:
-    """A form with the unknowns replaced by what was derived."""
-    total = form.power
-    for name, count in form.unknowns:
-        total += _unknown(d, name) * count
-    return total
-
-
-def _unknown(d: Derivation, name: str) -> Power:
-    """The power whose exponent is the unknown: b, c, d of a tensor (1/sigma, 1/lr, 1/eps), or alpha."""
-    letter, _, role = name.partition(".")
-    if letter == "alpha":
-        return d.scaling.alpha
-    s = d.scaling.tensors[role]
-    return -((s.init_std if letter == "b" else s.lr if letter == "c" else s.eps) or Power())
+    return Constant(label, d.scaling.size(algebra.form(size)), algebra.value(size))
 
 
 def _symbols(form: Form) -> str:

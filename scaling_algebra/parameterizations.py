@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from .axes import AXES, Ray
 from .exponents import Power
+from .packing import Form
 from .programs import Program
 from .training import Point
 
@@ -43,6 +44,18 @@ class Scaling:
     tensors: Mapping[str, TensorScaling]
     alpha: Power
     tied: tuple[str, ...] = ()
+
+    def unknown(self, name: str) -> Power:
+        """The power of the axes whose exponent is an unknown: 1/sigma, 1/lr, 1/eps of a tensor, or alpha."""
+        letter, _, role = name.partition(".")
+        if letter == "alpha":
+            return self.alpha
+        s = self.tensors[role]
+        return -({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
+
+    def size(self, form: Form) -> Power:
+        """The power of the axes behind a form, its unknowns replaced by this parameterization."""
+        return sum((self.unknown(name) * count for name, count in form.unknowns), form.power)
 
     def point(self, ray: Ray) -> Point:
         """The exponents b, c, d, alpha of n on a ray."""

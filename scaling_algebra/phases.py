@@ -1,0 +1,314 @@
+"""The map of rays: cells on which one closed formula holds, as exact polyhedra, and what happens on their walls.
+
+At a generic ray the axes can be told apart, so a solution there is a formula in powers of the axes. Two neighbouring
+formulas agree on a wall, a linear equation between the rates; the walls cut the plane into polygons and themselves into
+edges, and each is solved once more at an interior point. Read next: ``phases_formats.py`` (pictures), ``families.py``
+(where models lie).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+from math import gcd, lcm
+
+from .analysis import Analysis
+from .axes import Ray
+from .desiderata import GOALS, Structure
+from .errors import UsageError, unknown_name
+from .exponents import Power
+from .optimizers import Optimizer, optimizer
+from .parameterizations import Scaling
+from .programs import MOE_BLOCK
+from .solver import HORIZON, Infeasible, Solver, violation
+
+PLANE_AXES = ("N", "N_e", "M")
+"""Axes of the map: two span the plane, the third has rate 1; K = M."""
+SIDE = Fraction(2)
+"""The map shows rates from 0 to this."""
+_GRID = 9
+Point2 = tuple[Fraction, Fraction]
+
+
+@dataclass(frozen=True)
+class Wall:
+    """A linear equation ``sum of coefficient * rate = 0``: coprime integers in the order of ``PLANE_AXES``."""
+
+    coefficients: tuple[int, ...]
+
+    def at(self, rates: Sequence[Fraction]) -> Fraction:
+        return sum((a * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
+
+    def __str__(self) -> str:
+        sides = []
+        for sign in (1, -1):
+            terms = [(abs(a), axis) for a, axis in zip(self.coefficients, PLANE_AXES, strict=True) if a * sign > 0]
+            sides.append(" + ".join(axis if a == 1 else f"{a} {axis}" for a, axis in terms) or "0")
+        return " = ".join(sides)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A polygon of the map, and the formula that holds on it.
+
+    Attributes:
+        name: A, B, ...; polygons with one formula share it.
+        corners: vertices in the plane, in order.
+        inequalities: the walls around it with the side it lies on, e.g. ``M + N_e >= N``.
+        scaling: the formula; None where the search found none, and then ``why`` says what failed without interventions.
+        structure: interventions of the parameterization there.
+        found: at how many of the sampled rays inside the search found a parameterization.
+    """
+
+    name: str
+    corners: tuple[Point2, ...]
+    inequalities: tuple[str, ...]
+    scaling: Scaling | None
+    structure: str
+    why: str
+    found: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A piece of a wall between other walls: a parameterization may exist there and on neither side.
+
+    Attributes:
+        ends: its end points in the plane. ``ray``: a ray inside it, where ``scaling`` was solved.
+    """
+
+    wall: Wall
+    ends: tuple[Point2, Point2]
+    ray: Ray
+    scaling: Scaling | None
+    structure: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The map of one parameterization and optimizer.
+
+    Attributes:
+        plane: horizontal and vertical axis; the remaining axis has rate 1.
+        walls: every wall that separates two formulas.
+        cells: every polygon.
+        edges: every piece of a wall.
+    """
+
+    parameterization: str
+    optimizer: str
+    plane: tuple[str, str]
+    walls: tuple[Wall, ...]
+    cells: tuple[Cell, ...]
+    edges: tuple[Edge, ...]
+
+    def point(self, ray: Ray) -> Point2 | None:
+        """Where a ray lies in the plane; None if the axis of rate 1 does not grow on it."""
+        (third,) = (axis for axis in PLANE_AXES if axis not in self.plane)
+        return None if not ray[third] else (ray[self.plane[0]] / ray[third], ray[self.plane[1]] / ray[third])
+
+    def walls_of(self, ray: Ray) -> tuple[Wall, ...]:
+        """The walls a ray lies on."""
+        return tuple(w for w in self.walls if w.at([ray[axis] for axis in PLANE_AXES]) == 0)
+
+    def __str__(self) -> str:
+        from .phases_formats import phases_text
+
+        return phases_text(self)
+
+
+def phases(parameterization: str = "mup", rule: str = "sgd", plane: tuple[str, str] = ("N_e", "M")) -> Phases:
+    """Cut the plane of rays into cells on which one formula holds.
+
+    Raises:
+        UsageError: an unknown name, or a plane that is not two of N, N_e, M.
+    """
+    if parameterization not in GOALS:
+        raise unknown_name("derived parameterization", parameterization, GOALS)
+    if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
+        raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
+    return _phases(parameterization, optimizer(rule).name, plane)
+
+
+@lru_cache(maxsize=16)
+def _phases(goal: str, rule: str, plane: tuple[str, str]) -> Phases:
+    where = _Plane(goal, optimizer(rule), plane)
+    if GOALS[goal].structural:  # on walls of muP, if anywhere: the cells and edges say where
+        walls = _phases("mup", rule, plane).walls
+    else:
+        crossed = (where.wall(left, right) for left, right in _neighbours())
+        walls = tuple(dict.fromkeys(w for w in crossed if w is not None))
+    square: tuple[Point2, ...] = ((Fraction(0), Fraction(0)), (SIDE, Fraction(0)), (SIDE, SIDE), (Fraction(0), SIDE))
+    polygons = [square]
+    for w in walls:
+        polygons = [part for p in polygons for part in _cut(p, w, where)]
+    names: dict[object, str] = {}
+    cells = []
+    for corners in sorted(polygons, key=_inside):
+        inside = [p for p in (_inside(corners), *where.known()) if _contains(corners, p, where, walls)]
+        solved = [p for p in inside if where.solve(p)[0] is not None]
+        scaling, structure, why = where.solve(solved[0] if solved else inside[0])
+        name = names.setdefault((_key(scaling), structure), chr(ord("A") + len(names)))
+        sides = tuple(_side(w, where.rates(inside[0])) for w in walls)
+        cells.append(Cell(name, corners, sides, scaling, structure, why, (len(solved), len(inside))))
+    edges = [Edge(w, ends, *where.on(ends)) for w in walls for ends in _edges(w, cells, where)]
+    return Phases(goal, rule, plane, walls, tuple(cells), tuple(edges))
+
+
+class _Plane:
+    """Solves at points of the plane."""
+
+    def __init__(self, goal: str, rule: Optimizer, plane: tuple[str, str]) -> None:
+        self.goal, self.rule, self.plane = GOALS[goal], rule, plane
+        self._known: dict[Point2, tuple[Scaling | None, str, str]] = {}
+
+    def rates(self, p: Point2) -> list[Fraction]:
+        """Rates of N, N_e, M."""
+        found = dict(zip(self.plane, p, strict=True))
+        return [found.get(axis, Fraction(1)) for axis in PLANE_AXES]
+
+    def solve(self, p: Point2) -> tuple[Scaling | None, str, str]:
+        if p not in self._known:
+            ray = Ray(dict(zip(PLANE_AXES, self.rates(p), strict=True)))
+            try:
+                s = Solver(MOE_BLOCK, ray, self.rule).solve(self.goal, self.goal.readout_init == "zero")
+                self._known[p] = (s.scaling, str(s.structure), "")
+            except Infeasible as failure:
+                self._known[p] = (None, "", str(failure))
+        return self._known[p]
+
+    def known(self) -> list[Point2]:
+        """Points solved so far."""
+        return list(self._known)
+
+    def on(self, ends: tuple[Point2, Point2]) -> tuple[Ray, Scaling | None, str, str]:
+        """The ray at an interior point of an edge, and what is found there."""
+        middle = _inside(ends)
+        ray = Ray(dict(zip(PLANE_AXES, self.rates(middle), strict=True)))
+        return (ray, *self.solve(middle))
+
+    def wall(self, left: Point2, right: Point2) -> Wall | None:
+        """Where the formulas of two points agree, if that lies between them."""
+        a, b = self.solve(left)[0], self.solve(right)[0]
+        if a is None or b is None or _key(a) == _key(b):
+            return None
+        for x, y in zip(_powers(a), _powers(b), strict=True):
+            if x is None or y is None or x == y:
+                continue
+            difference = [(x + -y)[axis] for axis in PLANE_AXES]
+            wall = _wall(difference)
+            if wall.at(self.rates(left)) * wall.at(self.rates(right)) < 0:
+                return wall
+        return None
+
+
+def _neighbours() -> Iterable[tuple[Point2, Point2]]:
+    """Pairs of neighbouring points of a grid that lies on no simple line."""
+    step = SIDE / _GRID
+    points = [
+        [(step * i + step * Fraction(3, 7), step * j + step * Fraction(5, 11)) for j in range(_GRID)]
+        for i in range(_GRID)
+    ]
+    for row in points:
+        yield from pairwise(row)
+    for row, following in pairwise(points):
+        yield from zip(row, following, strict=True)
+
+
+def _powers(s: Scaling) -> list[Power | None]:
+    found: list[Power | None] = [s.alpha]
+    for t in s.tensors.values():
+        found += [t.init_std, t.lr, t.eps]
+    return found
+
+
+def _key(s: Scaling | None) -> object:
+    return None if s is None else (tuple(_powers(s)), s.tied)
+
+
+def _wall(coefficients: Sequence[Fraction]) -> Wall:
+    scale = lcm(*(c.denominator for c in coefficients))
+    whole = [int(c * scale) for c in coefficients]
+    common = gcd(*whole)
+    sign = 1 if next(c for c in reversed(whole) if c) > 0 else -1
+    return Wall(tuple(sign * c // common for c in whole))
+
+
+def _cut(corners: tuple[Point2, ...], wall: Wall, where: _Plane) -> list[tuple[Point2, ...]]:
+    """A convex polygon cut along a wall: one or two polygons."""
+    parts = []
+    for sign in (1, -1):
+        kept: list[Point2] = []
+        for p, q in pairwise((*corners, corners[0])):
+            u, v = sign * wall.at(where.rates(p)), sign * wall.at(where.rates(q))
+            if u >= 0:
+                kept.append(p)
+            if u * v < 0:
+                share = u / (u - v)
+                kept.append((p[0] + share * (q[0] - p[0]), p[1] + share * (q[1] - p[1])))
+        if len(set(kept)) > 2:
+            parts.append(tuple(dict.fromkeys(kept)))
+    return parts
+
+
+def _inside(corners: Sequence[Point2]) -> Point2:
+    """A point inside a convex polygon or on an edge, off every simple line: a weighted mean of the corners."""
+    weights = [Fraction(1, k + 7) for k in range(len(corners))]
+    total = sum(weights)
+    x = sum((w * c[0] for w, c in zip(weights, corners, strict=True)), Fraction(0)) / total
+    y = sum((w * c[1] for w, c in zip(weights, corners, strict=True)), Fraction(0)) / total
+    return x, y
+
+
+def _contains(corners: Sequence[Point2], p: Point2, where: _Plane, walls: Iterable[Wall]) -> bool:
+    """Is p on the same side of every wall as the polygon?"""
+    mine, its = where.rates(_inside(corners)), where.rates(p)
+    return all(w.at(mine) * w.at(its) > 0 for w in walls)
+
+
+def _edges(wall: Wall, cells: Sequence[Cell], where: _Plane) -> list[tuple[Point2, Point2]]:
+    """The sides of cells that lie on a wall, each once."""
+    found = {}
+    for cell in cells:
+        for p, q in pairwise((*cell.corners, cell.corners[0])):
+            if wall.at(where.rates(p)) == wall.at(where.rates(q)) == 0:
+                found[frozenset((p, q))] = (min(p, q), max(p, q))
+    return sorted(found.values())
+
+
+def _side(wall: Wall, rates: Sequence[Fraction]) -> str:
+    return str(wall).replace(" = ", " >= " if wall.at(rates) > 0 else " <= ")
+
+
+def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray], structure: Structure) -> str:
+    """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
+
+    Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates. So it is
+    O(1) on the cone if it is on the spanning rays, and Theta(1) on all of it if one of its monomials has no axis left.
+    A normaliser must not exceed its epsilon on the spanning rays, so that it is linear, too.
+    """
+    demands = GOALS[goal].demands(MOE_BLOCK, structure)
+    total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
+    inner = Ray({axis: rate / max(total) for axis, rate in zip(PLANE_AXES, total, strict=True)})
+    look = Analysis(inner, scaling.point(inner), rule, MOE_BLOCK)
+    for demand in demands:
+        answers = [look(name, t) for name in demand.quantities for t in range(HORIZON + 1)]
+        fixed = any(a.form is not None and scaling.size(a.form) == Power() for a in answers)
+        if demand.kind == "theta" and not fixed:
+            return f"on {inner}: {demand.name}: {demand.because}, but no monomial of it is Theta(1) on all rays"
+    for ray in rays:
+        look = Analysis(ray, scaling.point(ray), rule, MOE_BLOCK)
+        for demand in demands:
+            failure = violation(replace(demand, kind="bounded"), look) if demand.kind in ("theta", "bounded") else ""
+            if failure:
+                return f"on {ray}: {failure}"
+        for role, tensor in MOE_BLOCK.tensors.items() if rule.epsilon else ():
+            eps = scaling.tensors[role].eps
+            sizes = [look(f"g{tensor.symbol}", t).exponent for t in range(HORIZON)]
+            if eps is None or any(g is not None and g > eps.on(ray) for g in sizes):
+                return f"on {ray}: the gradient of {role} exceeds its epsilon"
+    return ""

@@ -1,0 +1,181 @@
+"""The map of rays: exact cells and walls, formulas that hold on whole cones, regimes on walls, sound pictures."""
+
+import json
+import xml.etree.ElementTree as ET
+from fractions import Fraction
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra.analysis import Analysis
+from scaling_algebra.axes import REGIMES, Ray
+from scaling_algebra.cli import main
+from scaling_algebra.desiderata import GOALS, Structure
+from scaling_algebra.exponents import Power
+from scaling_algebra.families import families
+from scaling_algebra.optimizers import optimizer
+from scaling_algebra.parameterizations import Scaling, TensorScaling
+from scaling_algebra.phases import cone_holds, phases
+from scaling_algebra.phases_formats import PHASES_FORMATS
+from scaling_algebra.programs import MOE_BLOCK
+from scaling_algebra.solver import Solver
+
+HALF = Fraction(1, 2)
+
+
+def ray(n, n_e, m):
+    return Ray({"N": n, "N_e": n_e, "M": m})
+
+
+CONES = {
+    "B": [ray(0, 0, 1), ray(1, 0, 1), ray(1, 1, 1)],
+    "C": [ray(1, 0, 1), ray(1, 1, 0), ray(1, 1, 1)],
+    "D": [ray(0, 1, 0), ray(1, 1, 0), ray(1, 1, 1)],
+    "E": [ray(0, 1, 0), ray(0, 0, 1), ray(1, 1, 1)],
+}
+"""Spanning rays of the cones of M + N_e >= N. B: N_e <= N <= M; C: M, N_e <= N; D: M <= N <= N_e; E: N <= M, N_e."""
+
+
+def test_five_cells_and_three_walls_under_mup():
+    p = phases("mup", "sgd")
+    assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
+    assert [c.name for c in p.cells] == ["A", "B", "C", "D", "E"]
+    assert all(c.found[0] == c.found[1] > 5 for c in p.cells)
+    area = sum(
+        abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in zip(c.corners, c.corners[1:] + c.corners[:1], strict=True)))
+        for c in p.cells
+    )
+    assert area / 2 == 4  # the cells fill the square, exactly
+
+
+def test_regimes_lie_on_walls():
+    """Each regime of the MSSP paper is a corner of the map: two walls meet there."""
+    p = phases("mup", "sgd")
+    walls = {name: {str(w) for w in p.walls_of(r)} for name, r in REGIMES.items()}
+    assert walls == {"I": {"N_e + M = N", "N_e = N"}, "II": {"N_e + M = N", "M = N"}, "III": {"M = N", "N_e = N"}}
+
+
+def spectral(role, r):
+    """min(1, sqrt(rows / columns)) / sqrt(columns) of the operator of all experts stacked, as an exponent."""
+    columns = {"input": 0, "router": r["N"], "expert_in": r["N"], "expert_out": r["N_e"], "readout": r["N"]}[role]
+    rows = {
+        "input": r["N"],
+        "router": r["M"],
+        "expert_in": r["M"] + r["N_e"],
+        "expert_out": r["M"] + r["N"],
+        "readout": 0,
+    }
+    return -columns / 2 + min(Fraction(0), rows[role] - columns) / 2
+
+
+def test_one_learning_rate_formula_and_the_spectral_condition():
+    """Where M + N_e >= N the learning rates are one formula. The init std is the spectral condition of the stacked
+    operator, but for expert_out, where it is that of one expert: min(1, sqrt(N / N_e)) / sqrt(N_e)."""
+    for cell in phases("mup", "sgd").cells:
+        lr = {role: str(t.lr) for role, t in cell.scaling.tensors.items()}
+        unified = {
+            "input": "N",
+            "router": "M N^-1",
+            "expert_in": "N_e M N^-1",
+            "expert_out": "N M N_e^-1",
+            "readout": "N^-1",
+        }
+        assert (lr == unified) == (cell.name != "A")
+        inside = [sum(c[k] for c in cell.corners) / len(cell.corners) for k in (0, 1)]
+        r = ray(1, *inside)
+        for role, t in cell.scaling.tensors.items():
+            law = spectral(role, r)
+            if role == "expert_out":
+                law = -r["N_e"] / 2 + min(Fraction(0), r["N"] - r["N_e"]) / 2
+            departs = cell.name == "A" and role == "router"
+            assert (t.init_std.on(r) == law) != departs, (cell.name, role)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("cell", CONES)
+def test_formulas_hold_on_whole_cones(cell, rule):
+    """Existence on every ray of the cone, not at samples: see the law of ``cone_holds``."""
+    generic = next(c for c in phases("mup", rule).cells if c.name == cell)
+    assert cone_holds(generic.scaling, optimizer(rule), "mup", CONES[cell], Structure()) == ""
+
+
+def test_a_formula_fails_outside_its_cone():
+    """Negative control: the formula of B beyond the wall M = N, and one changed power."""
+    cells = {c.name: c.scaling for c in phases("mup", "sgd").cells}
+    assert "no monomial of it is Theta(1)" in cone_holds(cells["B"], optimizer("sgd"), "mup", CONES["C"], Structure())
+    changed = dict(cells["B"].tensors)
+    changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
+    wrong = Scaling(changed, cells["B"].alpha)
+    assert cone_holds(wrong, optimizer("sgd"), "mup", CONES["B"], Structure())
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_mssp_lives_on_two_walls(rule):
+    """MSSP is found on no generic ray, but on N_e = N with tied experts and on M + N_e = N with a free h3i."""
+    p = phases("mssp", rule)
+    assert all(c.scaling is None for c in p.cells)
+    for edge in p.edges:
+        if str(edge.wall) == "M = N":
+            assert edge.scaling is None
+        elif str(edge.wall) == "N_e = N":
+            assert edge.scaling is not None and set(edge.scaling.tied) == {"expert_in", "expert_out"}
+        else:
+            assert edge.scaling is not None and "h3i free" in edge.structure
+            out = edge.scaling.tensors["expert_out"].init_std
+            assert out.on(edge.ray) == (edge.ray["M"] - edge.ray["N_e"]) / 2
+
+
+def test_the_solution_does_not_depend_on_the_start():
+    """Every start that converges ends at the same exponents."""
+    solver = Solver(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
+    demands = GOALS["mup"].demands(MOE_BLOCK, Structure())
+    reached = []
+    for start in (solver._aligned(), {k: v + Fraction(1, 5) for k, v in solver._aligned().items()}):
+        look, _ = solver._newton(demands, Structure(), start)
+        reached.append((look.point.b, look.point.c, look.point.alpha))
+    assert reached[0] == reached[1]
+    assert isinstance(look, Analysis)
+
+
+def test_planes_show_one_space():
+    """The wall M + N_e = N is found in another plane as well."""
+    assert "N_e + M = N" in {str(w) for w in phases("mup", "sgd", ("N", "N_e")).walls}
+
+
+def test_families_are_placed_where_their_shapes_say():
+    rates = {f.name: f.rates() for f in families()}
+    assert rates["Qwen3 MoE"]["N_e"] == 1 and rates["Mixtral"]["M"] == 0 and rates["GPT-OSS"] == {}
+    assert 1 < rates["DeepSeek"]["M"] < 1.5
+    assert all(f.source for f in families())
+
+
+@pytest.mark.parametrize("form", PHASES_FORMATS)
+def test_formats(form, tmp_path):
+    path = tmp_path / f"map.{form}"
+    result = CliRunner().invoke(main, ["phases", "--format", form, "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    text = path.read_text()
+    assert "N_e + M = N" in text
+    if form == "svg":
+        root = ET.fromstring(text)
+        assert len(root.findall("{http://www.w3.org/2000/svg}polygon")) == 5
+    if form == "json":
+        data = json.loads(text)
+        assert data["regimes"]["III"] == ["M = N", "N_e = N"] and len(data["cells"]) == 5
+    if form == "html":
+        assert text.count("<pre id=") == 5 and "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--parameterization", "sp"], "no derived parameterization named 'sp'"),
+        (["--plane", "N,K"], "give two of"),
+        (["--plane", "M"], "give two axes"),
+        (["-o", "map.pdf"], "no format named 'pdf'"),
+        (["--optimizer", "adm"], "did you mean 'adam'"),
+    ],
+)
+def test_errors(args, says):
+    result = CliRunner().invoke(main, ["phases", *args])
+    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
