@@ -7,7 +7,10 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.desiderata import GOALS
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.phases import phases
+from scaling_algebra.phases_formats import phases_svg
 
 from .audit import audit
 from .errata import errata, errata_markdown
@@ -21,7 +24,7 @@ SUFFIXES = {"markdown": ".md", "latex": ".tex"}
 
 @click.command("table")
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--all", "every", is_flag=True, help="Every table and the errata, written to tables/emitted.")
+@click.option("--all", "every", is_flag=True, help="Every table, the errata and the maps, written to tables/emitted.")
 @click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: markdown.")
 @click.option(
     "-o",
@@ -35,7 +38,8 @@ def table(name: str | None, every: bool, form: str | None, output: Path | None, 
     """Print a published table with every cell derived.
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J), routers1,
-    routers2 (Tables 1, 2 of the routers paper), transfer1 (Table 1 of the HP-transfer paper).
+    routers2 (Tables 1, 2 of the routers paper), transfer1 (Table 1 of the HP-transfer paper), unified (one formula for
+    every ray with M + N_e >= N).
 
     LaTeX output is one or more table* floats; the preamble needs \\usepackage{booktabs,tabularx}.
     """
@@ -98,11 +102,12 @@ def _check(names: Iterable[str], folder: Path) -> int:
 
 
 def rendered(names: Iterable[str]) -> dict[str, str]:
-    """Text of every file that is written for these tables, by file name; all tables bring the errata with them."""
+    """Text of every file that is written for these tables, by file name; all tables bring the errata and the maps."""
     names = list(names)
     found = {f"{name}{suffix}": FORMATS[form](TABLES[name]()) for name in names for form, suffix in SUFFIXES.items()}
     if names == list(TABLES):
         found["errata.md"] = errata_markdown(audit(), errata())
+        found |= {f"map_{name}_sgd.svg": phases_svg(phases(name, "sgd")) for name in GOALS}
     return found
 
 

@@ -190,6 +190,55 @@ def table_transfer1() -> Table:
     )
 
 
+CONES = {
+    "B": ("N=1,N_e=1/2,M=3/2", r"$N_e \leq N \leq M$"),
+    "C": ("N=1,N_e=3/4,M=1/2", r"$N_e, M \leq N$"),
+    "D": ("N=1,N_e=3/2,M=1/2", r"$M \leq N \leq N_e$"),
+    "E": ("N=1,N_e=5/4,M=3/2", r"$N \leq N_e, M$"),
+}
+"""The cones of M + N_e >= N: a generic ray inside each, and its inequalities."""
+
+
+@cache
+def table_unified() -> Table:
+    """One formula for every way to grow with M + N_e >= N: init std by cone, learning rates and epsilon for all."""
+    found = {(c, o): derive(None, o, "mup", ray=ray) for c, (ray, _) in CONES.items() for o in OPTIMIZERS}
+
+    def everywhere(role: str, optimizer: str, what: str) -> Cell:
+        return Cell(tuple(setting(found[c, optimizer], role, what) for c in CONES), tuple(CONES))
+
+    def cells(role: str) -> tuple[Cell, ...]:
+        stds = tuple(
+            Cell(tuple(setting(found[c, o], role, "init") for o in OPTIMIZERS), tuple(OPTIMIZERS)) for c in CONES
+        )
+        return (*stds, everywhere(role, "sgd", "lr"), everywhere(role, "adam", "lr"), everywhere(role, "adam", "eps"))
+
+    return Table(
+        "unified",
+        "The unified table",
+        r"$\mu$P of the MoE block on every ray with $M + N_e \geq N$; the four columns of the init std are the cones "
+        rf"of the map of rays. {CERTIFIED}, on a generic ray of each cone and on the rays that span it; aggregation "
+        f"multiplier {_multiplier(found.values())}.",
+        ("", "tensor"),
+        (
+            (Label("init std", r"init std $\sigma$"), tuple(Label(c, text) for c, (_, text) in CONES.items())),
+            (Label("SGD"), (QUANTITIES["lr"],)),
+            (Label("Adam"), (QUANTITIES["lr"], Label("eps", r"$\epsilon$"))),
+        ),
+        tuple(Row(Label(""), _tensor(MOE_BLOCK, role), cells(role)) for role in MOE_BLOCK.tensors),
+        (
+            r"$\sigma$ is the spectral condition $\min(1, \sqrt{\mathrm{rows} / \mathrm{columns}}) / "
+            r"\sqrt{\mathrm{columns}}$, for the router and expert in of the operator of all experts stacked, for "
+            "expert out of one expert.",
+            r"Regime I lies on the walls $M + N_e = N$ and $N_e = N$, regime II on $M + N_e = N$ and $M = N$, regime "
+            r"III on $M = N$ and $N_e = N$: there the columns that meet agree.",
+            r"Where $M + N_e < N$ another formula holds for SGD, and the router departs from the spectral condition "
+            "(scalecalc phases).",
+        ),
+        sections=True,
+    )
+
+
 def _both(found: Mapping[tuple[str, ...], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
     return Cell(tuple(setting(found[*where, p], role, what) for p in BOTH), BOTH)
 
@@ -233,5 +282,6 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "routers1": partial(table_routers, "routers1", "sgd"),
     "routers2": partial(table_routers, "routers2", "adam"),
     "transfer1": table_transfer1,
+    "unified": table_unified,
 }
 """Every table, by name."""
