@@ -62,7 +62,8 @@ def phases_text(p: Phases) -> str:
     lines += ["", "model families (estimated between first and last member)"]
     for f in families():
         rates = f.rates()
-        text = ", ".join(f"{axis} {rates[axis]:.2f}" for axis in PLANE_AXES) if rates else "no ray: one member, or N did not grow"
+        shown = ", ".join(f"{axis} {rates[axis]:.2f}" for axis in PLANE_AXES if rates)
+        text = shown or "no ray: one member, or N did not grow"
         lines.append(f"  {f.name}: {text}")
     return "\n".join(lines)
 
