@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from .architectures import MOE_BLOCK
 from .axes import Ray
 from .kernels import Exhausted
 from .optimizers import Optimizer
 from .packing import Form
-from .programs import MOE_BLOCK, Program
+from .programs import Program
 from .quantities import Quantity, quantities, quantity
 from .signals import Algebra, Signal
 from .training import BeyondPowerCounting, Point, Trajectory, algebra_for

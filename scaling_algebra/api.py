@@ -12,13 +12,14 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from .analysis import Analysis, Answer
+from .architectures import ARCHITECTURES, MOE_BLOCK, architecture
 from .axes import Ray, regime
 from .desiderata import GOALS, Structure
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
 from .parameterizations import STANDARD, Scaling, standard
-from .programs import ARCHITECTURES, MOE_BLOCK, Program, architecture
+from .programs import Program
 from .quantities import quantity
 from .solver import Fixing, Infeasible, Solution, Solver
 

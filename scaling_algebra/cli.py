@@ -16,10 +16,10 @@ from typing import Any
 import click
 
 from .api import PARAMETERIZATIONS, READOUTS, derive, signals
+from .architectures import ARCHITECTURES
 from .axes import AXES, REGIMES
 from .errors import UsageError
 from .optimizers import OPTIMIZERS
-from .programs import ARCHITECTURES
 from .report import DERIVATION_FORMATS
 from .solver import Infeasible
 

@@ -12,13 +12,13 @@ from fractions import Fraction
 
 from .analysis import Analysis
 from .api import Derivation, derive
+from .architectures import MOE_BLOCK
 from .axes import Ray
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .mechanisms import Mechanism, mechanisms
 from .monomials import Choice, Monomial, monomial
 from .packing import Form
-from .programs import MOE_BLOCK
 from .quantities import quantity
 from .signals import Algebra, Signal
 from .solver import HORIZON, Fixing

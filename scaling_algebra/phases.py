@@ -16,13 +16,13 @@ from itertools import pairwise
 from math import gcd, lcm
 
 from .analysis import Analysis
+from .architectures import MOE_BLOCK
 from .axes import Ray
 from .desiderata import GOALS, Structure
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
 from .parameterizations import Scaling
-from .programs import MOE_BLOCK
 from .solver import HORIZON, Infeasible, Solver, violation
 
 PLANE_AXES = ("N", "N_e", "M")

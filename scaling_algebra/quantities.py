@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .architectures import MOE_BLOCK
 from .errors import UsageError, unknown_name
-from .programs import MOE_BLOCK, Adjoint, Aggregate, Gate, Linear, Mode, Norm, Program, Statement
+from .programs import Adjoint, Aggregate, Gate, Linear, Mode, Norm, Program, Statement
 from .signals import Signal
 from .training import Trajectory
 

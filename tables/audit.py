@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 from scaling_algebra.analysis import Analysis
 from scaling_algebra.api import PARAMETERIZATIONS, Derivation, derive
+from scaling_algebra.architectures import ARCHITECTURES, GATES
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations import SETTINGS, explain_quantity
 from scaling_algebra.exponents import Power
 from scaling_algebra.optimizers import OPTIMIZERS
 from scaling_algebra.parameterizations import STANDARD, Abc, Scaling, TensorScaling
-from scaling_algebra.programs import ARCHITECTURES, GATES
 
 from .reference import Printed, load
 

@@ -11,8 +11,9 @@ from functools import cache, partial
 from itertools import product
 
 from scaling_algebra.api import PARAMETERIZATIONS, Derivation, derive
+from scaling_algebra.architectures import ARCHITECTURES, MLP, MOE_BLOCK
 from scaling_algebra.axes import REGIMES
-from scaling_algebra.programs import ARCHITECTURES, MLP, MOE_BLOCK, Program
+from scaling_algebra.programs import Program
 from scaling_algebra.report import latex_power
 
 from .cells import Cell, Label, Row, Table, Value

@@ -8,10 +8,10 @@ import pytest
 
 from scaling_algebra import REGIMES, Infeasible, Ray, UsageError, derive, signals
 from scaling_algebra.analysis import Analysis
+from scaling_algebra.architectures import MOE_BLOCK
 from scaling_algebra.desiderata import GOALS, Structure, mssp_demands, mup_demands
 from scaling_algebra.exponents import Power
 from scaling_algebra.optimizers import OPTIMIZERS, optimizer
-from scaling_algebra.programs import MOE_BLOCK
 from scaling_algebra.solver import solve_linear, violation
 
 CONFIGURATIONS = [(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in GOALS]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scaling_algebra.alignments import alignments
 from scaling_algebra.analysis import Analysis
 from scaling_algebra.api import derive
+from scaling_algebra.architectures import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.axes import REGIMES, Ray
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
@@ -24,7 +25,6 @@ from scaling_algebra.monomials import monomial
 from scaling_algebra.optimizers import OPTIMIZERS
 from scaling_algebra.oracle import Network, half_weight
 from scaling_algebra.parameterizations import standard
-from scaling_algebra.programs import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.quantities import quantities
 from scaling_algebra.signals import Signal
 from scaling_algebra.training import Point

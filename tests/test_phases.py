@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaling_algebra.analysis import Analysis
+from scaling_algebra.architectures import MOE_BLOCK
 from scaling_algebra.axes import REGIMES, Ray
 from scaling_algebra.cli import main
 from scaling_algebra.desiderata import GOALS, Structure
@@ -17,7 +18,6 @@ from scaling_algebra.optimizers import optimizer
 from scaling_algebra.parameterizations import Scaling, TensorScaling
 from scaling_algebra.phases import cone_holds, phases
 from scaling_algebra.phases_formats import PHASES_FORMATS
-from scaling_algebra.programs import MOE_BLOCK
 from scaling_algebra.solver import Solver
 
 HALF = Fraction(1, 2)

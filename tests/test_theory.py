@@ -11,11 +11,11 @@ import pytest
 
 from scaling_algebra import REGIMES, derive
 from scaling_algebra.analysis import Analysis
+from scaling_algebra.architectures import MLP, MOE_BLOCK, architecture, stacked
 from scaling_algebra.desiderata import Structure, mssp_demands, mup_demands
 from scaling_algebra.exponents import Power
 from scaling_algebra.optimizers import optimizer
 from scaling_algebra.parameterizations import STANDARD, Abc, TensorScaling, standard
-from scaling_algebra.programs import MLP, MOE_BLOCK, architecture, stacked
 from scaling_algebra.solver import Infeasible, violation
 
 HALF = Fraction(1, 2)

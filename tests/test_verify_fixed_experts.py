@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra.api import derive  # noqa: E402
+from scaling_algebra.architectures import ARCHITECTURES  # noqa: E402
 from scaling_algebra.errors import UsageError  # noqa: E402
 from scaling_algebra.exponents import Power  # noqa: E402
 from scaling_algebra.optimizers import OPTIMIZERS  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling  # noqa: E402
-from scaling_algebra.programs import ARCHITECTURES  # noqa: E402
 from scaling_algebra.verify import judge  # noqa: E402
 from scaling_algebra.verify.fit import Verdict, judge_exponent  # noqa: E402
 from scaling_algebra.verify.fixed_experts import (  # noqa: E402

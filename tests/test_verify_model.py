@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scaling_algebra.architectures import MOE_BLOCK  # noqa: E402
 from scaling_algebra.exponents import Power  # noqa: E402
 from scaling_algebra.optimizers import OPTIMIZERS, optimizer  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling  # noqa: E402
-from scaling_algebra.programs import MOE_BLOCK  # noqa: E402
 from scaling_algebra.verify.model import MoEBlock, torch_optimizer, value  # noqa: E402
 from scaling_algebra.verify.parts import Split  # noqa: E402
 from scaling_algebra.verify.runs import train  # noqa: E402

@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scaling_algebra.architectures import MOE_BLOCK  # noqa: E402
 from scaling_algebra.axes import Ray, regime  # noqa: E402
 from scaling_algebra.errors import UsageError  # noqa: E402
 from scaling_algebra.exponents import Power  # noqa: E402
 from scaling_algebra.optimizers import optimizer  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling, standard  # noqa: E402
-from scaling_algebra.programs import MOE_BLOCK  # noqa: E402
 from scaling_algebra.verify import Claim, judge, measure  # noqa: E402
 from scaling_algebra.verify.plan import dims_at, plan_seeds, plan_sizes  # noqa: E402
 

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.api import Derivation
+from scaling_algebra.architectures import fixed_experts
 from scaling_algebra.errors import UsageError
-from scaling_algebra.programs import Gate, fixed_experts
+from scaling_algebra.programs import Gate
 
 from .model import DECAY, DTYPE, EPS, LOSS_SLOPE, D, sample, value
 from .parts import Named, rms

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from scaling_algebra.architectures import MOE_BLOCK
 from scaling_algebra.errors import UsageError
 from scaling_algebra.exponents import Power
 from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
-from scaling_algebra.programs import MOE_BLOCK
 
 D = 8
 """Input dimension, the same at every size."""

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from scaling_algebra.architectures import MOE_BLOCK
 from scaling_algebra.axes import Ray
 from scaling_algebra.errors import UsageError
 from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
-from scaling_algebra.programs import MOE_BLOCK
 from scaling_algebra.quantities import inner_product
 
 from .fit import Array
