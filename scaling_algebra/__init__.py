@@ -8,6 +8,7 @@ N^-1
 from .api import Derivation, Signals, derive, signals
 from .axes import REGIMES, Ray
 from .errors import UsageError
+from .explanations import explain
 from .solver import Infeasible
 
-__all__ = ["REGIMES", "Derivation", "Infeasible", "Ray", "Signals", "UsageError", "derive", "signals"]
+__all__ = ["REGIMES", "Derivation", "Infeasible", "Ray", "Signals", "UsageError", "derive", "explain", "signals"]

@@ -178,3 +178,29 @@ def test_solve_linear():
     }
     assert solve_linear([({"x": 1, "y": 1}, Fraction(3))], ["x", "y"]) is None
     assert optimizer("ADAM").name == "adam"
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize(
+    ("rule", "same"),
+    [("momentum", "sgd"), ("rmsprop", "adam"), ("adamw", "adam"), ("lion", "signsgd"), ("shampoo", "muon")],
+)
+def test_optimizers_that_scale_alike(regime, name, rule, same):
+    """Momentum adds past gradients, memory changes no normaliser at these points: init and learning rates coincide."""
+    one, other = derive(regime, rule, name), derive(regime, same, name)
+    for role, s in one.scaling.tensors.items():
+        t = other.scaling.tensors[role]
+        assert (s.init_std, s.lr) == (t.init_std, t.lr)
+    assert one.structure[:1] == other.structure[:1]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("name", GOALS)
+def test_muon_has_the_published_spectral_rule(regime, name):
+    """Learning rate sqrt(fan_out / fan_in) for a step of operator norm lr (Yang, Simon and Bernstein 2023; modula)."""
+    d = derive(regime, "muon", name)
+    for role, tensor in MOE_BLOCK.tensors.items():
+        axes = [[MOE_BLOCK.axes[x] for x in side] for side in (tensor.fan_out, tensor.fan_in)]
+        out, into = (sum((d.ray[a] for a in side if a != "D"), Fraction(0)) for side in axes)
+        assert d.scaling.tensors[role].lr.on(d.ray) == (out - into) / 2
