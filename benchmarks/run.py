@@ -1,4 +1,4 @@
-"""Prints medians and ratios: cold derive against ``import sympy``, cold signals of every configuration, and the engine
+"""Prints medians and ratios: cold commands against ``import sympy``, cold signals of every configuration, and the engine
 against the brute force on single monomials.
 
 Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Every cold figure is a fresh process.
@@ -18,10 +18,20 @@ from tabulate import tabulate
 
 from scaling_algebra.axes import REGIMES, Ray
 from scaling_algebra.kernels import Kernel
+from scaling_algebra.optimizers import OPTIMIZERS
 from scaling_algebra.oracle import Network, pairing_count, wick_two_copies
 from scaling_algebra.signals import Algebra, Signal
 
 CLI = "from scaling_algebra.cli import main; main({args!r})"
+
+
+WHOLE = (
+    ["explain", "h3.A2.2@2", "--regime", "II", "--optimizer", "sgd", "--parameterization", "mup"],
+    ["audit", "--source", "mssp"],
+    ["table", "--all", "--check"],
+    ["phases", "--parameterization", "mup", "--optimizer", "sgd"],
+)
+"""Commands that are timed as a user runs them."""
 
 
 def median(run: Callable[[], object], runs: int) -> float:
@@ -74,10 +84,13 @@ def main(runs: int) -> None:
             args = ["derive", "--regime", regime, "--optimizer", optimizer]
             seconds = median(cold(CLI.format(args=args)), runs)
             rows.append((f"derive {regime} {optimizer} (muP and MSSP)", f"{seconds:.2f}", f"{seconds / base:.1f}"))
+    for args in WHOLE:
+        seconds = median(cold(CLI.format(args=args)), max(1, runs // 3))
+        rows.append((" ".join(args), f"{seconds:.2f}", f"{seconds / base:.1f}"))
     print(tabulate(rows, ("cold command", "median s", "x import sympy"), tablefmt="github"), "\n")
     rows, total = [], 0.0
     for regime in REGIMES:
-        for optimizer in ("sgd", "adam", "adamw", "signsgd"):
+        for optimizer in OPTIMIZERS:
             for name in ("mup", "mssp"):
                 for readout in ("maximal", "zero"):
                     args = ["signals", "--regime", regime, "--optimizer", optimizer, "--parameterization", name]
