@@ -1,5 +1,5 @@
-"""Prints medians and ratios: cold commands against ``import sympy``, cold signals of every configuration, and the engine
-against the brute force on single monomials.
+"""Prints medians and ratios: cold commands against ``import sympy``, cold signals of every configuration, and the
+engine against the brute force on single monomials.
 
 Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Every cold figure is a fresh process.
 """
