@@ -228,9 +228,8 @@ def table_unified() -> Table:
         ),
         tuple(Row(Label(""), _tensor(MOE_BLOCK, role), cells(role)) for role in MOE_BLOCK.tensors),
         (
-            r"$\sigma$ is the spectral condition $\min(1, \sqrt{\mathrm{rows} / \mathrm{columns}}) / "
-            r"\sqrt{\mathrm{columns}}$, for the router and expert in of the operator of all experts stacked, for "
-            "expert out of one expert.",
+            r"$\sigma$ is the spectral condition min(1, sqrt(rows/columns)) / sqrt(columns), for the router and expert "
+            "in of the operator of all experts stacked, for expert out of one expert.",
             r"Regime I lies on the walls $M + N_e = N$ and $N_e = N$, regime II on $M + N_e = N$ and $M = N$, regime "
             r"III on $M = N$ and $N_e = N$: there the columns that meet agree.",
             r"Where $M + N_e < N$ another formula holds for SGD, and the router departs from the spectral condition "

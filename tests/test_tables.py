@@ -129,4 +129,5 @@ def test_the_engine_reads_no_table():
     root = Path(__file__).parent.parent / "scaling_algebra"
     for path in root.glob("*.py"):
         text = path.read_text()
-        assert "reference" not in text and "tomllib" not in text, path
+        reads = path.name == "families.py"  # shapes of models, no exponents
+        assert "reference" not in text and (reads or "tomllib" not in text), path
