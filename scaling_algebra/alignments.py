@@ -10,8 +10,10 @@ from fractions import Fraction
 
 from .analysis import Analysis
 from .api import Derivation
+from .kernels import Exhausted
 from .programs import Linear
 from .solver import HORIZON
+from .training import BeyondPowerCounting, Trajectory
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,14 @@ def _alignment(d: Derivation, look: Analysis, how: Linear, t: int) -> Alignment:
 
 
 def _map_sizes(d: Derivation, look: Analysis, how: Linear, t: int) -> dict[str, Fraction | None]:
-    look(how.out, t)
-    run = look.run(how.out, t)
+    try:
+        run = look.run(how.out, t)
+        return _certified_sizes(run, how, t)
+    except (LookupError, Exhausted, BeyondPowerCounting):
+        return dict.fromkeys(("x", "dx", "gradient", "dW x", "W0 dx", "dW^T g", "W0^T g"))
+
+
+def _certified_sizes(run: Trajectory, how: Linear, t: int) -> dict[str, Fraction | None]:
     x, dx = run.value(how.source, t), run.change(how.source, t)
     g = run.gradient(how.out, t)
     per_expert = "".join(dict.fromkeys(run.program.signals[how.out] + run.program.signals[how.source]))

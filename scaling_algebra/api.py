@@ -12,26 +12,31 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from .analysis import Analysis, Answer
-from .architectures import ARCHITECTURES, MOE_BLOCK, architecture
+from .architectures import ARCHITECTURES, MOE_BLOCK, architecture, fixed_experts
 from .axes import Ray, regime
 from .desiderata import GOALS, Structure
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
-from .parameterizations import STANDARD, Scaling, standard
+from .parameterizations import STANDARD, Scaling, TensorScaling, standard
 from .programs import Program
 from .quantities import quantity
 from .solver import Fixing, Infeasible, Solution, Solver
 
 PARAMETERIZATIONS: dict[str, str] = {
     **{g.name: g.title for g in GOALS.values()},
+    "mup-sigmoid": "muP of the sigmoid gate",
     "sp": "SP",
     "sp-feature": "SP with a Theta(1) first-layer change",
     "ntp": "NTP",
     "mean-field": "mean field",
 }
-"""Every parameterization, by name: derived goals, and defined ones as they are. ``sp-feature`` is SP with the one
-global learning rate at which the first step changes the first layer by Theta(1) (routers paper, Sec. 3.1)."""
+"""Every parameterization, by name: derived goals, and defined ones as they are.
+
+``mup-sigmoid`` puts the muP derived for the sigmoid gate on any gate of the fixed-experts block, as the routers paper
+does (Tables 1 and 2). ``sp-feature`` is SP with the one global learning rate at which the first step changes the first
+layer by Theta(1) (routers paper, Sec. 3.1).
+"""
 READOUTS = ("maximal", "zero")
 """Readout initialisations: as large as its propagating update allows, or zero."""
 
@@ -187,6 +192,8 @@ def derive(
         raise unknown_name("parameterization", parameterization, PARAMETERIZATIONS)
     if readout_init is not None and readout_init not in READOUTS:
         raise unknown_name("readout init", readout_init, READOUTS)
+    if name == "mup-sigmoid":
+        return _sigmoid(where, rule, readout_init, program)
     if name not in GOALS:
         return _standard(where, rule, name, readout_init, program)
     goal = GOALS[name]
@@ -291,6 +298,22 @@ def _structure(solution: Solution) -> tuple[str, ...]:
     lines = [f"chosen: {chosen}"]
     lines += [f"rejected: {tried}: {why}" for tried, why in solution.rejected]
     return tuple(lines)
+
+
+def _sigmoid(where: Ray, rule: Optimizer, readout_init: str | None, program: Program) -> Derivation:
+    """muP as derived for the sigmoid gate; a bias starts and learns at Theta(1)."""
+    base = fixed_experts("sigmoid").name
+    if not program.name.startswith("routers-"):
+        raise UsageError(f"mup-sigmoid is for the architectures routers-..., not for {program.name}; give mup")
+    d = derive(None, rule.name, "mup", ray=where, readout_init=readout_init, architecture=base)
+    extra = {
+        role: TensorScaling(Power(), Power(), Power() if rule.epsilon else None)
+        for role in program.tensors
+        if role not in d.scaling.tensors
+    }
+    scaling = replace(d.scaling, tensors={**d.scaling.tensors, **extra})
+    reasons = {key: f"as for the sigmoid gate: {why}" for key, why in d.reasons.items()}
+    return replace(d, parameterization="mup-sigmoid", scaling=scaling, reasons=reasons, architecture=program.name)
 
 
 def _standard(where: Ray, rule: Optimizer, name: str, readout_init: str | None, program: Program) -> Derivation:

@@ -166,7 +166,7 @@ def derive_command(
 @where_options
 @architecture_option
 @click.option(
-    "--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS)
+    "--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; default: mssp for moe, else mup."
 )
 @click.option("--steps", type=int, default=2, show_default=True, help="Number of updates.")
 @click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
@@ -177,7 +177,7 @@ def signals_command(
     ray: str | None,
     optimizer: str,
     architecture: str,
-    parameterization: str,
+    parameterization: str | None,
     steps: int,
     readout_init: str | None,
     names: tuple[str, ...],
@@ -188,7 +188,7 @@ def signals_command(
     found = signals(
         regime,
         optimizer,
-        parameterization,
+        parameterization or _default(architecture),
         ray=ray,
         steps=steps,
         readout_init=readout_init,
@@ -203,7 +203,7 @@ def signals_command(
 @where_options
 @architecture_option
 @click.option(
-    "--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS)
+    "--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; default: mssp for moe, else mup."
 )
 @click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
 @click.option(
@@ -221,7 +221,7 @@ def explain_command(
     ray: str | None,
     optimizer: str,
     architecture: str,
-    parameterization: str,
+    parameterization: str | None,
     readout_init: str | None,
     form: str,
     graph: Path | None,
@@ -237,11 +237,12 @@ def explain_command(
     from .explanations import Setting, explain
 
     chosen = _choice("format", form, EXPLANATION_FORMATS)
+    parameterization = parameterization or _default(architecture)
     if what == "alignment":
         if graph is not None:
             raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
         d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture)
-        click.echo(ALIGNMENT_FORMATS[chosen](alignments(d)))
+        click.echo(ALIGNMENT_FORMATS[chosen](d, alignments(d)))
         return
     found = explain(
         what, regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
@@ -301,6 +302,11 @@ def list_command(architecture: str) -> None:
     click.echo(f"quantities of {chosen}:")
     for quantity in quantities(ARCHITECTURES[chosen]).values():
         click.echo(f"  {quantity.name:30} {quantity.formula}")
+
+
+def _default(architecture: str) -> str:
+    """MSSP is defined for the MoE block."""
+    return "mssp" if architecture.lower() == "moe" else "mup"
 
 
 def _choice(kind: str, name: str, known: Any) -> str:

@@ -16,4 +16,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     lowered = {n.lower(): n for n in names}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.4)
     hint = f"; did you mean {lowered[near[0]]!r}?" if near else "."
-    return UsageError(f"no {kind} named {name!r}{hint} known: {', '.join(names)}")
+    listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
+    return UsageError(f"no {kind} named {name!r}{hint} known: {listed}")

@@ -13,10 +13,12 @@ from fractions import Fraction
 from typing import Any, TypeAlias
 
 from .alignments import Alignment
+from .api import Derivation
 from .axes import AXES
 from .explanations import Explanation, Setting, Term
 from .exponents import Power, exponent_text
 from .report import aligned, latex_escape, latex_power, latex_table, markdown_table, title
+from .solver import HORIZON
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,14 @@ def _explanation(e: Explanation) -> list[Block]:
         for choice in e.choices:
             for k, (name, exponent) in enumerate(choice.parts):
                 rows.append((choice.name if not k else "", name, Size(exponent), "leads" if k == choice.chosen else ""))
-        blocks += [Head("sums on the way", 2), Grid(("sum", "part", "size", ""), tuple(rows))]
+        first = "" if e.outer or e.leading < 2 else " to the first leading monomial"
+        blocks += [Head(f"sums on the way{first}", 2), Grid(("sum", "part", "size", ""), tuple(rows))]
     if e.outer:
         blocks += [Head("entries of a rank-one matrix: rms(u v^T) = rms(u) rms(v)", 2)]
         rows = [(c.label, c.power, Size(c.exponent)) for c in e.constants]
         rows += [(f"vector {k}", "", Size(term.exponent)) for k, term in enumerate(e.terms, 1)]
-        blocks += [Grid(("factor", "power", "size"), tuple(rows))]
+        total = " + ".join(str(x) for x in (*(c.exponent for c in e.constants), *(t.exponent for t in e.terms)))
+        blocks += [Grid(("factor", "power", "size"), tuple(rows)), Lines(((f"exponent: {total} = {e.total()}",),))]
     for k, term in enumerate(e.terms, 1):
         if e.outer:
             blocks += [Head(f"vector {k}", 2), *_term(term)]
@@ -79,7 +83,9 @@ def _explanation(e: Explanation) -> list[Block]:
             blocks += _term(term)
         else:
             pairs = ", ".join(f"{_symbol(term, p.left)} with {_symbol(term, p.right)}" for p in term.monomial.pairs)
-            blocks += [Head(f"leading monomial {k} of {e.leading}", 2), Lines(((f"matched: {pairs or 'nothing'}",),))]
+            before = f"before matching: {term.monomial.contracted}"
+            lines = Lines(((before,), (f"matched: {pairs or 'nothing'}",)))
+            blocks += [Head(f"leading monomial {k} of {e.leading}", 2), lines]
             blocks += [_reading(term)]
     return blocks
 
@@ -139,12 +145,23 @@ def _setting(s: Setting) -> list[Block]:
     return blocks + ([] if s.behind is None else [Head("the quantity behind it", 2), *_blocks(s.behind)])
 
 
-def _alignments(found: Sequence[Alignment]) -> Grid:
+def _alignments(d: Derivation, found: Sequence[Alignment]) -> list[Block]:
     def show(x: Fraction | None) -> str:
         return "-" if x is None else str(x)
 
+    lines: tuple[tuple[Cell, ...], ...] = (
+        (title(d),),
+        ("forward: |dW x| = fan_in^p |dW| |x|, |W_0 dx| = fan_in^q |W_0| |dx|; backward: the transpose, with fan_out",),
+        ("-: the fan does not grow, a factor is exactly zero, or a size is not certified",),
+    )
     rows = tuple((a.role, show(a.p), show(a.q), show(a.p_back), show(a.q_back)) for a in found)
-    return Grid(("tensor", "p", "q", "p backward", "q backward"), rows)
+    grid = Grid(("tensor", "p", "q", "p backward", "q backward"), rows)
+    return [Head(f"alignment exponents after {HORIZON} updates"), Lines(lines), grid]
+
+
+def _alignments_json(d: Derivation, found: Sequence[Alignment]) -> str:
+    maps = [{k: v if v is None else str(v) for k, v in vars(a).items()} for a in found]
+    return json.dumps({**d.asked(), "step": HORIZON, "maps": maps}, indent=2)
 
 
 # writers -------------------------------------------------------------------------------------------------------
@@ -268,12 +285,10 @@ EXPLANATION_FORMATS: dict[str, Callable[[Explanation | Setting], str]] = {
 }
 """Formats of ``explain``."""
 
-ALIGNMENT_FORMATS: dict[str, Callable[[Sequence[Alignment]], str]] = {
-    "text": lambda found: _text([_alignments(found)]),
-    "markdown": lambda found: _markdown([_alignments(found)]),
-    "latex": lambda found: _latex([_alignments(found)]),
-    "json": lambda found: json.dumps(
-        [{k: v if v is None else str(v) for k, v in vars(a).items()} for a in found], indent=2
-    ),
+ALIGNMENT_FORMATS: dict[str, Callable[[Derivation, Sequence[Alignment]], str]] = {
+    "text": lambda d, found: _text(_alignments(d, found)),
+    "markdown": lambda d, found: _markdown(_alignments(d, found)),
+    "latex": lambda d, found: _latex(_alignments(d, found)),
+    "json": _alignments_json,
 }
 """Formats of the table of alignment exponents."""

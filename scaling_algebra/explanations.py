@@ -177,6 +177,8 @@ def explain(
     if what in ("aggregation", "aggregation.alpha", "alpha"):
         return _explain_setting(d, "aggregation", "alpha")
     if role in d.program.tensors:
+        if not setting:
+            raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
         if setting not in SETTINGS:
             raise unknown_name("setting", setting, SETTINGS)
         return _explain_setting(d, role, setting)

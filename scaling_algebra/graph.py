@@ -30,7 +30,7 @@ def network(term: Term) -> Any:
     m = term.monomial
     for k, factor in enumerate(m.factors, 1):
         graph.add_node(
-            f"F{k}", label=f"{factor.tensor}\n[{','.join(m.indices[c].name for c in factor.classes)}]", kind=""
+            f"F{k}", label=f"{k} {factor.tensor}\n[{','.join(m.indices[c].name for c in factor.classes)}]", kind=""
         )
     for c, index in m.indices.items():
         kind = "open" if c in m.opens else "LLN" if index.weight == 1 else "CLT"
@@ -64,7 +64,7 @@ def draw(found: Explanation, path: Path) -> None:
     if form not in GRAPH_FORMATS:
         raise UsageError(f"cannot draw {path}: the name must end in .svg, .png or .dot")
     if not found.terms:
-        raise UsageError(f"{found.quantity} is exactly zero after {found.step} updates: there is no monomial to draw")
+        raise UsageError(f"{found.quantity} is exactly zero at t = {found.step}: there is no monomial to draw")
     term = max(found.terms, key=lambda t: len(t.monomial.factors)) if found.outer else found.terms[0]
     try:
         if form == "dot":
@@ -77,7 +77,9 @@ def draw(found: Explanation, path: Path) -> None:
 
 def _title(found: Explanation, term: Term) -> str:
     letters = ", ".join(dict.fromkeys(x.letter for x in term.mechanisms))
-    return f"{found.quantity} after {found.step} updates $\\sim n^{{{found.exponent}}}$, mechanism {letters}"
+    updates = f"{found.step} update{'' if found.step == 1 else 's'}"
+    tied = f" (leading monomial 1 of {found.leading})" if found.leading > 1 else ""
+    return f"{found.quantity} after {updates} $\\sim n^{{{found.exponent}}}$, mechanism {letters}{tied}"
 
 
 def _picture(graph: Any, title: str, path: Path, form: str) -> None:

@@ -71,7 +71,7 @@ def _across_experts(m: Monomial, c: int) -> Mechanism:
     index = m.indices[c]
     inside = [p for p in m.pairs if c in m.factors[p.left].classes]
     if index.weight == Fraction(1, 2):
-        names = ", ".join(f"factor {k + 1}" for k in index.touched)
+        names = ", ".join(_name(m, k) for k in index.touched)
         return Mechanism("A", f"sum over {index.name} is random: touched by unmatched {names}")
     if not inside:
         return Mechanism("shared", f"no factor depends on {index.name}")
@@ -84,4 +84,8 @@ def _across_experts(m: Monomial, c: int) -> Mechanism:
 
 
 def _show(m: Monomial, pair: Pair) -> str:
-    return f"pair {pair.left + 1}-{pair.right + 1} ({m.factors[pair.left].tensor})"
+    return f"matched pair of {_name(m, pair.left)}"
+
+
+def _name(m: Monomial, k: int) -> str:
+    return f"{m.factors[k].tensor}[{','.join(m.indices[c].name for c in m.factors[k].classes)}]"

@@ -2,7 +2,7 @@
 
 Nothing is computed anew: every signal remembers how it was made (``signals.Made``), and each product is asked which
 matching of its factors made the kernel. The result is one tensor network whose half-weight sum is the exponent.
-Read next: ``mechanisms.py`` (names what the matching does), ``explain.py`` (prints it).
+Read next: ``mechanisms.py`` (names what the matching does), ``explanations.py`` (makes a derivation of it).
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ class _Net:
 
     def fresh(self, letters: str) -> None:
         self.letters = list(letters)
-        self.parent = self.opens = list(range(len(letters)))
-        self.parent = list(self.opens)
+        self.opens = list(range(len(letters)))
+        self.parent = list(range(len(letters)))
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, int]]:
         """What is left unmatched as a kernel, and the position of each of its leaves."""

@@ -76,7 +76,8 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
         experts = "".join(x for x in tr.program.axes if tr.program.axes[x] == "M")
         return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
 
-    return Quantity(name, " times ".join(table[q].formula for q, _ in sides), read)
+    formulas = (table[q].formula if s is None else table[q].formula.replace("_t", f"_{s}") for q, s in sides)
+    return Quantity(name, "inner product of " + " and ".join(formulas), read)
 
 
 def _forward(program: Program) -> list[Quantity]:
@@ -104,7 +105,8 @@ def _texts(program: Program, how: Statement) -> dict[str, str]:
             "cross": f"d{w}_t d{s}_t",
         }
     parts = ("propagating", "effective", "cross", "regated")
-    return {"init": f"{how.out} from initial values", **{p: f"{how.out} from {how.source}.{p}" for p in parts}}
+    whole = "M^-a sum_i phi_i " if isinstance(how, Aggregate) else f"{how.out} from "
+    return {"init": f"{how.out} from initial values", **{p: f"{whole}{how.source}.{p}" for p in parts}}
 
 
 def _parts(program: Program, how: Statement) -> dict[str, Reading]:

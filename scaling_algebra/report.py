@@ -138,4 +138,5 @@ def latex_power(p: Power) -> str:
 
 def latex_escape(text: str) -> str:
     """Escape what LaTeX would read as markup."""
-    return "".join("\\" + c if c in "_%&#{}" else r"\^{}" if c == "^" else c for c in text)
+    special = {"^": r"\^{}", "<": r"\textless{}", ">": r"\textgreater{}", "~": r"\textasciitilde{}"}
+    return "".join(special.get(c, "\\" + c if c in "_%&#{}" else c) for c in text)

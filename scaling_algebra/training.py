@@ -123,7 +123,8 @@ class Trajectory:
             inner = self.algebra.contract(step.right, x, shared, tag="forward")
             whole = self.algebra.scaled(self.algebra.contract(step.left, inner, out), *step.scalars)
             parts.append(named(whole, f"step {step.step + 1} of d{symbol}, times {x.name or 'x'}"))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        return named(whole, f"d{symbol} {x.name or 'x'}")
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """Part of the change of a first-layer signal that its gradient received through one statement."""
@@ -240,9 +241,9 @@ class Trajectory:
         if isinstance(how, Norm):
             return add([self.normalised(how, self.value(how.source, t), t), self.initial(how.out)])
         below = self.program.linear_into(how.source).source
-        propagated = self.aggregate(how, "init", self.change(below, t), t)
-        updated = self.aggregate(how, "update", self.value(below, t), t)
-        return add([propagated, updated, self.regated(how, t)])
+        propagated = named(self.aggregate(how, "init", self.change(below, t), t), f"{how.out}.propagating")
+        updated = named(self.aggregate(how, "update", self.value(below, t), t), f"{how.out} from updated tensors")
+        return add([propagated, updated, named(self.regated(how, t), f"{how.out}.regated")])
 
     def _weighted(self, how: Aggregate, gate: Signal, x: Signal) -> Signal:
         whole = self.algebra.contract(gate, x, self.program.signals[how.out])
@@ -268,7 +269,8 @@ class Trajectory:
         if size is not None and self.algebra.value(size) > 0:
             reach = f"{how.source} ~ n^({self.algebra.value(size)}) at t={t}"
             raise BeyondPowerCounting(f"the gate saturates faster than any power: {reach}")
-        whole = self.algebra.add([self.algebra.constant(letters), logits])
+        parts = [named(self.algebra.constant(letters), "mean"), named(logits, f"slope times {how.source}@{t}")]
+        whole = self.algebra.add(parts)
         return self.algebra.contract(self._selection(how, t), whole, letters) if how.selects else whole
 
     def _gate_change(self, how: Gate, t: int) -> Signal:
@@ -303,7 +305,7 @@ class Trajectory:
         paths = [s for s in self.program.consumers(signal) if via in ("", s.out)]
         if not paths:
             return self.algebra.constant(letters)  # the output itself
-        return self.algebra.add([self._through(s, signal, t, modes) for s in paths])
+        return self.algebra.add([named(self._through(s, signal, t, modes), f"through {s.out}") for s in paths])
 
     def _through(self, how: Statement, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
         above = self.gradient(how.out, t, modes)
@@ -372,7 +374,8 @@ class Trajectory:
             inner = self.algebra.contract(step.left, above, shared, tag="backward")
             whole = self.algebra.scaled(self.algebra.contract(step.right, inner, out), *step.scalars)
             parts.append(named(whole, f"(step {step.step + 1} of d{symbol})^T {above.name}"))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
+        return named(whole, f"d{symbol}^T {above.name}")
 
     def _root_entries(self, role: str) -> int:
         """Packed square root of the number of entries of a tensor, per expert."""

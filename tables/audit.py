@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import lru_cache
@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 from scaling_algebra.analysis import Analysis
 from scaling_algebra.api import PARAMETERIZATIONS, Derivation, derive
-from scaling_algebra.architectures import ARCHITECTURES, GATES
+from scaling_algebra.architectures import GATES
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations import SETTINGS, explain_quantity
 from scaling_algebra.exponents import Power
-from scaling_algebra.optimizers import OPTIMIZERS
-from scaling_algebra.parameterizations import STANDARD, Abc, Scaling, TensorScaling
+from scaling_algebra.parameterizations import STANDARD, Abc
 
 from .reference import Printed, load
 
@@ -139,17 +138,12 @@ def _gates(setting: Mapping[str, Any]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _routers(optimizer: str, name: str, architecture: str, router_init: str | None) -> Derivation:
-    """muP of the routers paper on every gate: derived where the router learns (sigmoid), used on all of them."""
-    base = "routers-sigmoid"
-    d = derive("I", optimizer, name, architecture=base)
-    tensors = dict(d.scaling.tensors)
+    """muP of the routers paper on any gate is the one derived where the router learns."""
+    d = derive("I", optimizer, "mup-sigmoid" if name == "mup" else name, architecture=architecture)
     if router_init == "zero":
-        tensors["router"] = TensorScaling(None, tensors["router"].lr, tensors["router"].eps)
-    if "bias" in ARCHITECTURES[architecture].tensors:
-        eps = Power() if OPTIMIZERS[optimizer].epsilon else None
-        tensors["bias"] = TensorScaling(Power(), Power(), eps)
-    scaling = Scaling(tensors, d.scaling.alpha)
-    return Derivation(d.ray, d.optimizer, name, d.readout_init, scaling, d.reasons, architecture=architecture)
+        tensors = {**d.scaling.tensors, "router": replace(d.scaling.tensors["router"], init_std=None)}
+        d = replace(d, scaling=replace(d.scaling, tensors=tensors))
+    return d
 
 
 def _in_one(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
@@ -171,15 +165,21 @@ def _signal(cell: Printed, d: Derivation) -> Verdict:
     if _holds(str(cell.value), value):
         return Verdict(cell, "AGREES", derived, derivation=d)
     why = "exactly zero" if lead is None else _because(d, look, lead, cell.step)
+    if lead is not None and cell.times != Power():
+        why += f"; printed is {cell.times} times it: {sizes[lead]} + {cell.times.on(d.ray)} = {value}"
     return Verdict(cell, "DISAGREES", derived, why, d)
 
 
 def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
     """The winning matching in one line."""
     found = explain_quantity(d, look, name, step)
-    term = found.terms[0]
-    letters = "; ".join(f"{x.letter}: {x.evidence}" for x in term.mechanisms)
-    return f"{name}: {term.arithmetic if not found.outer else found.total()}" + (f" [{letters}]" if letters else "")
+    terms = found.terms if found.outer else found.terms[:1]
+    letters = "; ".join(dict.fromkeys(f"{x.letter}: {x.evidence}" for term in terms for x in term.mechanisms))
+    if found.outer:
+        parts = [f"{c.exponent} ({c.label})" for c in found.constants]
+        parts += [f"{t.exponent} (vector {k})" for k, t in enumerate(terms, 1)]
+        return f"{name}: {' + '.join(parts)} = {found.total()} [{letters}]"
+    return f"{name}: {terms[0].arithmetic} [{letters}]"
 
 
 def _holds(printed: str, derived: Fraction | None) -> bool:

@@ -86,7 +86,8 @@ def errata_markdown(verdicts: Iterable[Verdict], known: Iterable[Erratum]) -> st
         "# Errata",
         "Cells of the published tables whose exponent differs from the derived one. Each was derived by exact power "
         "counting, confirmed by a measurement with real optimizer steps, and follows from another place of the same "
-        "paper. Exponents are powers of n on the ray of the configuration; `scalecalc audit` lists them all.",
+        "paper. Exponents are powers of n on the ray of the configuration; `scalecalc audit` lists them all. A slope "
+        "agrees with an exponent that lies within 0.1 of its interval, a drift that finite sizes leave.",
     ]
     for source in dict.fromkeys(e.source for e in known):
         blocks.append(f"## {SOURCES[source]}")
