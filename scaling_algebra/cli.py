@@ -121,6 +121,19 @@ def architecture_option(command: Any) -> Any:
     return click.option("--architecture", default="moe", show_default=True, metavar="NAME", help=known)(command)
 
 
+def configuration_options(command: Any) -> Any:
+    """Everything that names one configuration of any architecture."""
+    known = ", ".join(PARAMETERIZATIONS)
+    for option in (
+        click.option("--readout-init", metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's."),
+        click.option("--parameterization", metavar="NAME", help=f"{known}; default: mssp for moe, else mup."),
+        architecture_option,
+        where_options,
+    ):
+        command = option(command)
+    return command
+
+
 @click.group(cls=Commands, no_args_is_help=True)
 @click.version_option(package_name="scalecalc")
 def main() -> None:
@@ -163,13 +176,8 @@ def derive_command(
 
 
 @main.command("signals")
-@where_options
-@architecture_option
-@click.option(
-    "--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; default: mssp for moe, else mup."
-)
+@configuration_options
 @click.option("--steps", type=int, default=2, show_default=True, help="Number of updates.")
-@click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
 @click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")
 @click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
 def signals_command(
@@ -200,12 +208,7 @@ def signals_command(
 
 @main.command("explain")
 @click.argument("what", metavar="WHAT")
-@where_options
-@architecture_option
-@click.option(
-    "--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; default: mssp for moe, else mup."
-)
-@click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
+@configuration_options
 @click.option(
     "--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS)
 )
