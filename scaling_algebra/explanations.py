@@ -182,6 +182,8 @@ def explain(
         if setting not in SETTINGS:
             raise unknown_name("setting", setting, SETTINGS)
         return _explain_setting(d, role, setting)
+    if setting in SETTINGS and what not in d.analysis().table:
+        raise unknown_name("tensor", role, d.program.tensors)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
     if at and not text.isdigit():
         raise UsageError(f"cannot read the step in {what!r}; write QUANTITY@t with t = 0, 1, 2, ...")

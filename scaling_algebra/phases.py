@@ -290,7 +290,12 @@ def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray]
     Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates. So it is
     O(1) on the cone if it is on the spanning rays, and Theta(1) on all of it if one of its monomials has no axis left.
     A normaliser must not exceed its epsilon on the spanning rays, so that it is linear, too.
+
+    Raises:
+        UsageError: an optimizer that normalises without an epsilon: its normaliser is not linear in the rates.
     """
+    if rule.normalises and not rule.epsilon:
+        raise UsageError(f"{rule.name} normalises without an epsilon: its sizes are not convex in the rates")
     demands = GOALS[goal].demands(MOE_BLOCK, structure)
     total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
     inner = Ray({axis: rate / max(total) for axis, rate in zip(PLANE_AXES, total, strict=True)})
@@ -308,7 +313,8 @@ def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray]
                 return f"on {ray}: {failure}"
         for role, tensor in MOE_BLOCK.tensors.items() if rule.epsilon else ():
             eps = scaling.tensors[role].eps
-            sizes = [look(f"g{tensor.symbol}", t).exponent for t in range(HORIZON)]
-            if eps is None or any(g is not None and g > eps.on(ray) for g in sizes):
-                return f"on {ray}: the gradient of {role} exceeds its epsilon"
+            for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON)):
+                above = answer.exponent is not None and eps is not None and answer.exponent > eps.on(ray)
+                if eps is None or not answer.decided or above:
+                    return f"on {ray}: the gradient of {role} exceeds its epsilon, or is undecided"
     return ""

@@ -230,10 +230,6 @@ class Algebra(Packing):
     def kernel(self, k: int) -> Kernel:
         return self._kernels[k]
 
-    def size(self, s: Signal, k: int) -> int:
-        """Packed root-mean-square of one kernel of a signal."""
-        return s.terms[k] + self._weights[k]
-
     def contraction(self, a: str, b: str, out: str) -> Contraction:
         """How a product of signals with these letters meets."""
         return self._spec(a, b, out)[1]

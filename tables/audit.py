@@ -123,17 +123,15 @@ def _derived(regime: str, optimizer: str, name: str, readout: str | None, progra
 def _gates(setting: Mapping[str, Any]) -> list[str]:
     """Architectures with the gate, bias and selection that a claim is about."""
     kind, _, extra = setting.get("gate", "any").partition("-")
-    found = []
-    for gate in GATES if kind == "any" else (kind,):
-        for bias in (False, True):
-            if bias not in (setting.get("bias", bias),) or ("bias" in extra and not bias):
-                continue
-            if "topk" not in extra and kind != "any" and not extra and bias and setting.get("bias") is None:
-                continue  # a gate named alone is the plain one
-            for selects in (False, True):
-                if selects == ("topk" in extra):
-                    found.append(f"routers-{gate}{'-bias' * bias}{'-topk' * selects}")
-    return found
+    biases: tuple[bool, ...] = (False, True)
+    if "bias" in extra:
+        biases = (True,)
+    elif "bias" in setting:
+        biases = (setting["bias"],)
+    elif kind != "any" and not extra:  # a gate named alone is the plain one
+        biases = (False,)
+    top = "-topk" * ("topk" in extra)
+    return [f"routers-{g}{'-bias' * b}{top}" for g in (GATES if kind == "any" else (kind,)) for b in biases]
 
 
 @lru_cache(maxsize=64)

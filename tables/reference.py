@@ -81,20 +81,7 @@ _NOT_A_SETTING = frozenset(
 
 
 def _setting(head: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    skip = {
-        "claim",
-        "notation",
-        "label",
-        "comment",
-        "caption",
-        "section",
-        "id",
-        "source",
-        "power",
-        "exponent",
-        "quantity",
-    }
-    return {k: v for k, v in {**head, **entry}.items() if k not in skip}
+    return {k: v for k, v in {**head, **entry}.items() if k not in _NOT_A_SETTING}
 
 
 def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:

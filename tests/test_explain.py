@@ -24,7 +24,6 @@ from scaling_algebra.mechanisms import mechanisms
 from scaling_algebra.monomials import monomial
 from scaling_algebra.optimizers import OPTIMIZERS
 from scaling_algebra.oracle import Network, half_weight
-from scaling_algebra.parameterizations import standard
 from scaling_algebra.quantities import quantities
 from scaling_algebra.signals import Signal
 from scaling_algebra.training import Point
@@ -237,6 +236,8 @@ def test_the_picture_holds_the_monomial():
         (["h3.A22"], "no quantity named 'h3.A22'"),
         (["h3.A1@x"], "write QUANTITY@t"),
         (["router.size"], "no setting named 'size'"),
+        (["expert_out"], "give expert_out.init, expert_out.lr, expert_out.eps"),
+        (["expert_ou.lr"], "no tensor named 'expert_ou'; did you mean 'expert_out'"),
         (["h3.A1", "--graph", "x.pdf"], "must end in .svg, .png or .dot"),
         (["h1.change@0", "--graph", "x.svg"], "exactly zero"),
         (["<h1, dW2>"], "inner products are of signals"),
@@ -254,4 +255,3 @@ def test_errors_are_one_line(args, says):
 def test_undecided_is_said_not_explained():
     with pytest.raises(UsageError, match="saturates faster than any power"):
         explain("gpsi@1", "I", "sgd", "sp-feature", architecture="routers-softmax")
-    assert standard(MOE_BLOCK).tensors  # the parameterization itself is fine
