@@ -79,6 +79,11 @@ class Analysis:
         """A lower bound at the price of the first gap, for searching: the leading kernel taken as it is."""
         return self._answers.get((name, t)) or self._read(name, t, GAPS[0])
 
+    def limited(self, work: int) -> Analysis:
+        """The same with less work for lower bounds: what it does not suffice for comes out as no bound."""
+        self._run(GAPS[0]).algebra.work = work
+        return self
+
     def maybe(self, name: str, t: int) -> Fraction | None:
         """Exponent of a quantity that may not exist; None if it does not, or if it is exactly zero."""
         return self(name, t).exponent if name in self.table else None

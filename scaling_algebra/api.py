@@ -14,7 +14,7 @@ from typing import Any
 from .analysis import Analysis, Answer
 from .architectures import ARCHITECTURES, MOE_BLOCK, architecture, fixed_experts
 from .axes import Ray, regime
-from .desiderata import GOALS, Structure
+from .desiderata import GOALS, Goal, Structure
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
@@ -196,9 +196,7 @@ def derive(
         return _sigmoid(where, rule, readout_init, program)
     if name not in GOALS:
         return _standard(where, rule, name, readout_init, program)
-    goal = GOALS[name]
-    if goal.structural and program is not MOE_BLOCK:
-        raise UsageError(f"{goal.title} is defined for the architecture {MOE_BLOCK.name}; give --parameterization mup")
+    goal = derived_goal(name, program)
     solution = _solve(where, rule, name, program.name)
     readout = readout_init or goal.readout_init
     scaling, reasons = solution.scaling, _reasons(program, solution, rule)
@@ -210,6 +208,21 @@ def derive(
         reasons["readout", "init"] = f"chosen: readout init {readout}"
     structure = _structure(solution)
     return Derivation(where, rule, name, readout, scaling, reasons, structure, solution.fixed_by, program.name)
+
+
+def derived_goal(parameterization: str, program: Program) -> Goal:
+    """The desiderata of a derived parameterization.
+
+    Raises:
+        UsageError: one that is not derived, or not defined for this program.
+    """
+    name = parameterization.lower()
+    if name not in GOALS:
+        raise unknown_name("derived parameterization", parameterization, GOALS)
+    if GOALS[name].structural and program is not MOE_BLOCK:
+        title = GOALS[name].title
+        raise UsageError(f"{title} is defined for the architecture {MOE_BLOCK.name}; give --parameterization mup")
+    return GOALS[name]
 
 
 def signals(
@@ -261,7 +274,7 @@ def _solve(where: Ray, rule: Optimizer, name: str, program: str) -> Solution:
         return _solver(where, rule, program).solve(goal, goal.readout_init == "zero")
     except Infeasible as failure:
         raise Infeasible(
-            f"found no {goal.title} for {rule.name} on {where} (searched, not proved): {failure}"
+            f"found no {goal.title} for {rule.name} on {where} (searched; derive --prove decides it): {failure}"
         ) from None
 
 

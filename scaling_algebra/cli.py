@@ -10,6 +10,7 @@ import difflib
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,14 @@ def main() -> None:
 @click.option(
     "--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS)
 )
+@click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
+@click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
+@click.option(
+    "--certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.smt2",
+    help="With --prove: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
+)
 def derive_command(
     regime: str | None,
     ray: str | None,
@@ -161,18 +170,62 @@ def derive_command(
     parameterization: str | None,
     readout_init: str | None,
     form: str,
-) -> None:
-    """Derive init std, learning rate and epsilon of every tensor, with the reason for each number."""
+    proving: bool,
+    drop: bool,
+    certificate: Path | None,
+) -> int:
+    """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
+
+    With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
+    """
     chosen = _choice("format", form, DERIVATION_FORMATS)
+    if (drop or certificate) and not proving:
+        raise UsageError("--drop and --certificate need --prove")
     both = ["mup", "mssp"] if architecture.lower() == "moe" else ["mup"]
     names = [parameterization] if parameterization else both
-    found = [
-        derive(regime, optimizer, name, ray=ray, readout_init=readout_init, architecture=architecture) for name in names
-    ]
+    where = {"ray": ray, "readout_init": readout_init, "architecture": architecture}
+    if proving:
+        return _prove(names, (regime, optimizer), where, chosen, drop, certificate)
+    found = [derive(regime, optimizer, name, **where) for name in names]  # type: ignore[arg-type]
     if chosen == "json":
         click.echo(json.dumps([d.as_json() for d in found] if len(found) > 1 else found[0].as_json(), indent=2))
     else:
         click.echo("\n\n".join(DERIVATION_FORMATS[chosen](d) for d in found))
+    return 0
+
+
+def _prove(
+    names: list[str], what: tuple[str | None, str], where: dict[str, Any], form: str, drop: bool, file: Path | None
+) -> int:
+    """Derivations with their proofs; the proof alone where nothing was derived."""
+    from .certificates import smtlib
+    from .proofs import freed, prove
+    from .report import proof_lines
+
+    codes, texts, records, scripts = [0], [], [], []
+    for name in names:
+        proof = prove(*what, name, **where)
+        try:
+            derived = replace(derive(*what, name, **where), unique=proof.unique)
+        except Infeasible:
+            derived = None
+        if derived is not None and proof.unique and not proof.agrees(derived.scaling):
+            raise Infeasible(f"{name}: the derived parameterization is not the one that was proved to be the only one")
+        codes.append({True: 0, False: 1, None: 3}[proof.unique])
+        dropped = freed(proof) if drop else {}
+        scripts.append(smtlib(proof))
+        head = {"parameterization": name} if derived is None else derived.as_json()
+        drops = {"freed": {k: v if v is None else list(v) for k, v in dropped.items()}} if drop else {}
+        records.append({**head, "unique": proof.unique, "proof": {**proof.as_json(), **drops}})
+        mark = "% " if form == "latex" else ""
+        lines = [f"{mark}{line}" for line in proof_lines(proof, dropped)]
+        texts.append("\n".join([*([DERIVATION_FORMATS[form](derived), ""] if derived else []), *lines]))
+    if file is not None:
+        _write(file, "(reset)\n".join(scripts))
+    click.echo(
+        json.dumps(records if len(records) > 1 else records[0], indent=2) if form == "json" else "\n\n".join(texts)
+    )
+    return 1 if 1 in codes else max(codes)
 
 
 @main.command("signals")
@@ -270,7 +323,10 @@ def explain_command(
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to this file."
 )
-def phases_command(parameterization: str, optimizer: str, plane: str, form: str | None, output: Path | None) -> None:
+@click.option("--prove", is_flag=True, help="Prove for every cell without a formula that a ray inside it has none.")
+def phases_command(
+    parameterization: str, optimizer: str, plane: str, form: str | None, output: Path | None, prove: bool
+) -> None:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
     from .phases import phases
     from .phases_formats import PHASES_FORMATS
@@ -280,14 +336,11 @@ def phases_command(parameterization: str, optimizer: str, plane: str, form: str 
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    text = PHASES_FORMATS[chosen](phases(parameterization.lower(), optimizer, (axes[0], axes[1])))
+    text = PHASES_FORMATS[chosen](phases(parameterization.lower(), optimizer, (axes[0], axes[1]), prove))
     if output is None:
         click.echo(text)
         return
-    try:
-        output.write_text(text + "\n")
-    except OSError as error:
-        raise UsageError(f"cannot write {output}: {error.strerror}; choose another -o FILE") from None
+    _write(output, text + "\n")
 
 
 @main.command("list")
@@ -305,6 +358,13 @@ def list_command(architecture: str) -> None:
     click.echo(f"quantities of {chosen}:")
     for quantity in quantities(ARCHITECTURES[chosen]).values():
         click.echo(f"  {quantity.name:30} {quantity.formula}")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}; choose another file") from None
 
 
 def _default(architecture: str) -> str:

@@ -15,6 +15,8 @@ from math import lcm
 from .axes import AXES, Ray
 from .exponents import Power
 
+_UNIT = 720720 << 24
+"""Exponents are multiples of one over this, times the rates of the ray."""
 FIELD = 24
 """Bits of each component of a packed exponent; components are small counts, far below 2**23."""
 
@@ -36,7 +38,7 @@ class Packing:
     def __init__(self, ray: Ray, unknowns: Sequence[str]) -> None:
         self.ray = ray
         self.unknowns = tuple(unknowns)
-        self._unit = 720720 * lcm(*(ray[axis].denominator for axis in AXES))
+        self._unit = _UNIT * lcm(*(ray[axis].denominator for axis in AXES))
         self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
@@ -47,7 +49,7 @@ class Packing:
         """
         scaled = value * self._unit
         if scaled.denominator != 1:
-            raise ValueError(f"exponent {value} is finer than the unit 1/{self._unit}")
+            raise ValueError(f"exponent {value} is finer than the unit 1/({_UNIT} x the denominators of the ray)")
         packed = scaled.numerator << self._shift
         for k, axis in enumerate(AXES):
             if axis in axes:

@@ -23,6 +23,7 @@ from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
 from .parameterizations import Scaling
+from .proofs import Prover
 from .solver import HORIZON, Infeasible, Solver, violation
 
 PLANE_AXES = ("N", "N_e", "M")
@@ -61,6 +62,7 @@ class Cell:
         scaling: the formula; None where the search found none, and then ``why`` says what failed without interventions.
         structure: interventions of the parameterization there.
         found: at how many of the sampled rays inside the search found a parameterization.
+        proved: a ray inside it on which it is proved that no parameterization exists; None where that is open.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Cell:
     structure: str
     why: str
     found: tuple[int, int]
+    proved: Ray | None = None
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,13 @@ class Phases:
         return phases_text(self)
 
 
-def phases(parameterization: str = "mup", rule: str = "sgd", plane: tuple[str, str] = ("N_e", "M")) -> Phases:
+def phases(
+    parameterization: str = "mup", rule: str = "sgd", plane: tuple[str, str] = ("N_e", "M"), prove: bool = False
+) -> Phases:
     """Cut the plane of rays into cells on which one formula holds.
+
+    Args:
+        prove: decide by proof, at a ray inside it, whether a cell without a formula has none.
 
     Raises:
         UsageError: an unknown name, or a plane that is not two of N, N_e, M.
@@ -131,7 +139,12 @@ def phases(parameterization: str = "mup", rule: str = "sgd", plane: tuple[str, s
         raise unknown_name("derived parameterization", parameterization, GOALS)
     if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
         raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
-    return _phases(parameterization, optimizer(rule).name, plane)
+    found = _phases(parameterization, optimizer(rule).name, plane)
+    if not prove:
+        return found
+    where = _Plane(parameterization, optimizer(rule), plane)
+    cells = [c if c.scaling else replace(c, proved=where.impossible(_inside(c.corners))) for c in found.cells]
+    return replace(found, cells=tuple(cells))
 
 
 @lru_cache(maxsize=16)
@@ -181,6 +194,13 @@ class _Plane:
                 self._known[p] = (None, "", str(failure))
         return self._known[p]
 
+    def impossible(self, p: Point2) -> Ray | None:
+        """The ray of a point, if it is proved that nothing meets the demands there."""
+        ray = Ray(dict(zip(PLANE_AXES, self.rates(p), strict=True)))
+        base = Structure(zero=frozenset({"readout"} if self.goal.readout_init == "zero" else ()))
+        attempts = Prover(MOE_BLOCK, ray, self.rule).attempts(self.goal, base)
+        return ray if attempts[-1].verdict == "impossible" else None
+
     def known(self) -> list[Point2]:
         """Points solved so far."""
         return list(self._known)
@@ -194,7 +214,11 @@ class _Plane:
     def wall(self, left: Point2, right: Point2) -> Wall | None:
         """Where the formulas of two points agree, if that lies between them."""
         a, b = self.solve(left)[0], self.solve(right)[0]
-        if a is None or b is None or _key(a) == _key(b):
+        if a is None or b is None:
+            inside, outside = (left, right) if b is None else (right, left)
+            formula = a or b
+            return None if formula is None else self._border(formula, inside, outside)
+        if _key(a) == _key(b):
             return None
         for x, y in zip(_powers(a), _powers(b), strict=True):
             if x is None or y is None or x == y:
@@ -204,6 +228,25 @@ class _Plane:
             if wall.at(self.rates(left)) * wall.at(self.rates(right)) < 0:
                 return wall
         return None
+
+    def _border(self, formula: Scaling, inside: Point2, outside: Point2) -> Wall | None:
+        """Where a formula ends and none begins: of the demands it breaks outside, the one it breaks first.
+
+        Law: at a formula every size is a maximum of linear functions of the rates (``cone_holds``).
+        """
+        ray = Ray(dict(zip(PLANE_AXES, self.rates(outside), strict=True)))
+        look = Analysis(ray, formula.point(ray), self.rule, MOE_BLOCK)
+        found: list[tuple[Fraction, Wall]] = []
+        for demand in self.goal.demands(MOE_BLOCK, Structure()):
+            for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
+                for answer in (look.lower(name, t) for t in range(HORIZON + 2)):
+                    if answer.exponent is None or answer.form is None or answer.exponent <= 0:
+                        continue
+                    wall = _wall([formula.size(answer.form)[axis] for axis in PLANE_AXES])
+                    near, far = (abs(wall.at(self.rates(p))) for p in (inside, outside))
+                    if wall.at(self.rates(inside)) * wall.at(self.rates(outside)) < 0:
+                        found.append((near / (near + far), wall))
+        return min(found, key=lambda x: x[0])[1] if found else None
 
 
 def _neighbours() -> Iterable[tuple[Point2, Point2]]:

@@ -40,7 +40,8 @@ def _where(cell: Cell) -> str:
 def _status(cell: Cell) -> str:
     solved, sampled = cell.found
     if cell.scaling is None:
-        return f"none found at {sampled} sampled rays: {cell.why}"
+        proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
+        return f"none found at {sampled} sampled rays{proof}: {cell.why}"
     if solved < sampled:
         return f"UNDECIDED: found at {solved} of {sampled} sampled rays"
     return f"found at {solved} of {sampled} sampled rays; {cell.structure}"
@@ -114,6 +115,7 @@ def phases_json(p: Phases) -> str:
                 "found": list(c.found),
                 "structure": c.structure,
                 "why": c.why,
+                "proved_impossible_at": None if c.proved is None else str(c.proved),
                 "formulas": formulas(c.scaling),
             }
             for c in p.cells

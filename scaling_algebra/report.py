@@ -6,7 +6,7 @@ Read next: ``cli.py``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .exponents import Power, exponent_text
@@ -14,6 +14,7 @@ from .exponents import Power, exponent_text
 if TYPE_CHECKING:
     from .analysis import Answer
     from .api import Derivation, Signals
+    from .proofs import Proof
 
 _HEADER = ("tensor", "b", "c", "d", "init std", "lr", "eps", "tied")
 
@@ -70,6 +71,30 @@ DERIVATION_FORMATS: dict[str, Callable[[Derivation], str]] = {
     "latex": derivation_latex,
 }
 """Formats of ``derive``."""
+
+
+_VERDICTS = {
+    "unique": "exactly one parameterization; every other point breaks one of",
+    "impossible": "no parameterization; these contradict each other",
+    "several": "more than one parameterization",
+    "undecided": "undecided",
+}
+
+
+def proof_lines(p: Proof, freed: Mapping[str, tuple[str, ...] | None]) -> list[str]:
+    """What was proved, from which desiderata, and what each of them determines."""
+    lines = [f"proof: {p.outcome.verdict} (O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})"]
+    for a in p.attempts:
+        lines.append(f"  {a.structure}: {_VERDICTS[a.verdict]}" + (f": {a.why}" if a.why else ""))
+        lines += [f"    {name}" for name in a.core]
+    if freed:
+        lines += ["", "dropping one desideratum:"]
+        rows = [
+            (f"  {name}", "undecided" if names is None else f"frees {', '.join(names)}" if names else "frees nothing")
+            for name, names in freed.items()
+        ]
+        lines += aligned(rows)
+    return lines
 
 
 def signals_text(s: Signals) -> str:

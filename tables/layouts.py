@@ -232,7 +232,7 @@ def table_unified() -> Table:
             "in of the operator of all experts stacked, for expert out of one expert.",
             r"Regime I lies on the walls $M + N_e = N$ and $N_e = N$, regime II on $M + N_e = N$ and $M = N$, regime "
             r"III on $M = N$ and $N_e = N$: there the columns that meet agree.",
-            r"Where $M + N_e < N$ another formula holds for SGD, and the router departs from the spectral condition "
+            r"Where $M + N_e < N$ there is no muP: what meets the demands for two updates diverges at the third "
             "(scalecalc phases).",
         ),
         sections=True,

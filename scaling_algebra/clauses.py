@@ -1,0 +1,181 @@
+"""Desiderata as clauses over the unknown b, c and alpha, and z3 to solve them.
+
+A clause is a disjunction of linear inequalities that every parameterization meeting the demand satisfies. The sizes
+behind it hold at every parameter point (``forms.py``), so that leaving clauses out proves less, never more.
+Read next: ``proofs.py`` (adds clauses until the question is decided).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise, product
+from typing import Any, Literal
+
+from .desiderata import Demand, Structure
+from .forms import Bounds, FormAlgebra, FormTrajectory, size_of
+from .kernels import Exhausted
+from .packing import Form
+from .programs import Program
+from .quantities import quantities, quantity
+from .solver import HORIZON
+
+_WORK = (1000, 50_000)
+"""Nodes of matching searches spent on the complete forms of one quantity, and on its upper bounds."""
+_PARTS = ("propagating", "effective", "cross")
+"""What the change of a signal is the sum of."""
+
+Sense = Literal["<=", ">=", "!="]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """``constant + sum of counts times unknowns``, compared with zero."""
+
+    constant: Fraction
+    counts: tuple[tuple[str, int], ...]
+    sense: Sense
+
+
+@dataclass(frozen=True)
+class Clause:
+    """At least one of the atoms holds.
+
+    Attributes:
+        label: the desideratum that demands it.
+        because: the fact of the engine behind it.
+    """
+
+    label: str
+    atoms: tuple[Atom, ...]
+    because: str
+
+
+class Undecided(Exception):
+    """Something a proof needs is not known."""
+
+
+def label(demand: Demand) -> str:
+    """The name of a demand in proofs: ``mu-2: propagating update W2_0 dh1 = Theta(1)``."""
+    return f"{demand.name}: {demand.because}"
+
+
+class Facts:
+    """Clauses of demands under one structure."""
+
+    def __init__(self, program: Program, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
+        self.program, self.forms = program, forms
+        self._table = quantities(program)
+        sized = frozenset(q.removesuffix(".change") for d in demands for q in d.quantities if q.endswith(".change"))
+        self._runs = [
+            FormTrajectory(program, forms, structure),
+            FormTrajectory(program, forms, structure, sized),
+        ]
+        self._known: dict[tuple[str, int], Bounds | None] = {}
+
+    def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Atom:
+        """A form, and more, compared with zero on the ray."""
+        return Atom(form.power.on(self.forms.ray), (*form.unknowns, *more), sense)
+
+    def of(self, demand: Demand) -> list[Clause]:
+        """Clauses of a demand from the sizes of its quantities."""
+        if demand.kind == "scale":
+            return []
+        if demand.kind == "balanced":
+            return self._balance(demand)
+        name, found, reached = label(demand), [], []
+        complete = demand.kind == "theta"
+        for q in demand.quantities:
+            signal = q.removesuffix(".change")
+            if signal in self.program.signals:
+                found.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
+            parts = [q] if signal == q else [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
+            for part, t in product(parts, range(HORIZON + 1)):
+                bounds = self._bounds(part, t)
+                if bounds is None:
+                    complete = False
+                    continue
+                found += [Clause(name, (self.atom(f, "<="),), f"{part} at t={t} is O(1)") for f in bounds.lower]
+                reached += [self.atom(f, ">=") for f in bounds.upper]
+        if complete:
+            found.append(Clause(name, tuple(reached), f"{' + '.join(demand.quantities)} reaches Theta(1)"))
+        return found
+
+    def _balance(self, demand: Demand) -> list[Clause]:
+        name, found, shared = label(demand), [], []
+        for q in demand.quantities:
+            bounds = self._bounds(q, HORIZON)
+            if bounds is None or not bounds.upper:
+                continue
+            size = (f"log {q}", -1)
+            shared.append(size[0])
+            found += [Clause(name, (self.atom(f, "<=", size),), f"{q} is at least this") for f in bounds.lower]
+            found.append(Clause(name, tuple(self.atom(f, ">=", size) for f in bounds.upper), f"{q} is at most this"))
+        for one, two in pairwise(shared):
+            for sense in ("<=", ">="):
+                equal = Atom(Fraction(0), ((one, 1), (two, -1)), sense)
+                found.append(Clause(name, (equal,), f"{one.removeprefix('log ')} and {two.removeprefix('log ')} agree"))
+        return found
+
+    def _bounds(self, name: str, t: int) -> Bounds | None:
+        """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
+        if (name, t) not in self._known:
+            self._known[name, t] = None
+            for run, work in zip(self._runs, _WORK, strict=True):
+                self.forms.work = work
+                try:
+                    self._known[name, t] = run.bounds(quantity(self._table, name), t)
+                    break
+                except Exhausted:
+                    continue
+        return self._known[name, t]
+
+
+class ClauseSolver:
+    """z3 over rational numbers, with one assumption for each label."""
+
+    def __init__(self) -> None:
+        import z3
+
+        self._z3 = z3
+        self._solver = z3.Solver()
+        self._solver.set("core.minimize", True)
+        self._labels: dict[str, Any] = {}
+        self._reals: dict[str, Any] = {}
+
+    def add(self, clause: Clause) -> None:
+        assumption = self._labels.setdefault(clause.label, self._z3.Bool(clause.label))
+        self._solver.add(self._z3.Implies(assumption, self._z3.Or([self._atom(atom) for atom in clause.atoms])))
+
+    def model(self, labels: Iterable[str], more: Iterable[Clause]) -> dict[str, Fraction] | None:
+        """Values of the unknowns under the clauses with these labels, and more; None if there are none."""
+        self._solver.push()
+        for clause in more:
+            self.add(clause)
+        answer = self._solver.check(*(self._labels[name] for name in labels if name in self._labels))
+        found = None
+        if answer == self._z3.sat:
+            model = self._solver.model()
+            values = {name: model.eval(real, model_completion=True) for name, real in self._reals.items()}
+            found = {name: Fraction(v.numerator_as_long(), v.denominator_as_long()) for name, v in values.items()}
+        self._solver.pop()
+        if answer == self._z3.unknown:
+            raise Undecided(f"z3 gave up: {self._solver.reason_unknown()}")
+        return found
+
+    def core(self, more: Iterable[Clause]) -> tuple[str, ...]:
+        """Labels of clauses that are unsatisfiable together with ``more``; none of them can be left out."""
+        self._solver.push()
+        for clause in more:
+            self.add(clause)
+        self._solver.check(*self._labels.values())
+        found = {str(x) for x in self._solver.unsat_core()}
+        self._solver.pop()
+        return tuple(name for name, x in self._labels.items() if str(x) in found)
+
+    def _atom(self, atom: Atom) -> Any:
+        total = self._z3.RealVal(str(atom.constant))
+        for name, n in atom.counts:
+            total = total + n * self._reals.setdefault(name, self._z3.Real(name))
+        return {"<=": total <= 0, ">=": total >= 0, "!=": total != 0}[atom.sense]
