@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.axes import Ray
 from scaling_algebra.desiderata import GOALS
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.phases import phases
@@ -14,7 +15,7 @@ from scaling_algebra.phases_formats import phases_svg
 
 from .audit import audit
 from .errata import errata, errata_markdown
-from .layouts import TABLES
+from .layouts import TABLES, table_b1
 from .render import FORMATS
 
 EMITTED = Path(__file__).parent / "emitted"
@@ -33,8 +34,9 @@ SUFFIXES = {"markdown": ".md", "latex": ".tex"}
     metavar="PATH",
     help="Write to this file instead of stdout; with --all or --check a folder instead of tables/emitted.",
 )
+@click.option("--ray", metavar="RATES", help="Table b1 for this ray instead of regimes I to III.")
 @click.option("--check", is_flag=True, help="Write nothing: recompute, and exit with 1 if a written table is stale.")
-def table(name: str | None, every: bool, form: str | None, output: Path | None, check: bool) -> int:
+def table(name: str | None, every: bool, form: str | None, output: Path | None, ray: str | None, check: bool) -> int:
     """Print a published table with every cell derived.
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J), routers1,
@@ -51,9 +53,12 @@ def table(name: str | None, every: bool, form: str | None, output: Path | None, 
         raise unknown_name("table", name, TABLES)
     if form is not None and form.lower() not in FORMATS:
         raise unknown_name("format", form, FORMATS)
+    if ray is not None and (check or (name or "").lower() != "b1"):
+        raise UsageError("--ray goes with the table b1, printed")
     names = list(TABLES) if name is None else [name.lower()]
     if not (every or check):
-        _print(names[0], (form or "markdown").lower(), output)
+        made = TABLES[names[0]]() if ray is None else table_b1(Ray.parse(ray))
+        _print(FORMATS[(form or "markdown").lower()](made), output)
         return 0
     if form is not None:
         raise UsageError(
@@ -65,8 +70,7 @@ def table(name: str | None, every: bool, form: str | None, output: Path | None, 
     return _check(names, folder) if check else _write(names, folder)
 
 
-def _print(name: str, form: str, output: Path | None) -> None:
-    text = FORMATS[form](TABLES[name]())
+def _print(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text)
     else:

@@ -12,9 +12,11 @@ from itertools import product
 
 from scaling_algebra.api import PARAMETERIZATIONS, Derivation, derive
 from scaling_algebra.architectures import ARCHITECTURES, MLP, MOE_BLOCK
-from scaling_algebra.axes import REGIMES
+from scaling_algebra.axes import REGIMES, Ray
+from scaling_algebra.desiderata import GOALS
 from scaling_algebra.programs import Program
 from scaling_algebra.report import latex_power
+from scaling_algebra.solver import Infeasible
 
 from .cells import Cell, Label, Row, Table, Value
 from .signal_tables import SETTINGS, growth, signal_table
@@ -45,32 +47,50 @@ def exponent(d: Derivation, role: str, letter: str) -> Value:
 
 
 @cache
-def table_b1() -> Table:
-    """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III."""
-    found = {key: derive(*key) for key in product(REGIMES, OPTIMIZERS, BOTH)}
+def table_b1(ray: Ray | None = None) -> Table:
+    """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III, or on one other ray.
+
+    Raises:
+        Infeasible: neither exists on the ray.
+    """
+    rays = tuple(REGIMES.values()) if ray is None else (ray,)
+    found, missing = {}, {}
+    for key in product(rays, OPTIMIZERS, BOTH):
+        where, optimizer, name = key
+        try:
+            found[key] = derive(None, optimizer, name, ray=where)
+        except Infeasible as failure:
+            if not any(k[:2] == key[:2] for k in found) and name == BOTH[-1]:
+                raise
+            missing[GOALS[name].title] = str(failure)
+
+    def both(where: Ray, optimizer: str, role: str, what: str) -> Cell:
+        names = tuple(p for p in BOTH if (where, optimizer, p) in found)
+        return Cell(tuple(setting(found[where, optimizer, p], role, what) for p in names), names)
+
     rows = [
-        Row(
-            _tensor(MOE_BLOCK, role),
-            label,
-            tuple(_both(found, (r, o), role, what) for r, o in product(REGIMES, OPTIMIZERS)),
-        )
+        Row(_tensor(MOE_BLOCK, role), label, tuple(both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)))
         for role in ("router", "expert_in", "expert_out")
         for what, label in QUANTITIES.items()
     ]
     columns = tuple(Label(title) for title in OPTIMIZERS.values())
+    titles = {r: f"Regime {r.name}" if r.name else "Ray" for r in rays}
+    where = "on the ray of each regime" if ray is None else "on this ray"
     return Table(
         "b1",
-        "Table B.1 of the MSSP paper",
+        "Table B.1 of the MSSP paper" + ("" if ray is None else ", on another ray"),
         rf"Init std $\sigma$, learning rate $\eta$ and Adam $\epsilon$ of each MoE tensor under $\mu$P and MSSP. "
-        f"{CERTIFIED}, on the ray of each regime; aggregation multiplier {_multiplier(found.values())}.",
+        f"{CERTIFIED}, {where}; aggregation multiplier {_multiplier(found.values())}.",
         ("tensor", "quantity"),
-        tuple((Label(f"Regime {name}", f"Regime {name} ({growth(name)})"), columns) for name in REGIMES),
+        tuple((Label(titles[r], f"{titles[r]} ({growth(r)})"), columns) for r in rays),
         tuple(rows),
         (
             r"$\mu$P | MSSP where they differ. Axes that do not grow in a regime carry no power.",
             "tied: all experts start from the same values. 0: zero init.",
             r"MSSP has zero init of the readout; every other tensor scales as in $\mu$P.",
-        ),
+        )
+        if not missing
+        else tuple(f"No {title}: {why}." for title, why in missing.items()),
     )
 
 
@@ -178,7 +198,7 @@ def table_transfer1() -> Table:
         "Table 1 of the HP-transfer paper",
         r"Init std $\sigma$ and Adam learning rate $\eta$ of the MoE tensors where width $N$ ($n_\mathrm{embd}$ in the "
         r"paper), expert width $N_e$ ($n_\mathrm{hid}$) and number of experts $M$ ($n_\mathrm{exp}$) grow together, "
-        f"{growth('III')}. {CERTIFIED}; aggregation multiplier {_multiplier(found.values())}.",
+        f"{growth(REGIMES['III'])}. {CERTIFIED}; aggregation multiplier {_multiplier(found.values())}.",
         ("", "tensor"),
         ((Label(""), tuple(shown.values())),),
         rows,
@@ -239,7 +259,7 @@ def table_unified() -> Table:
     )
 
 
-def _both(found: Mapping[tuple[str, ...], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
+def _both(found: Mapping[tuple[str, str, str], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
     return Cell(tuple(setting(found[*where, p], role, what) for p in BOTH), BOTH)
 
 

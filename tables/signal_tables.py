@@ -6,12 +6,13 @@ Sizes and mechanisms come from the engine; nothing printed is read. Read next: `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import cache
 from itertools import product
 
 from scaling_algebra.analysis import Analysis, Answer
 from scaling_algebra.api import PARAMETERIZATIONS, Derivation, derive
-from scaling_algebra.axes import REGIMES
+from scaling_algebra.axes import REGIMES, Ray
 from scaling_algebra.mechanisms import TITLES, mechanisms
 from scaling_algebra.monomials import monomial
 from scaling_algebra.signals import Signal
@@ -196,8 +197,8 @@ def signal_table(name: str) -> Table:
         name,
         f"Signal table of App. {section} of the MSSP paper",
         f"Entry sizes after $t$ updates of SGD under {goal}, readout init {readout}, on the ray of regime {regime} "
-        f"({growth(regime)}), in the minimal MoE block. Derived by exact power counting from the parameterization that "
-        f"the desiderata of {goal} give; every exponent is certified.",
+        f"({growth(REGIMES[regime])}), in the minimal MoE block. Derived by exact power counting from the "
+        f"parameterization that the desiderata of {goal} give; every exponent is certified.",
         ("part", "quantity"),
         ((Label(""), (*steps, Label("mechanism", "Mechanism"))),),
         rows,
@@ -206,10 +207,14 @@ def signal_table(name: str) -> Table:
     )
 
 
-def growth(regime: str) -> str:
-    """The axes that grow in a regime, as rich text."""
-    axes = [axis for axis in ("N", "N_e", "M", "K") if REGIMES[regime][axis]]
-    return rf"${', '.join(axes)} \asymp n$"
+def growth(ray: Ray) -> str:
+    """The axes that grow on a ray, each with its power of n, as rich text."""
+    rates: dict[Fraction, list[str]] = {}
+    for axis in ("N", "N_e", "M", "K"):
+        if ray[axis]:
+            rates.setdefault(ray[axis], []).append(axis)
+    powers = {rate: "n" if rate == 1 else f"n^{{{rate}}}" for rate in rates}
+    return ", ".join(rf"${', '.join(axes)} \asymp {powers[rate]}$" for rate, axes in rates.items())
 
 
 def _label(what: str) -> Label:

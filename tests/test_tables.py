@@ -131,3 +131,17 @@ def test_the_engine_reads_no_table():
         text = path.read_text()
         reads = path.name == "families.py"  # shapes of models, no exponents
         assert "reference" not in text and (reads or "tomllib" not in text), path
+
+
+def test_table_b1_on_another_ray():
+    """Where MSSP exists the table shows both; where it does not it says why; elsewhere --ray is refused."""
+    wall = CliRunner().invoke(main, ["table", "b1", "--ray", "N=1,N_e=1,M=1/2", "--format", "csv"])
+    assert wall.exit_code == 0 and "expert_in W2,init std,N^(-1/2) | N^(-1/2) (tied)" in wall.output
+    inside = CliRunner().invoke(main, ["table", "b1", "--ray", "N=1,N_e=1/2,M=3/2"])
+    assert inside.exit_code == 0 and "No MSSP: found no MSSP" in inside.output
+    assert r"$N \asymp n$, $N_e \asymp n^{1/2}$, $M, K \asymp n^{3/2}$" in inside.output
+    nothing = CliRunner().invoke(main, ["table", "b1", "--ray", "N=1,N_e=1/4,M=1/4"])
+    assert nothing.exit_code == 1 and nothing.stderr.startswith("scalecalc: found no MSSP")
+    for args in (["g1", "--ray", "N=1,N_e=1,M=1"], ["--all", "--ray", "N=1,N_e=1,M=1"]):
+        refused = CliRunner().invoke(main, ["table", *args])
+        assert refused.exit_code == 2 and "--ray goes with the table b1" in refused.stderr

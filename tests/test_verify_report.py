@@ -158,7 +158,7 @@ def test_claims_about_what_was_not_measured(mup):
 def test_default_plans_grow_every_growing_axis_and_stay_affordable(rates):
     ray = Ray.parse(rates)
     sizes = plan_sizes(ray, None)
-    dims = [dims_at(ray, n, sizes[0]) for n in sizes]
+    dims = [dims_at(ray, n) for n in sizes]
     assert len(sizes) >= 5 and min(plan_seeds(ray, sizes, None)) >= 16
     for axis in ("N", "N_e", "M"):
         values = [d[axis] for d in dims]

@@ -62,7 +62,7 @@ def measure_fixed_experts(
     ray, rule = derivation.ray, derivation.optimizer
     _check(derivation, steps, experts, active)
     where, chosen = _device(device), plan_sizes(ray, sizes)
-    grid = [{**dims_at(ray, n, chosen[0]), "M": experts, "K": active} for n in chosen]
+    grid = [{**dims_at(ray, n), "M": experts, "K": active} for n in chosen]
     found = Measurement(ray, derivation.scaling, rule, steps)
     started = time.perf_counter()
     for index, (dims, count) in enumerate(zip(grid, plan_seeds(ray, chosen, seeds), strict=True)):

@@ -35,9 +35,10 @@ SEEDS = (24, 64)
 WIDTHS = ("N", "N_e", "M")
 
 
-def dims_at(ray: Ray, n: int, first: int) -> dict[str, int]:
-    """Dimensions at size n: a growing axis starts at the first size and grows as ``n**rate``; the others are fixed."""
-    return {axis: max(1, round(first * (n / first) ** float(ray[axis]))) if ray[axis] else FIXED for axis in WIDTHS}
+def dims_at(ray: Ray, n: int) -> dict[str, int]:
+    """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
+    equal sizes of all axes it would lie on them); the other axes are fixed."""
+    return {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in WIDTHS}
 
 
 def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
@@ -69,7 +70,7 @@ def plan_sizes(ray: Ray, sizes: Sequence[int] | None) -> list[int]:
     growth = round(sum(ray[axis] for axis in WIDTHS))
     first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
     last = first
-    while elements(dims_at(ray, last + first // 4, first)) <= LARGEST_ELEMENTS and last < 64 * first:
+    while elements(dims_at(ray, last + first // 4)) <= LARGEST_ELEMENTS and last < 64 * first:
         last += first // 4
     spread = [round(first * (last / first) ** (i / (COUNT - 1))) for i in range(COUNT)]
     return sorted(set(spread))
@@ -86,4 +87,4 @@ def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None) -> list[int]:
             raise UsageError(f"seeds is {seeds}; give at least 1")
         return [seeds] * len(sizes)
     few, many = SEEDS
-    return [min(many, max(few, int(BUDGET / elements(dims_at(ray, n, sizes[0]))))) for n in sizes]
+    return [min(many, max(few, int(BUDGET / elements(dims_at(ray, n))))) for n in sizes]

@@ -106,7 +106,7 @@ def measure(
         raise UsageError(f"steps is {steps}; give 0 or more")
     where = _device(device)
     result = Measurement(ray, scaling, optimizer, steps)
-    grid = [dims_at(ray, n, chosen[0]) for n in chosen]
+    grid = [dims_at(ray, n) for n in chosen]
     torch_optimizer(MoEBlock(grid[0], scaling, [0], where), grid[0], scaling, optimizer)  # fail before the long part
     total = sum(elements(d) * s for d, s in zip(grid, count, strict=True))
     done, started = 0, time.perf_counter()
