@@ -30,6 +30,10 @@ WHOLE = (
     ["audit", "--source", "mssp"],
     ["table", "--all", "--check"],
     ["phases", "--parameterization", "mup", "--optimizer", "sgd"],
+    ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mup", "--prove"],
+    ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mssp", "--prove"],
+    ["derive", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup", "--prove", "--drop"],
+    ["signals", "--regime", "II", "--optimizer", "adam", "--parameterization", "mssp", "--steps", "3"],
 )
 """Commands that are timed as a user runs them."""
 

@@ -16,8 +16,9 @@ from .optimizers import Optimizer
 from .packing import Form
 from .programs import Program
 from .quantities import Quantity, quantities, quantity
+from .routing import algebra_for, trajectory_for
 from .signals import Algebra, Signal
-from .training import BeyondPowerCounting, Point, Trajectory, algebra_for
+from .training import BeyondPowerCounting, Point, Trajectory
 
 GAPS = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
 """How far below the leading kernel a kernel is kept, tried in this order until the certificate holds."""
@@ -126,5 +127,5 @@ class Analysis:
             if gap not in self._algebras:
                 self._algebras[gap] = algebra_for(self.program, self.ray, gap)
             self._algebras[gap].work = WORK[gap]
-            self._runs[gap] = Trajectory(self.program, self._algebras[gap], self.point, self.optimizer)
+            self._runs[gap] = trajectory_for(self.program, self._algebras[gap], self.point, self.optimizer)
         return self._runs[gap]

@@ -27,11 +27,11 @@ class Ray:
 
     Args:
         rates: exact rate of every axis; N, N_e and M are required, K defaults to M (all experts active up to a
-            constant factor) and L to 0.
+            constant factor; smaller: ``routing.py``) and L to 0.
         name: what reports call it.
 
     Raises:
-        UsageError: an unknown axis, a missing one, a negative or inexact rate, no growing axis, or K other than M.
+        UsageError: an unknown axis, a missing one, a negative or inexact rate, no growing axis, or K above M.
 
     >>> Ray({"N": 1, "N_e": "1/2", "M": 1})["N_e"]
     Fraction(1, 2)
@@ -54,9 +54,9 @@ class Ray:
                 )
         exact.setdefault("K", exact["M"])
         exact.setdefault("L", Fraction(0))
-        if exact["K"] != exact["M"]:
+        if exact["K"] > exact["M"]:
             raise UsageError(
-                f"the ray has K={exact['K']} but M={exact['M']}: K/M must stay constant; give K = M or leave it out"
+                f"the ray has K={exact['K']} but M={exact['M']}: only M experts can be active; give K <= M"
             )
         if exact["L"]:
             raise UsageError("the ray has L growing, but this architecture has one block: give L=0 or leave it out")

@@ -282,7 +282,7 @@ class _Search:
 
 def _reduce(search: _Search, outs: list[int], m: Matching) -> tuple[Kernel, tuple[str, ...]]:
     """Canonical kernel, and the axes of the classes that nothing touches any more (summed with weight 1)."""
-    types, forest, opens = search.types, m.forest, [m.forest[c] for c in outs]
+    types, forest, opens = _merged(search.types, m.forest), m.forest, [m.forest[c] for c in outs]
     resolved = [(name, tuple(forest[c] for c in classes)) for name, classes in m.leaves]
     live = set(opens)
     for _, classes in resolved:
@@ -292,6 +292,14 @@ def _reduce(search: _Search, outs: list[int], m: Matching) -> tuple[Kernel, tupl
         there = {(name, tuple(forest[c] for c in classes)) for name, classes in search.marks}
         resolved += sorted(mark for mark in there if all(c in live for c in mark[1]))
     return Kernel(*canonical(types, opens, resolved)), gain
+
+
+def _merged(types: Sequence[str], forest: list[int]) -> Sequence[str]:
+    """Types of the roots: where active experts meet all experts, the active ones remain."""
+    if "K" not in types:
+        return types
+    active = {forest[c] for c, axis in enumerate(types) if axis == "K"}
+    return ["K" if c in active else axis for c, axis in enumerate(types)]
 
 
 def _union(forest: list[int], c: int, d: int) -> list[int]:

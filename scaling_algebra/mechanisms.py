@@ -11,8 +11,8 @@ from fractions import Fraction
 
 from .monomials import Monomial, Pair
 
-EXPERTS = "M"
-"""The axis over which experts are summed."""
+EXPERTS = ("M", "K")
+"""The axes over which experts are summed: all, or those active for a token."""
 
 TITLES = {
     "A": "cross-expert CLT",
@@ -49,7 +49,7 @@ def mechanisms(m: Monomial) -> list[Mechanism]:
     because nothing depends on the expert (shared), because a pair of an expert's tensor with itself hands a vector on
     (B), or because such pairs close to a scalar, in the inner product of an update with its input (C) or elsewhere (D).
     """
-    found = [_across_experts(m, c) for c, index in m.indices.items() if index.axis == EXPERTS and index.weight > 0]
+    found = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
     for inner in m.inner:
         sums = [m.indices[c] for c in inner.classes if m.indices[c].rate]
         if sums and all(i.weight == 1 for i in sums):
@@ -58,7 +58,7 @@ def mechanisms(m: Monomial) -> list[Mechanism]:
             found.append(Mechanism("rank-1", f"the update meets its own {side} again: {over} coherent"))
     for pair in m.pairs:
         left = m.factors[pair.left]
-        experts = [i for c in left.classes if (i := m.indices[c]).axis == EXPERTS]
+        experts = [i for c in left.classes if (i := m.indices[c]).axis in EXPERTS]
         if not pair.where and all(not i.weight for i in experts):
             found.append(Mechanism("Gram", f"{_show(m, pair)} outside any inner product of an update"))
     if not found:

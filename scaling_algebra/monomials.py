@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from .canonical import Leaf
 from .kernels import INDICATOR, Kernel
+from .routing import ACTIVE
 from .signals import Algebra, Scalar, Signal
 
 
@@ -212,6 +213,8 @@ class _Net:
     def merge(self, c: int, d: int) -> None:
         c, d = sorted((self.root(c), self.root(d)))
         self.parent[d] = c
+        if self.letters[d] == ACTIVE:  # of all experts, those of the token
+            self.letters[c] = ACTIVE
 
     def fresh(self, letters: str) -> None:
         self.letters = list(letters)
@@ -258,6 +261,14 @@ class _Walk:
             if s.name:
                 parts = tuple((part.name or "?", self._exponent(part)) for part in made.parts)
                 net.choices.insert(0, Choice(s.name, parts, chosen))
+            return net
+        if made.rule == "restricted":
+            (whole,) = made.parts
+            at = next(n for n, x in enumerate(whole.letters) if x != s.letters[n])
+            to = s.letters[at]
+            origin = (c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.retyped(c, at, to) == k)
+            net = self.expand(whole, next(origin))
+            net.letters[net.root(net.opens[at])] = to
             return net
         net = self.expand(made.parts[0], k)
         net.scalars = [*made.scalars, *net.scalars]

@@ -28,6 +28,7 @@ from .optimizers import Optimizer, optimizer
 from .packing import Form
 from .parameterizations import Scaling
 from .programs import Gate, Norm, Program
+from .routing import sparse
 from .signals import Algebra
 from .solver import HORIZON, violation
 from .training import Point
@@ -179,10 +180,12 @@ def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
     return found
 
 
-def provable(program: Program, rule: Optimizer) -> str:
+def provable(program: Program, ray: Ray, rule: Optimizer) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
     if any(isinstance(s, Norm) or (isinstance(s, Gate) and s.kind != "held") for s in program.statements):
         return f"{program.name} divides or gates by unknown sizes; proofs are for moe, mlp and stacks"
+    if sparse(program, ray):
+        return f"K < M on {ray}; proofs are for K = M"
     if rule.normalises and not rule.epsilon:
         return f"{rule.name} divides by unknown sizes; proofs are for sgd, momentum and optimizers with an epsilon"
     return ""
@@ -192,7 +195,7 @@ class Prover:
     """Decides goals for one program, ray and optimizer; products of kernels are shared between all of them."""
 
     def __init__(self, program: Program, ray: Ray, rule: Optimizer) -> None:
-        reason = provable(program, rule)
+        reason = provable(program, ray, rule)
         if reason:
             raise UsageError(f"cannot prove: {reason}")
         self.program, self.ray, self.optimizer = program, ray, rule

@@ -73,7 +73,7 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
         left, right = (table[q].read(tr, t if step is None else step) for q, step in sides)
         if not (isinstance(left, Signal) and isinstance(right, Signal)):
             raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
-        experts = "".join(x for x in tr.program.axes if tr.program.axes[x] == "M")
+        experts = "".join(x for x in tr.program.axes if tr.program.axes[x] in ("M", "K"))
         return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
 
     formulas = (table[q].formula if s is None else table[q].formula.replace("_t", f"_{s}") for q, s in sides)

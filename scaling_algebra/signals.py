@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Literal
 
 from .axes import AXES, Ray
+from .canonical import canonical
 from .kernels import Contraction, Kernel, Matching, leaf_kernel, multiply, witness
 from .packing import Packing
 
@@ -34,7 +35,7 @@ class Made:
         tag: what kind of product it is, e.g. the inner product of a rank-one update.
     """
 
-    rule: Literal["tensor", "constant", "product", "sum", "scaled", "centred"]
+    rule: Literal["tensor", "constant", "product", "sum", "scaled", "centred", "restricted"]
     parts: tuple[Signal, ...] = ()
     scalars: tuple[Scalar, ...] = ()
     tag: str = ""
@@ -152,6 +153,26 @@ class Algebra(Packing):
         at = s.letters.index(letter)
         keep = {k: e for k, e in s.terms.items() if self._varies(self._kernels[k], at, ignoring)}
         return Signal(s.letters, keep, s.tail, made=Made("centred", (s,)))
+
+    def restricted(self, s: Signal, letter: str, to: str) -> Signal:
+        """Keep some entries of an index: those of an index of a smaller axis, chosen without regard to the signal.
+
+        Law: the root-mean-square over exchangeable entries does not change, only what later sums run over.
+        """
+        if letter not in s.letters:
+            return s
+        at, terms = s.letters.index(letter), dict[int, int]()
+        for k, e in s.terms.items():
+            found = self.retyped(k, at, to)
+            terms[found] = max(e, terms.get(found, e))
+        return replace(s, letters=s.letters.replace(letter, to), terms=terms, made=Made("restricted", (s,)))
+
+    def retyped(self, k: int, at: int, to: str) -> int:
+        """A kernel with the axis of one open index replaced by that of a letter."""
+        kernel = self._kernels[k]
+        types = list(kernel.types)
+        types[kernel.opens[at]] = self.letters[to]
+        return self._intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         """Sum: equal kernels keep the larger exponent."""

@@ -20,7 +20,8 @@ from .exponents import Power
 from .optimizers import OPTIMIZERS, Optimizer
 from .packing import Form
 from .parameterizations import Scaling, TensorScaling
-from .programs import Linear, Program
+from .programs import Aggregate, Linear, Program
+from .routing import sparse
 from .signals import Algebra
 from .training import Point, unknowns
 
@@ -166,7 +167,7 @@ class Solver:
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries / 2}[normalises]
             values[f"d.{role}"] = gradient
         for aggregate in self.program.aggregates[:1]:
-            values["alpha"] = _axes_power(self.program, self.program.signals[aggregate.gate]).on(self.ray)
+            values["alpha"] = _summed(self.program, aggregate, self.ray).on(self.ray)
         return values
 
     def _lazy(self) -> dict[str, Fraction]:
@@ -253,7 +254,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     found: dict[str, Power] = {}
     above = {a.source: a for a in program.aggregates}
     for aggregate in program.aggregates[:1]:
-        experts = _axes_power(program, program.signals[aggregate.gate])
+        experts = _summed(program, aggregate, look.ray)
         s = alignment(updated(aggregate.out), (updated(aggregate.source), -look.point.alpha), experts)
         if s is not None:
             found["alpha"] = experts * s
@@ -273,7 +274,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             found[f"b.{role}"] = fan_in * q
             if out in structure.exempt and "alpha" in found:
                 aggregate = above[out]
-                experts = _axes_power(program, program.signals[aggregate.gate])
+                experts = _summed(program, aggregate, look.ray)
                 parts = (last(f"{out}.propagating"), -look.point.alpha)
                 over = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
                 if over is not None:
@@ -289,6 +290,11 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             found[f"c.{role}"] = fan_in * p + step[normalises]
         found[f"d.{role}"] = gradient
     return found
+
+
+def _summed(program: Program, how: Aggregate, ray: Ray) -> Power:
+    """Number of experts that an aggregation sums."""
+    return Power.of({"K": 1}) if sparse(program, ray) else _axes_power(program, program.signals[how.gate])
 
 
 def _axes_power(program: Program, letters: str) -> Power:

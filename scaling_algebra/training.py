@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from .axes import AXES, Ray
+from .axes import AXES
 from .kernels import INDICATOR
 from .optimizers import Optimizer
 from .programs import Aggregate, Gate, Linear, Mode, Norm, Program, Statement, Sum
@@ -37,11 +37,6 @@ class Point:
 def unknowns(program: Program) -> tuple[str, ...]:
     """Names of b, c, d of every tensor, and alpha: ``("b.input", ..., "alpha")``."""
     return (*(f"{x}.{role}" for x in "bcd" for role in program.tensors), "alpha")
-
-
-def algebra_for(program: Program, ray: Ray, gap: Fraction) -> Algebra:
-    """The algebra whose letters and unknowns are those of a program."""
-    return Algebra(ray, program.axes, unknowns(program), gap, program.tracked)
 
 
 class BeyondPowerCounting(Exception):
@@ -133,11 +128,15 @@ class Trajectory:
         x = self.initial(how.source)
         parts = []
         for step in self._updates(how.tensor, t):
-            left = self.gradient(signal, step.step, via=via)
+            left = self._part(signal, step.step, via)
             inner = self.algebra.contract(step.right, x, "", tag="forward")
             whole = self.algebra.contract(left, inner, self.program.signals[signal])
             parts.append(self.algebra.scaled(whole, *step.scalars))
         return self.algebra.add(parts) if parts else self.algebra.nothing(self.program.signals[signal])
+
+    def _part(self, signal: str, step: int, via: str) -> Signal:
+        """The gradient of an update that came through one statement."""
+        return self.gradient(signal, step, via=via)
 
     def aggregate(self, how: Aggregate, mode: Mode, x: Signal, t: int) -> Signal:
         """``M^-alpha sum_i phi_i W^i x_i`` for one part of the tensor before the aggregation.

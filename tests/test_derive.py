@@ -149,7 +149,7 @@ def test_bad_input_is_one_line():
         (lambda: Ray.parse("N=-1,M=1,N_e=1"), "do not shrink"),
         (lambda: Ray.parse("N=pi,M=1,N_e=1"), "not a rational"),
         (lambda: Ray.parse("N=1,M=1,N_e=1,Q=1"), "no axis named"),
-        (lambda: Ray.parse("N=1,M=1,N_e=1,K=1/2"), "K/M must stay constant"),
+        (lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2"), "only M experts can be active"),
         (lambda: Ray.parse("N=0,M=0,N_e=0"), "no axis grows"),
         (lambda: Ray.parse("N=1,M=1,N_e=1,L=1"), "one block"),
         (lambda: Ray.parse("N;1"), "axis=rate"),

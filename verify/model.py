@@ -67,12 +67,12 @@ class MoEBlock(nn.Module):
 
     Attributes:
         weights: parameters by symbol, shapes W1 (S,N,D), Q (S,M,N), W2 (S,M,N_e,N), W3 (S,M,N,N_e), W4 (S,N).
-        multiplier: 1 / alpha.
+        multiplier: of the aggregation; with K in ``dims`` times K/M, as a batch sees it (``scaling_algebra.routing``).
     """
 
     def __init__(self, dims: Mapping[str, int], scaling: Scaling, seeds: Sequence[int], device: str = "cpu") -> None:
         super().__init__()
-        self.multiplier = value(-scaling.alpha, dims)
+        self.multiplier = value(-scaling.alpha, dims) * dims.get("K", dims["M"]) / dims["M"]
         self.weights = nn.ParameterDict()
         generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
         for role, tensor in MOE_BLOCK.tensors.items():

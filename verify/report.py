@@ -183,7 +183,7 @@ def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
 
 def _spacing(m: Measurement) -> Fraction:
     """Exponents are half-integer combinations of the rates of the axes, hence multiples of this."""
-    return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in ("N", "N_e", "M"))))
+    return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in ("N", "N_e", "M", "K"))))
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -163,11 +163,16 @@ def train(
     device: str,
     products: Sequence[str] = (),
 ) -> Record:
-    """Trains one replica per seed and returns the root-mean-square of every quantity at every step."""
+    """Trains one replica per seed and returns the root-mean-square of every quantity at every step.
+
+    With K in ``dims`` the replicas train as an infinite batch of tokens trains them, each routed to its own K of M
+    experts, and the quantities are those of one token; gradients and updates of tensors are those of the batch.
+    """
     model = MoEBlock(dims, scaling, seeds, device)
     stepper = torch_optimizer(model, dims, scaling, optimizer)
     weights = model.weights
     start = {symbol: p.detach().clone() for symbol, p in weights.items()}
+    active = dims.get("K", dims["M"])
     rates = {g["params"][0]: g for g in stepper.param_groups}
     pathways: dict[str, torch.Tensor] = {}
     record: dict[tuple[str, int], torch.Tensor] = {}
@@ -178,13 +183,13 @@ def train(
         (LOSS_SLOPE * model().sum()).backward()
         with torch.no_grad():
             change = {symbol: weights[symbol] - w0 for symbol, w0 in start.items()}
-            split = Split(start, change, model.x, model.multiplier)
-            named = split.named
+            batch = Split(start, change, model.x, model.multiplier).named
+            named = batch if active == dims["M"] else _token(start, change, model, active)
             if not optimizer.normalises:
                 for path in ("expert", "router"):
                     moved = pathways.setdefault(path, torch.zeros_like(named["h1"]))
-                    named[f"psi.propagating.{path}"] = (start["Q"] @ moved[..., None])[..., 0]
-                    moved -= rates[weights["W1"]]["lr"] * LOSS_SLOPE * model.x.square().sum() * named[f"g1.{path}"]
+                    named[f"psi.propagating.{path}"] = (start["Q"] @ moved[..., None])[:, :active, 0]
+                    moved -= rates[weights["W1"]]["lr"] * LOSS_SLOPE * model.x.square().sum() * batch[f"g1.{path}"]
             for symbol in (tensor.symbol for tensor in MOE_BLOCK.tensors.values()):
                 named[f"d{symbol}"] = change[symbol]
                 named[f"g{symbol}"] = weights[symbol].grad
@@ -201,6 +206,16 @@ def train(
                 if optimizer.decoupled_decay:
                     w0.mul_(1 - group["lr"] * group["weight_decay"])
     return {key: x.cpu().numpy() for key, x in record.items()}
+
+
+def _token(
+    start: Mapping[str, torch.Tensor], change: Mapping[str, torch.Tensor], model: MoEBlock, active: int
+) -> dict[str, torch.Tensor]:
+    """Parts as one token sees them: its experts are the first ``active`` ones, which are as good as any others."""
+    experts = {t.symbol for t in MOE_BLOCK.tensors.values() if "i" in t.letters}
+    seen = [{s: w[:, :active] if s in experts else w for s, w in ws.items()} for ws in (start, change)]
+    share = active / model.weights["Q"].shape[1]
+    return Split(*seen, model.x, model.multiplier / share).named
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
