@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .analysis import Analysis, Answer
 from .architectures import ARCHITECTURES, MOE_BLOCK, architecture, fixed_experts
@@ -22,6 +22,9 @@ from .parameterizations import STANDARD, Scaling, TensorScaling, standard
 from .programs import Program
 from .quantities import quantity
 from .solver import Fixing, Infeasible, Solution, Solver
+
+if TYPE_CHECKING:
+    from .cones import Cone
 
 PARAMETERIZATIONS: dict[str, str] = {
     **{g.name: g.title for g in GOALS.values()},
@@ -79,6 +82,18 @@ class Derivation:
     def _analysis(self) -> Analysis:
         return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.program)
 
+    @cached_property
+    def cone(self) -> Cone | None:
+        """The cone of rays on which this formula is muP, proved; None in a regime, or where that is not looked for."""
+        from .cones import cone
+
+        generic = not self.ray.name and self.ray["K"] == self.ray["M"]
+        proper = self.parameterization == "mup" and self.readout_init == GOALS["mup"].readout_init
+        linear = not self.optimizer.normalises or self.optimizer.epsilon
+        if not (generic and proper and linear and self.program is MOE_BLOCK):
+            return None
+        return cone(self.scaling, self.optimizer, self.parameterization, Structure())
+
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
         """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""
         s = self.scaling.tensors[role]
@@ -120,6 +135,7 @@ class Derivation:
             "tied": list(self.scaling.tied),
             "structure": list(self.structure),
             "unique": self.unique,
+            "cone": None if self.cone is None else list(self.cone.inequalities),
             "tensors": tensors,
         }
 

@@ -13,42 +13,23 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from math import gcd, lcm
 
 from .analysis import Analysis
 from .architectures import MOE_BLOCK
 from .axes import Ray
+from .cones import PLANE_AXES, Wall
 from .desiderata import GOALS, Structure
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
 from .parameterizations import Scaling
 from .proofs import Prover
-from .solver import HORIZON, Infeasible, Solver, violation
+from .solver import HORIZON, Infeasible, Solver
 
-PLANE_AXES = ("N", "N_e", "M")
-"""Axes of the map: two span the plane, the third has rate 1; K = M."""
 SIDE = Fraction(2)
 """The map shows rates from 0 to this."""
 _GRID = 9
 Point2 = tuple[Fraction, Fraction]
-
-
-@dataclass(frozen=True)
-class Wall:
-    """A linear equation ``sum of coefficient * rate = 0``: coprime integers in the order of ``PLANE_AXES``."""
-
-    coefficients: tuple[int, ...]
-
-    def at(self, rates: Sequence[Fraction]) -> Fraction:
-        return sum((a * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
-
-    def __str__(self) -> str:
-        sides = []
-        for sign in (1, -1):
-            terms = [(abs(a), axis) for a, axis in zip(self.coefficients, PLANE_AXES, strict=True) if a * sign > 0]
-            sides.append(" + ".join(axis if a == 1 else f"{a} {axis}" for a, axis in terms) or "0")
-        return " = ".join(sides)
 
 
 @dataclass(frozen=True)
@@ -166,7 +147,7 @@ def _phases(goal: str, rule: str, plane: tuple[str, str]) -> Phases:
         solved = [p for p in inside if where.solve(p)[0] is not None]
         scaling, structure, why = where.solve(solved[0] if solved else inside[0])
         name = names.setdefault((_key(scaling), structure), chr(ord("A") + len(names)))
-        sides = tuple(_side(w, where.rates(inside[0])) for w in walls)
+        sides = tuple(w.side(where.rates(inside[0])) for w in walls)
         cells.append(Cell(name, corners, sides, scaling, structure, why, (len(solved), len(inside))))
     edges = [Edge(w, ends, *where.on(ends)) for w in walls for ends in _edges(w, cells, where)]
     return Phases(goal, rule, plane, walls, tuple(cells), tuple(edges))
@@ -224,7 +205,7 @@ class _Plane:
             if x is None or y is None or x == y:
                 continue
             difference = [(x + -y)[axis] for axis in PLANE_AXES]
-            wall = _wall(difference)
+            wall = Wall.of(difference)
             if wall.at(self.rates(left)) * wall.at(self.rates(right)) < 0:
                 return wall
         return None
@@ -242,7 +223,7 @@ class _Plane:
                 for answer in (look.lower(name, t) for t in range(HORIZON + 2)):
                     if answer.exponent is None or answer.form is None or answer.exponent <= 0:
                         continue
-                    wall = _wall([formula.size(answer.form)[axis] for axis in PLANE_AXES])
+                    wall = Wall.of([formula.size(answer.form)[axis] for axis in PLANE_AXES])
                     near, far = (abs(wall.at(self.rates(p))) for p in (inside, outside))
                     if wall.at(self.rates(inside)) * wall.at(self.rates(outside)) < 0:
                         found.append((near / (near + far), wall))
@@ -271,14 +252,6 @@ def _powers(s: Scaling) -> list[Power | None]:
 
 def _key(s: Scaling | None) -> object:
     return None if s is None else (tuple(_powers(s)), s.tied)
-
-
-def _wall(coefficients: Sequence[Fraction]) -> Wall:
-    scale = lcm(*(c.denominator for c in coefficients))
-    whole = [int(c * scale) for c in coefficients]
-    common = gcd(*whole)
-    sign = 1 if next(c for c in reversed(whole) if c) > 0 else -1
-    return Wall(tuple(sign * c // common for c in whole))
 
 
 def _cut(corners: tuple[Point2, ...], wall: Wall, where: _Plane) -> list[tuple[Point2, ...]]:
@@ -321,43 +294,3 @@ def _edges(wall: Wall, cells: Sequence[Cell], where: _Plane) -> list[tuple[Point
             if wall.at(where.rates(p)) == wall.at(where.rates(q)) == 0:
                 found[frozenset((p, q))] = (min(p, q), max(p, q))
     return sorted(found.values())
-
-
-def _side(wall: Wall, rates: Sequence[Fraction]) -> str:
-    return str(wall).replace(" = ", " >= " if wall.at(rates) > 0 else " <= ")
-
-
-def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray], structure: Structure) -> str:
-    """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
-
-    Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates. So it is
-    O(1) on the cone if it is on the spanning rays, and Theta(1) on all of it if one of its monomials has no axis left.
-    A normaliser must not exceed its epsilon on the spanning rays, so that it is linear, too.
-
-    Raises:
-        UsageError: an optimizer that normalises without an epsilon: its normaliser is not linear in the rates.
-    """
-    if rule.normalises and not rule.epsilon:
-        raise UsageError(f"{rule.name} normalises without an epsilon: its sizes are not convex in the rates")
-    demands = GOALS[goal].demands(MOE_BLOCK, structure)
-    total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
-    inner = Ray({axis: rate / max(total) for axis, rate in zip(PLANE_AXES, total, strict=True)})
-    look = Analysis(inner, scaling.point(inner), rule, MOE_BLOCK)
-    for demand in demands:
-        answers = [look(name, t) for name in demand.quantities for t in range(HORIZON + 1)]
-        fixed = any(a.form is not None and scaling.size(a.form) == Power() for a in answers)
-        if demand.kind == "theta" and not fixed:
-            return f"on {inner}: {demand.name}: {demand.because}, but no monomial of it is Theta(1) on all rays"
-    for ray in rays:
-        look = Analysis(ray, scaling.point(ray), rule, MOE_BLOCK)
-        for demand in demands:
-            failure = violation(replace(demand, kind="bounded"), look) if demand.kind in ("theta", "bounded") else ""
-            if failure:
-                return f"on {ray}: {failure}"
-        for role, tensor in MOE_BLOCK.tensors.items() if rule.epsilon else ():
-            eps = scaling.tensors[role].eps
-            for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON)):
-                above = answer.exponent is not None and eps is not None and answer.exponent > eps.on(ray)
-                if eps is None or not answer.decided or above:
-                    return f"on {ray}: the gradient of {role} exceeds its epsilon, or is undecided"
-    return ""

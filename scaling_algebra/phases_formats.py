@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from .axes import REGIMES
+from .cones import PLANE_AXES
 from .families import families
 from .parameterizations import Scaling
-from .phases import PLANE_AXES, SIDE, Cell, Edge, Phases, Point2
+from .phases import SIDE, Cell, Edge, Phases, Point2
 from .report import aligned
 
 _SIZE, _MARGIN = 560, 70

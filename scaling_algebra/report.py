@@ -39,6 +39,8 @@ def derivation_text(d: Derivation) -> str:
     lines += aligned([(f"  {role}", what, why) for (role, what), why in d.reasons.items() if role != "aggregation"])
     if d.structure:
         lines += ["", "structure:"] + [f"  {line}" for line in d.structure]
+    if d.cone is not None:
+        lines += ["", f"the same formula for all rays with K = M and: {d.cone}"]
     if d.optimizer.note:
         lines += ["", f"note: {d.optimizer.note}"]
     return "\n".join(lines)
@@ -50,6 +52,7 @@ def derivation_markdown(d: Derivation) -> str:
     lines += ["", f"Aggregation multiplier ${latex_power(-d.scaling.alpha)}$."]
     lines += ["", *(f"- {role} {what}: {why}" for (role, what), why in d.reasons.items())]
     lines += [f"- {line}" for line in d.structure]
+    lines += [f"- The same formula for all rays with K = M and: {d.cone}"] if d.cone is not None else []
     return "\n".join(lines)
 
 

@@ -7,18 +7,21 @@ from fractions import Fraction
 import pytest
 from click.testing import CliRunner
 
+from scaling_algebra import derive
 from scaling_algebra.architectures import MOE_BLOCK
 from scaling_algebra.axes import REGIMES, Ray
 from scaling_algebra.cli import main
+from scaling_algebra.cones import PLANE_AXES, cone, cone_holds
 from scaling_algebra.desiderata import GOALS, Structure
 from scaling_algebra.errors import UsageError
 from scaling_algebra.exponents import Power
 from scaling_algebra.families import families
 from scaling_algebra.optimizers import optimizer
 from scaling_algebra.parameterizations import Scaling, TensorScaling
-from scaling_algebra.phases import cone_holds, phases
+from scaling_algebra.phases import phases
 from scaling_algebra.phases_formats import PHASES_FORMATS
 from scaling_algebra.solver import Solver
+from scaling_algebra.tables.layouts import CONES as LAYOUT_CONES
 
 HALF = Fraction(1, 2)
 
@@ -102,9 +105,33 @@ def test_one_learning_rate_formula_and_the_spectral_condition():
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("cell", CONES)
 def test_formulas_hold_on_whole_cones(cell, rule):
-    """Existence on every ray of the cone, not at samples: see the law of ``cone_holds``."""
+    """Existence on every ray of the cone, not at samples: see the law of ``cone_holds``. The cone that is found by
+    cutting is the cell of the map, and the one above."""
     generic = next(c for c in phases("mup", rule).cells if c.name == cell)
     assert cone_holds(generic.scaling, optimizer(rule), "mup", CONES[cell], Structure()) == ""
+    found = cone(generic.scaling, optimizer(rule), "mup", Structure())
+    assert found is not None and set(found.inequalities) <= set(generic.inequalities)
+    spans = {tuple(r[axis] / sum(r[x] for x in PLANE_AXES) for axis in PLANE_AXES) for r in CONES[cell]}
+    assert {tuple(r[axis] for axis in PLANE_AXES) for r in found.rays} == spans
+
+
+def test_a_derivation_names_its_cone():
+    """On a ray the cone is printed with the formula; in a regime, where axes are fixed, there is none."""
+    d = derive(None, "adam", "mup", ray="N=1,N_e=5/7,M=4/5")
+    assert set(d.as_json()["cone"]) == {"N_e <= N", "M <= N", "N_e + M >= N"}
+    assert "the same formula for all rays with K = M and: " in str(d)
+    assert derive("III", "adam", "mup").cone is None
+    for ray, text in LAYOUT_CONES.values():
+        shown = derive(None, "sgd", "mup", ray=ray).cone.inequalities
+        bounds = {x for x in shown if x != "N_e + M >= N"}  # the table holds where M + N_e >= N
+        assert len(bounds) == 2 and all(any(a in text for a in x.split()) for x in bounds), text
+
+
+def test_a_formula_that_holds_nowhere_has_no_cone():
+    """Negative control: one power changed."""
+    d = derive(None, "sgd", "mup", ray="N=1,N_e=5/7,M=4/5")
+    changed = {**d.scaling.tensors, "readout": TensorScaling(Power.of({"N": -1}), Power.of({"N": -HALF}), None)}
+    assert cone(Scaling(changed, d.scaling.alpha), optimizer("sgd"), "mup", Structure()) is None
 
 
 def test_a_formula_fails_outside_its_cone():
