@@ -84,7 +84,10 @@ class Derivation:
 
     @cached_property
     def cone(self) -> Cone | None:
-        """The cone of rays on which this formula is muP, proved; None in a regime, or where that is not looked for."""
+        """The cone of rays on which this formula is muP, proved for t = 0 .. 2.
+
+        None in a regime, for K < M or another parameterization than muP, and where the proof fails.
+        """
         from .cones import cone
 
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
@@ -290,7 +293,7 @@ def _solve(where: Ray, rule: Optimizer, name: str, program: str) -> Solution:
         return _solver(where, rule, program).solve(goal, goal.readout_init == "zero")
     except Infeasible as failure:
         raise Infeasible(
-            f"found no {goal.title} for {rule.name} on {where} (searched; derive --prove decides it): {failure}"
+            f"found no {goal.title} for {rule.name} on {where} (searched, not proved): {failure}"
         ) from None
 
 

@@ -12,11 +12,14 @@ from fractions import Fraction
 from .clauses import Atom, Clause
 from .proofs import Outcome, Proof
 
+RESET = "(reset)\n"
+"""Between two scripts."""
+
 
 def smtlib(proof: Proof) -> str:
     """One script for every structure that was decided: ``unsat`` is the only answer that confirms the proof."""
     scripts = [script(a, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
-    return "(reset)\n".join(scripts)
+    return RESET.join(scripts)
 
 
 def script(outcome: Outcome, claim: str, reading: Sequence[str]) -> str:

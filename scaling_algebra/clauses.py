@@ -17,14 +17,14 @@ from .desiderata import Demand, Structure
 from .forms import Bounds, FormAlgebra, FormTrajectory, size_of
 from .kernels import Exhausted
 from .packing import Form
-from .programs import Program
+from .programs import Aggregate, Linear, Program
 from .quantities import quantities, quantity
 from .solver import HORIZON
 
 _WORK = (1000, 50_000)
 """Nodes of matching searches spent on the complete forms of one quantity, and on its upper bounds."""
 _PARTS = ("propagating", "effective", "cross")
-"""What the change of a signal is the sum of."""
+"""Parts of the change of what a linear map or an aggregation computes."""
 
 Sense = Literal["<=", ">=", "!="]
 
@@ -90,7 +90,7 @@ class Facts:
             signal = q.removesuffix(".change")
             if signal in self.program.signals:
                 found.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
-            parts = [q] if signal == q else [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
+            parts = [q] if signal == q else self._parts(signal)
             for part, t in product(parts, range(HORIZON + 1)):
                 bounds = self._bounds(part, t)
                 if bounds is None:
@@ -102,11 +102,17 @@ class Facts:
             found.append(Clause(name, tuple(reached), f"{' + '.join(demand.quantities)} reaches Theta(1)"))
         return found
 
+    def _parts(self, signal: str) -> list[str]:
+        """What the change of a signal is the sum of."""
+        if not isinstance(self.program.producer(signal), Linear | Aggregate):
+            return [f"{signal}.change"]
+        return [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
+
     def _balance(self, demand: Demand) -> list[Clause]:
         name, found, shared = label(demand), [], []
         for q in demand.quantities:
             bounds = self._bounds(q, HORIZON)
-            if bounds is None or not bounds.upper:
+            if bounds is None or not bounds.lower:  # unknown, or perhaps exactly zero
                 continue
             size = (f"log {q}", -1)
             shared.append(size[0])

@@ -19,6 +19,7 @@ import click
 from .api import PARAMETERIZATIONS, READOUTS, derive, signals
 from .architectures import ARCHITECTURES
 from .axes import AXES, REGIMES
+from .desiderata import GOALS
 from .errors import UsageError
 from .optimizers import OPTIMIZERS
 from .report import DERIVATION_FORMATS
@@ -198,10 +199,12 @@ def _prove(
     names: list[str], what: tuple[str | None, str], where: dict[str, Any], form: str, drop: bool, file: Path | None
 ) -> int:
     """Derivations with their proofs; the proof alone where nothing was derived."""
-    from .certificates import smtlib
+    from .certificates import RESET, smtlib
     from .proofs import freed, prove
     from .report import proof_lines
 
+    if file is not None and not file.parent.is_dir():
+        raise UsageError(f"cannot write {file}: {file.parent} is not a folder; choose another file")
     codes, texts, records, scripts = [0], [], [], []
     for name in names:
         proof = prove(*what, name, **where)
@@ -209,8 +212,9 @@ def _prove(
             derived = replace(derive(*what, name, **where), unique=proof.unique)
         except Infeasible:
             derived = None
-        if derived is not None and proof.unique and not proof.agrees(derived.scaling):
-            raise Infeasible(f"{name}: the derived parameterization is not the one that was proved to be the only one")
+        own = proof.readout_init == GOALS[proof.parameterization].readout_init
+        if derived is not None and own and proof.unique is not None and not proof.agrees(derived.scaling):
+            raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append({True: 0, False: 1, None: 3}[proof.unique])
         dropped = freed(proof) if drop else {}
         scripts.append(smtlib(proof))
@@ -219,9 +223,15 @@ def _prove(
         records.append({**head, "unique": proof.unique, "proof": {**proof.as_json(), **drops}})
         mark = "% " if form == "latex" else ""
         lines = [f"{mark}{line}" for line in proof_lines(proof, dropped)]
+        if derived is not None and proof.unique is False:
+            lines.insert(0, f"{mark}the numbers above do not meet the desiderata, or not they alone")
         texts.append("\n".join([*([DERIVATION_FORMATS[form](derived), ""] if derived else []), *lines]))
     if file is not None:
-        _write(file, "(reset)\n".join(scripts))
+        decided = RESET.join(text for text in scripts if text)
+        if decided:
+            _write(file, decided)
+        else:
+            click.echo("scalecalc: nothing was decided, so there is no certificate to write", err=True)
     click.echo(
         json.dumps(records if len(records) > 1 else records[0], indent=2) if form == "json" else "\n\n".join(texts)
     )

@@ -18,6 +18,7 @@ from .architectures import MOE_BLOCK
 from .axes import Ray
 from .desiderata import GOALS, Structure
 from .errors import UsageError
+from .exponents import Power
 from .optimizers import OPTIMIZERS, Optimizer
 from .parameterizations import Scaling
 from .solver import HORIZON, violation
@@ -76,7 +77,7 @@ class Cone:
 
 
 def cone(scaling: Scaling, rule: Optimizer, goal: str, structure: Structure) -> Cone | None:
-    """The cone of a formula; None if there is no ray, or if it is not proved on the rays that span it.
+    """The cone of a formula, proved for t = 0 .. 2; None if there is no ray, or no proof on the rays that span it.
 
     Method: of all rays, cut off a corner that breaks a demand, by the monomial that breaks it, until no corner breaks
     any; then ``cone_holds`` proves it.
@@ -98,9 +99,18 @@ def cone(scaling: Scaling, rule: Optimizer, goal: str, structure: Structure) -> 
     if not rays or cone_holds(scaling, rule, goal, rays, structure):
         return None
     middle = [sum((c[k] for c in corners), Fraction(0)) for k in range(3)]
-    edges = min(2, len(corners))
-    bounding = (w for w in dict.fromkeys(walls) if sum(not w.at(c) for c in corners) >= edges)
-    return Cone(tuple(w.side(middle) for w in bounding), rays)
+    return Cone(tuple(w.side(middle) for w in _bounding(corners, walls)), rays)
+
+
+def _bounding(corners: Sequence[Rates], walls: Sequence[Wall]) -> list[Wall]:
+    """Of the walls around a polygon those along its sides; of a segment those it lies on and one for each end."""
+    simple = sorted(dict.fromkeys(walls), key=lambda w: sum(map(abs, w.coefficients)))
+    found = [w for w in simple if sum(not w.at(c) for c in corners) >= 2]
+    if len(corners) == 2:
+        for end, other in (corners, corners[::-1]):
+            if not any(x == 0 < y for x, y in zip(end, other, strict=True)):  # else a rate ends there, being >= 0
+                found += [w for w in simple if w not in found and not w.at(end)][:1]
+    return found
 
 
 def _descent(scaling: Scaling) -> Scaling:
@@ -147,8 +157,9 @@ def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray]
     """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
 
     Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates. So it is
-    O(1) on the cone if it is on the spanning rays, and Theta(1) on all of it if one of its monomials has no axis left.
-    A normaliser must not exceed its epsilon on the spanning rays, so that it is linear, too.
+    O(1) on the cone if it is on the spanning rays, and Theta(1) on all of it if one monomial is on each of them. A
+    normaliser must not exceed its epsilon on the spanning rays, so that it is linear, too, and epsilon must be the size
+    of a monomial of the gradient. Demands are examined at t = 0 .. 2.
 
     Raises:
         UsageError: an optimizer that normalises without an epsilon: its normaliser is not linear in the rates.
@@ -156,15 +167,8 @@ def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray]
     if rule.normalises and not rule.epsilon:
         raise UsageError(f"{rule.name} normalises without an epsilon: its sizes are not convex in the rates")
     demands = GOALS[goal].demands(MOE_BLOCK, structure)
-    total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
-    inner = Ray({axis: rate / max(total) for axis, rate in zip(PLANE_AXES, total, strict=True)})
-    look = Analysis(inner, scaling.point(inner), rule, MOE_BLOCK)
-    for demand in demands:
-        answers = [look(name, t) for name in demand.quantities for t in range(HORIZON + 1)]
-        powers = (scaling.size(a.form) for a in answers if a.form is not None)
-        fixed = any(all(not power.on(ray) for ray in rays) for power in powers)
-        if demand.kind == "theta" and not fixed:
-            return f"on {inner}: {demand.name}: {demand.because}, but no monomial of it is Theta(1) on all rays"
+    if any(d.kind == "balanced" for d in demands):
+        return f"{goal}: whether sizes are balanced is not examined on cones"
     for ray in rays:
         look = Analysis(ray, scaling.point(ray), rule, MOE_BLOCK)
         for demand in demands:
@@ -174,8 +178,19 @@ def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray]
                     return f"on {ray}: {failure}"
         for role, tensor in MOE_BLOCK.tensors.items() if rule.epsilon else ():
             eps = scaling.tensors[role].eps
-            for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON)):
+            for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + 1)):
                 above = answer.exponent is not None and eps is not None and answer.exponent > eps.on(ray)
                 if eps is None or not answer.decided or above:
                     return f"on {ray}: the gradient of {role} exceeds its epsilon, or is undecided"
+    total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
+    inner = Ray({axis: rate / max(total) for axis, rate in zip(PLANE_AXES, total, strict=True)})
+    look = Analysis(inner, scaling.point(inner), rule, MOE_BLOCK)
+    for demand in demands:
+        eps = scaling.tensors[demand.fixes.removeprefix("d.")].eps if demand.kind == "scale" else Power()
+        if demand.kind == "bounded" or eps is None:
+            continue
+        answers = (look(name, t) for name in demand.quantities for t in range(HORIZON + 1))
+        powers = (scaling.size(a.form) + -eps for a in answers if a.form is not None)
+        if not any(all(not power.on(ray) for ray in rays) for power in powers):
+            return f"on {inner}: {demand.name}: {demand.because}, but no monomial of it is Theta(1) on all rays"
     return ""

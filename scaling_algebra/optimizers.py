@@ -68,7 +68,10 @@ _MATRIX = (
     "the gradient of a matrix has rank Theta(1) (batch of Theta(1) samples): orthogonalised, it is the gradient over "
     "its Frobenius norm, with operator norm lr; applied to every tensor, each expert apart"
 )
-_DECAY = "lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr"
+_DECAY = (
+    "lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr; in the original one, "
+    "where decay is not multiplied by lr, it is constant"
+)
 
 OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o

@@ -16,14 +16,14 @@ from itertools import pairwise
 
 from .analysis import Analysis
 from .architectures import MOE_BLOCK
-from .axes import Ray
+from .axes import REGIMES, Ray
 from .cones import PLANE_AXES, Wall
 from .desiderata import GOALS, Structure
 from .errors import UsageError, unknown_name
 from .exponents import Power
 from .optimizers import Optimizer, optimizer
 from .parameterizations import Scaling
-from .proofs import Prover
+from .proofs import Prover, provable
 from .solver import HORIZON, Infeasible, Solver
 
 SIDE = Fraction(2)
@@ -120,6 +120,8 @@ def phases(
         raise unknown_name("derived parameterization", parameterization, GOALS)
     if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
         raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
+    if prove and (reason := provable(MOE_BLOCK, REGIMES["III"], optimizer(rule))):
+        raise UsageError(f"cannot prove: {reason}")
     found = _phases(parameterization, optimizer(rule).name, plane)
     if not prove:
         return found

@@ -11,7 +11,7 @@ Read next: ``certificates.py`` (SMT-LIB), ``desiderata.py`` (the demands).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ _SINGLE_POINTS = 8
 """Points that may be ruled out one by one, before the search counts as endless."""
 
 _APART = "another parameterization"
+_EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
 Verdict = Literal["unique", "impossible", "several", "undecided"]
 
@@ -71,14 +72,15 @@ class Proof:
 
     Attributes:
         attempts: structures in the order of their interventions, up to the first that is not impossible.
+        prover: who proved it, for further questions.
     """
 
     ray: Ray
     optimizer: Optimizer
     parameterization: str
     readout_init: str
-    program: Program
     attempts: tuple[Outcome, ...]
+    prover: Prover = field(repr=False, compare=False)
 
     steps: tuple[int, int] = (HORIZON + 1, HORIZON)
     """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
@@ -90,12 +92,29 @@ class Proof:
 
     @property
     def unique(self) -> bool | None:
-        """Does exactly one parameterization meet the desiderata? False also if none does; None if undecided."""
+        """Does exactly one parameterization meet the desiderata with the fewest interventions that work?
+
+        False also if none does; None if undecided.
+        """
         return {"unique": True, "impossible": False, "several": False, "undecided": None}[self.outcome.verdict]
 
     def agrees(self, scaling: Scaling) -> bool:
         """Is this the parameterization that was proved to be the only one?"""
         return self.unique is True and scaling.point(self.ray) == self.outcome.points[0]
+
+    def __str__(self) -> str:
+        where = f"{self.optimizer.name}, {self.ray}, readout init {self.readout_init}"
+        return f"{GOALS[self.parameterization].title}, {where}"
+
+    def shown(self, attempt: Outcome) -> list[str]:
+        """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
+        letters = "bcd" if self.optimizer.epsilon else "bc"
+        found = []
+        for x in attempt.points:
+            named = {f"{y}.{role}": value for y in letters for role, value in getattr(x, y).items()}
+            named["alpha"] = x.alpha
+            found.append(", ".join(f"{k}={'zero' if v is None else v}" for k, v in named.items()))
+        return found
 
     def claim(self, attempt: Outcome) -> str:
         """What the certificate of one attempt shows."""
@@ -125,6 +144,7 @@ class Proof:
                     "verdict": a.verdict,
                     "clauses": len(a.clauses),
                     "core": list(a.core),
+                    "points": self.shown(a),
                     "why": a.why or None,
                 }
                 for a in self.attempts
@@ -158,23 +178,28 @@ def prove(
     where = the_ray(regime, ray)
     prover = Prover(program, where, optimizer(rule))
     base = Structure(zero=frozenset({"readout"} if readout == "zero" else ()))
-    return Proof(where, prover.optimizer, goal.name, readout, program, tuple(prover.attempts(goal, base)))
+    return Proof(where, prover.optimizer, goal.name, readout, tuple(prover.attempts(goal, base)), prover)
 
 
 def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
-    """What every single desideratum determines: the unknowns that are free once it is dropped, all others fixed.
+    """What every single desideratum determines: the unknowns that may differ once it is dropped (some of them perhaps
+    only together); all others keep their value.
 
-    An empty tuple: the others imply it. None: undecided. Empty if the proof did not find exactly one point.
+    An empty tuple: the others determine everything. None: undecided. Nothing if the proof did not find exactly one
+    point. Where there is an epsilon, demands other than mu-3 determine c - d.
     """
     if not proof.unique:
         return {}
-    prover = Prover(proof.program, proof.ray, proof.optimizer)
-    demands = GOALS[proof.parameterization].demands(proof.program, proof.outcome.structure)
-    system = System(prover, demands, proof.outcome.structure)
+    system = proof.prover.system(GOALS[proof.parameterization], proof.outcome.structure)
     found: dict[str, tuple[str, ...] | None] = {}
     for demand in system.demands:
+        if demand.kind == "scale" and not proof.optimizer.epsilon:
+            continue
         try:
-            found[label(demand)] = tuple(sorted(system.freed(demand, proof.outcome.points[0])))
+            names = sorted(system.freed(demand, proof.outcome.points[0]))
+            if proof.optimizer.epsilon and demand.kind != "scale":
+                names = [f"{x} - d.{x[2:]}" if x.startswith("c.") else x for x in names]
+            found[label(demand)] = tuple(names)
         except Undecided:
             found[label(demand)] = None
     return found
@@ -201,10 +226,18 @@ class Prover:
         self.program, self.ray, self.optimizer = program, ray, rule
         self.forms = form_algebra(program, ray)
         self.algebras: dict[Fraction, Algebra] = {}
+        self._systems: dict[tuple[str, Structure], System] = {}
+
+    def system(self, goal: Goal, structure: Structure) -> System:
+        """The clauses of a goal under one structure, with all that earlier questions added."""
+        key = goal.name, structure
+        if key not in self._systems:
+            self._systems[key] = System(self, goal.demands(self.program, structure), structure)
+        return self._systems[key]
 
     def decide(self, goal: Goal, structure: Structure) -> Outcome:
         """Which parameters meet a goal under one structure."""
-        return System(self, goal.demands(self.program, structure), structure).decide()
+        return self.system(goal, structure).decide()
 
     def attempts(self, goal: Goal, base: Structure) -> list[Outcome]:
         """Structures with the fewest interventions first, up to the first that is not impossible."""
@@ -245,6 +278,8 @@ class System:
                     core = self._solver.core(apart)
                     needed = tuple(c for c in (*self.clauses, *apart) if c.label in core)
                     core = tuple(x for x in core if x != _APART)
+                    if self.prover.optimizer.epsilon:
+                        core = (*core, _EPSILON)
                     return Outcome(self.structure, verdict, tuple(points), core, needed)
                 points.append(self.point(values))
                 apart.append(Clause(_APART, self._other(values), "not the one found"))
@@ -272,9 +307,11 @@ class System:
             free |= {name for name in self.names if found[name] != known[name]}
 
     def _freed_epsilon(self, role: str, rest: Sequence[Demand], point: Point) -> frozenset[str]:
-        """A smaller epsilon, and a larger one with the learning rate that goes with it."""
-        if not self.prover.optimizer.epsilon:
-            return frozenset()
+        """A smaller epsilon, and a larger one with the learning rate that goes with it.
+
+        Raises:
+            Undecided: neither works, which proves nothing.
+        """
         half, free = Fraction(1, 2), set()
         for names, c, d in (
             (("d",), point.c[role], point.d[role] + half),
@@ -283,6 +320,8 @@ class System:
             moved = replace(point, c={**point.c, role: c}, d={**point.d, role: d})
             if self._unmet(rest, self._look(moved, self.prover.optimizer), certified=True) is None:
                 free |= {f"{name}.{role}" for name in names}
+        if not free:
+            raise Undecided(f"no other epsilon of {role} was found")
         return frozenset(free)
 
     def next(self, demands: Sequence[Demand], apart: Sequence[Clause]) -> dict[str, Fraction] | None:

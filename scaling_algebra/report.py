@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .exponents import Power, exponent_text
+from .solver import HORIZON
 
 if TYPE_CHECKING:
     from .analysis import Answer
@@ -40,7 +41,7 @@ def derivation_text(d: Derivation) -> str:
     if d.structure:
         lines += ["", "structure:"] + [f"  {line}" for line in d.structure]
     if d.cone is not None:
-        lines += ["", f"the same formula for all rays with K = M and: {d.cone}"]
+        lines += ["", f"the same formula for all rays with K = M and: {d.cone} (proved for t = 0 .. {HORIZON})"]
     if d.optimizer.note:
         lines += ["", f"note: {d.optimizer.note}"]
     return "\n".join(lines)
@@ -52,7 +53,11 @@ def derivation_markdown(d: Derivation) -> str:
     lines += ["", f"Aggregation multiplier ${latex_power(-d.scaling.alpha)}$."]
     lines += ["", *(f"- {role} {what}: {why}" for (role, what), why in d.reasons.items())]
     lines += [f"- {line}" for line in d.structure]
-    lines += [f"- The same formula for all rays with K = M and: {d.cone}"] if d.cone is not None else []
+    lines += (
+        [f"- The same formula for all rays with K = M and: {d.cone} (proved for t = 0 .. {HORIZON})"]
+        if d.cone is not None
+        else []
+    )
     return "\n".join(lines)
 
 
@@ -77,7 +82,7 @@ DERIVATION_FORMATS: dict[str, Callable[[Derivation], str]] = {
 
 
 _VERDICTS = {
-    "unique": "exactly one parameterization; every other point breaks one of",
+    "unique": "exactly one parameterization with these interventions; every other point breaks one of",
     "impossible": "no parameterization; these contradict each other",
     "several": "more than one parameterization",
     "undecided": "undecided",
@@ -86,10 +91,11 @@ _VERDICTS = {
 
 def proof_lines(p: Proof, freed: Mapping[str, tuple[str, ...] | None]) -> list[str]:
     """What was proved, from which desiderata, and what each of them determines."""
-    lines = [f"proof: {p.outcome.verdict} (O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})"]
+    lines = [f"proof: {p.outcome.verdict} (O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})", f"  {p}"]
     for a in p.attempts:
         lines.append(f"  {a.structure}: {_VERDICTS[a.verdict]}" + (f": {a.why}" if a.why else ""))
         lines += [f"    {name}" for name in a.core]
+        lines += [f"    found: {point}" for point in p.shown(a)]
     if freed:
         lines += ["", "dropping one desideratum:"]
         rows = [

@@ -252,8 +252,8 @@ def table_unified() -> Table:
             "in of the operator of all experts stacked, for expert out of one expert.",
             r"Regime I lies on the walls $M + N_e = N$ and $N_e = N$, regime II on $M + N_e = N$ and $M = N$, regime "
             r"III on $M = N$ and $N_e = N$: there the columns that meet agree.",
-            r"Where $M + N_e < N$ there is no muP: what meets the demands for two updates diverges at the third "
-            "(scalecalc phases).",
+            r"Where $M + N_e < N$ no $\mu$P is found: what meets the demands for two updates diverges at the third "
+            "(scalecalc phases; with --prove also a proof at a ray inside).",
         ),
         sections=True,
     )

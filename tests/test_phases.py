@@ -127,6 +127,25 @@ def test_a_derivation_names_its_cone():
         assert len(bounds) == 2 and all(any(a in text for a in x.split()) for x in bounds), text
 
 
+@pytest.mark.parametrize(
+    ("ray", "bounds"),
+    [("N=1,N_e=2,M=0", {"M = 0", "N_e >= N"}), ("N=1,N_e=0,M=2", {"N_e = 0", "M >= N"})],
+)
+def test_a_flat_cone_keeps_its_ends(ray, bounds):
+    """A cone of two rays: the plane it lies in, and where it ends."""
+    assert set(derive(None, "sgd", "mup", ray=ray).cone.inequalities) == bounds
+
+
+def test_epsilon_must_be_the_gradient_on_the_whole_cone():
+    """Negative control of mu-3: every learning rate and epsilon too large by N; updates are the same."""
+    d = derive(None, "adam", "mup", ray="N=1,N_e=5/4,M=3/2")
+    assert d.cone is not None
+    more = Power.of({"N": 1})
+    wrong = {r: TensorScaling(t.init_std, t.lr + more, t.eps + more) for r, t in d.scaling.tensors.items()}
+    found = cone_holds(Scaling(wrong, d.scaling.alpha), d.optimizer, "mup", d.cone.rays, Structure())
+    assert "mu-3" in found
+
+
 def test_a_formula_that_holds_nowhere_has_no_cone():
     """Negative control: one power changed."""
     d = derive(None, "sgd", "mup", ray="N=1,N_e=5/7,M=4/5")
@@ -137,13 +156,14 @@ def test_a_formula_that_holds_nowhere_has_no_cone():
 def test_a_formula_fails_outside_its_cone():
     """Negative control: the formula of B beyond the wall M = N, and one changed power."""
     cells = {c.name: c.scaling for c in phases("mup", "sgd").cells}
-    assert "no monomial of it is Theta(1)" in cone_holds(cells["B"], optimizer("sgd"), "mup", CONES["C"], Structure())
+    assert "but h1 ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), "mup", CONES["C"], Structure())
     changed = dict(cells["B"].tensors)
     changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
     wrong = Scaling(changed, cells["B"].alpha)
     with pytest.raises(UsageError, match="not convex"):
         cone_holds(cells["B"], optimizer("signsgd"), "mup", CONES["B"], Structure())
-    assert cone_holds(wrong, optimizer("sgd"), "mup", CONES["B"], Structure())
+    assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), "mup", CONES["B"], Structure())
+    assert "balanced" in cone_holds(cells["B"], optimizer("sgd"), "mssp", CONES["B"], Structure())
 
 
 def test_a_gradient_above_its_epsilon_is_not_a_proof():

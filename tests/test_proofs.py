@@ -181,9 +181,9 @@ def test_what_every_desideratum_of_mup_determines():
         "mu-2: propagating update Q_0 dh1 = Theta(1)": ("b.router",),
         "mu-2: propagating update W2_0 dh1 = Theta(1)": ("b.expert_in",),
         "mu-2: propagating update W3_0 dh2 = Theta(1)": ("b.expert_out",),
-        "mu-2: effective update dQ h1 = Theta(1)": ("c.router",),
-        "mu-2: effective update dW2 h1 = Theta(1)": ("c.expert_in",),
-        "mu-2: effective update dW4 h3 = Theta(1)": ("c.readout",),
+        "mu-2: effective update dQ h1 = Theta(1)": ("c.router - d.router",),
+        "mu-2: effective update dW2 h1 = Theta(1)": ("c.expert_in - d.expert_in",),
+        "mu-2: effective update dW4 h3 = Theta(1)": ("c.readout - d.readout",),
         **{
             f"mu-3: faithfulness: epsilon has the size of the gradient of {t.symbol}": (f"c.{role}", f"d.{role}")
             for role, t in MOE_BLOCK.tensors.items()
@@ -253,6 +253,20 @@ def test_json_of_a_proof(tmp_path):
     assert second_opinion(file.read_text()) == ["unsat"] * 11
 
 
+def test_nothing_decided_is_no_certificate(tmp_path):
+    """A stack of blocks is beyond the work limit: exit code 3, and no empty file."""
+    file = tmp_path / "c.smt2"
+    args = ("--regime", "I", "--optimizer", "sgd", "--architecture", "stack2", "--prove", "--certificate", str(file))
+    result = run(*args)
+    assert result.exit_code == 3 and "proof: undecided" in result.output and not file.exists()
+    assert "no certificate to write" in result.stderr
+
+
+def test_under_an_epsilon_the_conflict_names_mu_3():
+    core = proved("III", "adam", "mssp").attempts[0].core
+    assert core[-1].startswith("mu-3: epsilon of every tensor")
+
+
 def test_nothing_to_derive_is_a_proof_too():
     result = run("--ray", "N=1,N_e=1/4,M=1/2", "--optimizer", "adam", "--parameterization", "mup", "--prove")
     assert result.exit_code == 1
@@ -264,6 +278,7 @@ def test_numbers_that_are_no_solution_are_not_called_unique():
     args = ("--regime", "III", "--optimizer", "sgd", "--parameterization", "mup", "--readout-init", "zero")
     result = run(*args, "--prove", "--format", "json")
     assert result.exit_code == 1 and json.loads(result.output)["unique"] is False
+    assert "the numbers above do not meet the desiderata" in run(*args, "--prove").output
 
 
 @pytest.mark.parametrize(

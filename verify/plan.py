@@ -39,7 +39,8 @@ def dims_at(ray: Ray, n: int) -> dict[str, int]:
     """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
     equal sizes of all axes it would lie on them); the other axes are fixed. K is there only where K < M."""
     axes = WIDTHS if ray["K"] == ray["M"] else (*WIDTHS, "K")
-    return {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
+    found = {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
+    return {axis: min(size, found["M"]) if axis == "K" else size for axis, size in found.items()}
 
 
 def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
@@ -70,10 +71,14 @@ def plan_sizes(ray: Ray, sizes: Sequence[int] | None) -> list[int]:
         return list(sizes)
     growth = round(sum(ray[axis] for axis in WIDTHS))
     first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
-    last = first
-    while elements(dims_at(ray, last + first // 4)) <= LARGEST_ELEMENTS and last < 64 * first:
-        last += first // 4
+    while first > 1 and elements(dims_at(ray, 2 * first)) > LARGEST_ELEMENTS:
+        first -= 1
+    last, step = first, max(1, first // 4)
+    while elements(dims_at(ray, last + step)) <= LARGEST_ELEMENTS and last < 64 * first:
+        last += step
     spread = [round(first * (last / first) ** (i / (COUNT - 1))) for i in range(COUNT)]
+    if len(set(spread)) < MIN_SIZES:
+        raise UsageError(f"{ray} grows too fast for default sizes; give --sizes of your own, e.g. 2,3,4")
     return sorted(set(spread))
 
 
