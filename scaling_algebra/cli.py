@@ -225,6 +225,8 @@ def _prove(
         lines = [f"{mark}{line}" for line in proof_lines(proof, dropped)]
         if derived is not None and proof.unique is False:
             lines.insert(0, f"{mark}the numbers above do not meet the desiderata, or not they alone")
+        if form == "markdown":
+            lines = ["```text", *lines, "```"]
         texts.append("\n".join([*([DERIVATION_FORMATS[form](derived), ""] if derived else []), *lines]))
     if file is not None:
         decided = RESET.join(text for text in scripts if text)

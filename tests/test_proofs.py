@@ -253,6 +253,12 @@ def test_json_of_a_proof(tmp_path):
     assert second_opinion(file.read_text()) == ["unsat"] * 11
 
 
+@pytest.mark.parametrize(("form", "mark"), [("markdown", "```text\nproof: unique"), ("latex", "% proof: unique")])
+def test_a_proof_goes_with_every_format(form, mark):
+    result = run("--regime", "I", "--optimizer", "sgd", "--parameterization", "mssp", "--prove", "--format", form)
+    assert result.exit_code == 0 and mark in result.output
+
+
 def test_nothing_decided_is_no_certificate(tmp_path):
     """A stack of blocks is beyond the work limit: exit code 3, and no empty file."""
     file = tmp_path / "c.smt2"
