@@ -109,7 +109,9 @@ def where_options(command: Any) -> Any:
     for option in (
         click.option("--optimizer", default="adam", show_default=True, metavar="NAME", help=", ".join(OPTIMIZERS)),
         click.option(
-            "--ray", metavar="RATES", help="How each axis grows, e.g. N=1,N_e=1/2,M=1/2 (instead of --regime)."
+            "--ray",
+            metavar="RATES",
+            help="How each axis grows, e.g. N=1,N_e=1/2,M=3/2; K=1/2 for fewer active experts (instead of --regime).",
         ),
         click.option("--regime", metavar="NAME", help=f"{', '.join(REGIMES)}."),
     ):

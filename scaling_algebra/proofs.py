@@ -136,6 +136,7 @@ class Proof:
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of ``derive --prove``."""
         return {
+            "about": str(self),
             "verdict": self.outcome.verdict,
             "steps": {"O(1)": self.steps[0], "Theta(1)": self.steps[1]},
             "attempts": [
