@@ -146,7 +146,6 @@ class ClauseSolver:
 
         self._z3 = z3
         self._solver = z3.Solver()
-        self._solver.set("core.minimize", True)
         self._labels: dict[str, Any] = {}
         self._reals: dict[str, Any] = {}
 
@@ -175,8 +174,10 @@ class ClauseSolver:
         self._solver.push()
         for clause in more:
             self.add(clause)
+        self._solver.set("core.minimize", True)  # it slows down every other question
         self._solver.check(*self._labels.values())
         found = {str(x) for x in self._solver.unsat_core()}
+        self._solver.set("core.minimize", False)
         self._solver.pop()
         return tuple(name for name, x in self._labels.items() if str(x) in found)
 
