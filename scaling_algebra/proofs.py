@@ -119,8 +119,7 @@ class Proof:
     def claim(self, attempt: Outcome) -> str:
         """What the certificate of one attempt shows."""
         how = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
-        where = f"{self.optimizer.name}, {self.ray}, readout init {self.readout_init}, {attempt.structure}"
-        return f"{how} the desiderata of {self.parameterization}: {where}"
+        return f"{how} the desiderata of {self}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
         """How to read the unknowns of a certificate."""
