@@ -13,6 +13,7 @@ from scaling_algebra.exponents import Power  # noqa: E402
 from scaling_algebra.optimizers import OPTIMIZERS, optimizer  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling  # noqa: E402
 from scaling_algebra.verify.model import MoEBlock, torch_optimizer, value  # noqa: E402
+from scaling_algebra.verify.operators import History, linear, matrix, updates, vector  # noqa: E402
 from scaling_algebra.verify.parts import Split  # noqa: E402
 from scaling_algebra.verify.runs import train  # noqa: E402
 
@@ -32,21 +33,26 @@ MEASURABLE = [name for name, o in OPTIMIZERS.items() if o.torch]
 
 
 def trained(name="sgd", steps=2, seeds=(1, 2, 3)):
+    """A model after some updates, what its optimizer remembers of them, and its initial weights."""
     model = MoEBlock(DIMS, SCALING, seeds)
     stepper = torch_optimizer(model, DIMS, SCALING, optimizer(name))
     start = {s: w.detach().clone() for s, w in model.weights.items()}
+    memory = updates(optimizer(name), model.weights, stepper, steps)
     for _ in range(steps):
         stepper.zero_grad()
         model().sum().backward()
+        with torch.no_grad():
+            factors = Split(memory.operators(), model.x, model.multiplier).factors()
         stepper.step()
-    return model, start
+        memory.step(factors)
+    return model, memory, start
 
 
 @pytest.mark.parametrize("name", MEASURABLE)
 def test_parts_sum_to_the_forward_pass_and_to_autograd(name):
-    model, start = trained(name)
+    model, memory, _ = trained(name)
     w = {s: p.detach() for s, p in model.weights.items()}
-    n = Split(start, {s: w[s] - start[s] for s in w}, model.x, model.multiplier).named
+    n = Split(memory.operators(), model.x, model.multiplier).named
     torch.testing.assert_close(n["f"], model().detach())
     h1 = (w["W1"] @ model.x).requires_grad_()
     phi = torch.sigmoid(torch.einsum("sia,sa->si", w["Q"], h1))
@@ -64,10 +70,39 @@ def test_parts_sum_to_the_forward_pass_and_to_autograd(name):
         torch.testing.assert_close(n[part], whole.detach(), msg=part)
 
 
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_updates_are_what_the_optimizer_did(name):
+    model, memory, start = trained(name, steps=3)
+    assert isinstance(memory, History) == linear(optimizer(name))
+    for symbol, operator in memory.operators().items():
+        g, o, i = operator.now.shape[1:]
+        change = (model.weights[symbol].detach() - start[symbol]).reshape(3, g, o, i)
+        if not optimizer(name).decoupled_decay:  # decay moves the reference, too
+            torch.testing.assert_close(operator.update_rms(), change.square().mean((1, 2, 3)).sqrt(), msg=symbol)
+            v, u = torch.randn(3, g, 2, i, dtype=change.dtype), torch.randn(3, g, 2, o, dtype=change.dtype)
+            torch.testing.assert_close(operator.forward(v)[1], v @ change.mT, msg=symbol)
+            torch.testing.assert_close(operator.backward(u)[1], u @ change, msg=symbol)
+        whole = operator.forward(torch.eye(i, dtype=change.dtype).expand(3, g, i, i))
+        torch.testing.assert_close(sum(whole), matrix(symbol, model.weights[symbol].detach()).mT, msg=symbol)
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_gradients_are_the_outer_products_that_are_kept(name):
+    model, memory, _ = trained(name)
+    for w in model.weights.values():
+        w.grad = None
+    model().sum().backward()
+    with torch.no_grad():
+        factors = Split(memory.operators(), model.x, model.multiplier).factors()
+    for symbol, sides in factors.items():
+        left, right = (vector(symbol, side) for side in sides)
+        whole = left[..., None] * right[:, :, None, :]
+        torch.testing.assert_close(whole, matrix(symbol, model.weights[symbol].grad), msg=symbol)
+
+
 def test_pieces_sum_to_their_whole():
-    model, start = trained()
-    change = {s: p.detach() - start[s] for s, p in model.weights.items()}
-    n = Split(start, change, model.x, model.multiplier).named
+    model, memory, _ = trained()
+    n = Split(memory.operators(), model.x, model.multiplier).named
     wholes = {
         "psi": "init propagating effective cross",
         "h3": "A1 propagating A3 D",

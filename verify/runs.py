@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from scaling_algebra.architectures import MOE_BLOCK
 from scaling_algebra.axes import Ray
 from scaling_algebra.errors import UsageError
 from scaling_algebra.optimizers import Optimizer
@@ -26,6 +25,7 @@ from scaling_algebra.quantities import inner_product
 
 from .fit import Array
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
+from .operators import History, Operator, updates
 from .parts import Split, rms
 from .plan import dims_at, effective_n, elements, plan_seeds, plan_sizes
 
@@ -171,10 +171,9 @@ def train(
     model = MoEBlock(dims, scaling, seeds, device)
     stepper = torch_optimizer(model, dims, scaling, optimizer)
     weights = model.weights
-    start = {symbol: p.detach().clone() for symbol, p in weights.items()}
+    memory = updates(optimizer, weights, stepper, steps)
     active = dims.get("K", dims["M"])
-    rates = {g["params"][0]: g for g in stepper.param_groups}
-    pathways: dict[str, torch.Tensor] = {}
+    routed: list[dict[str, torch.Tensor]] = []
     record: dict[tuple[str, int], torch.Tensor] = {}
     sides = {name: inner_product(name) for name in products}
     kept: dict[tuple[str, int], torch.Tensor] = {}
@@ -182,18 +181,18 @@ def train(
         stepper.zero_grad()
         (LOSS_SLOPE * model().sum()).backward()
         with torch.no_grad():
-            change = {symbol: weights[symbol] - w0 for symbol, w0 in start.items()}
-            batch = Split(start, change, model.x, model.multiplier).named
-            named = batch if active == dims["M"] else _token(start, change, model, active)
-            if not optimizer.normalises:
+            operators = memory.operators()
+            batch = Split(operators, model.x, model.multiplier)
+            named = batch.named if active == dims["M"] else _token(operators, model, active, dims)
+            if isinstance(memory, History):
                 for path in ("expert", "router"):
-                    moved = pathways.setdefault(path, torch.zeros_like(named["h1"]))
-                    named[f"psi.propagating.{path}"] = (start["Q"] @ moved[..., None])[:, :active, 0]
-                    moved -= rates[weights["W1"]]["lr"] * LOSS_SLOPE * model.x.square().sum() * batch[f"g1.{path}"]
-            for symbol in (tensor.symbol for tensor in MOE_BLOCK.tensors.values()):
-                named[f"d{symbol}"] = change[symbol]
-                named[f"g{symbol}"] = weights[symbol].grad
+                    moved = _moved(memory.coefficients("W1"), [g[path] for g in routed], named["h1"], model.x)
+                    named[f"psi.propagating.{path}"] = operators["Q"].forward(moved[:, None, None])[0][:, 0, 0, :active]
+                routed.append({path: LOSS_SLOPE * batch.named[f"g1.{path}"] for path in ("expert", "router")})
             record |= {(name, t): rms(x) for name, x in named.items()}
+            for symbol, operator in operators.items():
+                record[f"d{symbol}", t] = operator.update_rms()
+                record[f"g{symbol}", t] = rms(weights[symbol].grad)
             kept |= {(q, t): named[q] for pair in sides.values() for q, _ in pair}
             for name, pair in sides.items():
                 found = [kept.get((q, t if step is None else step)) for q, step in pair]
@@ -201,21 +200,31 @@ def train(
                     record[name, t] = rms(_dot(*found))
         if t < steps:
             stepper.step()
-            for symbol, w0 in start.items():  # decoupled decay moves the reference exactly as torch moves the weight
-                group = rates[weights[symbol]]
-                if optimizer.decoupled_decay:
-                    w0.mul_(1 - group["lr"] * group["weight_decay"])
+            memory.step({s: (LOSS_SLOPE * left, right) for s, (left, right) in batch.factors().items()})
     return {key: x.cpu().numpy() for key, x in record.items()}
 
 
+def _moved(
+    coefficients: torch.Tensor, gradients: Sequence[torch.Tensor], like: torch.Tensor, x: torch.Tensor
+) -> torch.Tensor:
+    """How far gradients with respect to h1 have moved h1 through W1, (S, a)."""
+    total = torch.zeros_like(like)
+    for c, g in zip(coefficients, gradients, strict=True):
+        total += c * x.square().sum() * g
+    return total
+
+
 def _token(
-    start: Mapping[str, torch.Tensor], change: Mapping[str, torch.Tensor], model: MoEBlock, active: int
+    operators: Mapping[str, Operator], model: MoEBlock, active: int, dims: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
     """Parts as one token sees them: its experts are the first ``active`` ones, which are as good as any others."""
-    experts = {t.symbol for t in MOE_BLOCK.tensors.values() if "i" in t.letters}
-    seen = [{s: w[:, :active] if s in experts else w for s, w in ws.items()} for ws in (start, change)]
-    share = active / model.weights["Q"].shape[1]
-    return Split(*seen, model.x, model.multiplier / share).named
+    seen = {
+        **operators,
+        "Q": operators["Q"].rows(active),
+        "W2": operators["W2"].rows(active * dims["N_e"]),
+        "W3": operators["W3"].groups(active),
+    }
+    return Split(seen, model.x, model.multiplier * dims["M"] / active).named
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
