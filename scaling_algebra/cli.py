@@ -29,9 +29,11 @@ _LAZY = {
     "table": ("scaling_algebra.tables.command", "table"),
     "audit": ("scaling_algebra.tables.audit_command", "command"),
     "verify": ("scaling_algebra.verify.command", "verify"),
+    "report": ("scaling_algebra.verify.command", "report"),
 }
 _HELP = {
     "audit": "Hold every published table against the engine, cell by cell.",
+    "report": "Merge what `verify -o DIR` measured, by one or several processes, into one report.",
     "table": "Print a published table, derived: markdown, latex, csv, json or html.",
     "verify": "Train real torch models at several sizes and compare measured exponents with predicted ones.",
 }

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from .claims import Claim
 from .fit import Verdict
+from .measurement import Measurement
 from .report import Report, judge
 
 if TYPE_CHECKING:
-    from .runs import Measurement, measure
+    from .runs import measure
 
 __all__ = ["Claim", "Measurement", "Report", "Verdict", "judge", "measure"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Measurement", "measure"):
-        from . import runs
+    if name == "measure":
+        from .runs import measure
 
-        return getattr(runs, name)
+        return measure
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

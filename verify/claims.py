@@ -27,6 +27,10 @@ class Claim:
     step: int | None
     exponent: Fraction | None
 
+    def __str__(self) -> str:
+        at = "" if self.step is None else f"@{self.step}"
+        return f"{self.quantity}{at}={'zero' if self.exponent is None else self.exponent}"
+
     @classmethod
     def parse(cls, text: str) -> Claim:
         """``quantity[@step]=exponent``; the exponent is a rational, or ``zero``.

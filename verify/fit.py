@@ -1,8 +1,9 @@
 """Slopes, intervals and verdicts: pure functions on numbers, nothing about networks.
 
 A quantity is measured as one root-mean-square per seed at every size; its exponent is the slope of log2(rms over
-seeds) against log2(n). The interval is a 95 % bootstrap over seeds, widened until it covers the slope of the larger
-half of the sizes: a law that still bends at the sizes measured gets a wide interval, not a confident wrong number.
+seeds) against log2(n). The interval is a bootstrap over seeds (95 %, or more where the data are looked at repeatedly),
+widened until it covers the slope of the larger half of the sizes: a law that still bends at the sizes measured gets a
+wide interval, not a confident wrong number.
 Read next: ``report.py`` (applies this to every quantity and step).
 """
 
@@ -19,8 +20,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-RESAMPLES = 1000
+RESAMPLES = 2000
 """Bootstrap resamples, drawn once per seed count from a fixed stream: the same data always gives the same report."""
+
+Means = tuple[tuple[float, ...], tuple[float, ...]]
+"""log2 of the root-mean-square over seeds at every size, and its standard errors."""
+
+LEVEL = 0.95
+"""Of intervals, for data that are looked at once."""
 
 MIN_SIZES, MIN_SEEDS = 3, 4
 """Fewer prove nothing: the verdict is INCONCLUSIVE."""
@@ -60,8 +67,8 @@ class Fit:
     seeds: int
 
 
-def fit(n: Sequence[float], values: Sequence[Array]) -> Fit:
-    """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n)."""
+def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fit:
+    """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n), with an interval."""
     seeds = min((len(v) for v in values), default=0)
     nan = float("nan")
     if values and all(len(v) and not np.any(v) for v in values):
@@ -76,11 +83,23 @@ def fit(n: Sequence[float], values: Sequence[Array]) -> Fit:
         drawn = 0.5 * np.log2(np.stack([_weights(len(s)) @ s for s in square], axis=1))
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
     slopes = _slope(x, drawn)
-    low, high = np.percentile(slopes, [2.5, 97.5])
+    low, high = np.percentile(slopes, [50 * (1 - level), 50 * (1 + level)])
     upper = len(n) // 2 if len(n) > MIN_SIZES else 0
     bent = _slope(x[upper:], y[None, upper:])[0]
     low, high, trend = min(low, bent), max(high, bent), 2 * bent - slope
     return Fit(float(slope), float(slopes.std()), float(low), float(high), float(trend), False, len(n), seeds)
+
+
+def means(values: Sequence[Array]) -> Means:
+    """What a slope is fitted to, for pictures; NaN where every value is zero."""
+    found = []
+    for v in values:
+        square = np.asarray(v, dtype=np.float64) ** 2
+        mean = square.mean() if len(square) else 0.0
+        spread = square.std() / len(square) ** 0.5 / mean if mean > 0 else 0.0
+        found.append((0.5 * np.log2(mean), 0.5 * spread / np.log(2)) if mean > 0 else (np.nan, np.nan))
+    centre, error = zip(*found, strict=True)
+    return tuple(map(float, centre)), tuple(map(float, error))
 
 
 def zeros_to_rounding(values: Array, scale: Array, relative: float = 1e-13) -> Array:

@@ -21,10 +21,12 @@ from scaling_algebra.architectures import fixed_experts
 from scaling_algebra.errors import UsageError
 from scaling_algebra.programs import Gate
 
+from .cells import CONTROL_SEEDS
+from .measurement import Measurement, Record
 from .model import DECAY, DTYPE, EPS, LOSS_SLOPE, D, sample, value
 from .parts import Named, rms
 from .plan import dims_at, effective_n, plan_seeds, plan_sizes
-from .runs import CHUNK, CONTROL_SEEDS, Measurement, Record, _device, _peak_memory, _seed
+from .runs import CHUNK, _device, _peak_memory, _seed
 
 INIT = {"input": 2.0, "router": 1.0, "expert": 1.0, "readout": 1.0, "bias": 1.0}
 """Base init stds. Input 2: what a router learns, ~ |h1|^2, must show above its initial logits ~ n^(-1/2) at n = 64."""
@@ -73,7 +75,7 @@ def measure_fixed_experts(
         found.inputs.append(hashlib.sha256(model.x.cpu().numpy().tobytes()).hexdigest())
         control = (found.control, grid[0], min(CONTROL_SEEDS, count), FROZEN + index)
         for store, at, replicas, stream in ((found.values, dims, count, index), control):
-            together = max(1, CHUNK // (experts * at["N"] ** 2))
+            together = max(1, CHUNK // (32 * experts * at["N"] ** 2))
             batches = (range(replicas)[i : i + together] for i in range(0, replicas, together))
             parts = [train(derivation, at, batch, stream, steps, where) for batch in batches]
             for key in parts[0]:

@@ -5,15 +5,17 @@ Read next: ``report.py`` (prints them and turns them into an exit code).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fractions import Fraction
 
 import numpy as np
 
-from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, fit
+from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Fit, Verdict, fit, judge_exponent
+from .measurement import Measurement
 
-if TYPE_CHECKING:
-    from .runs import Measurement
+NOISE = 0.1
+"""Relative difference between a run and the same replicas in float64 above which a number is called rounding."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,12 @@ class Gate:
     passed: bool
     detail: str
 
+    def __str__(self) -> str:
+        return f"gate {'passed' if self.passed else 'FAILED'}: {self.name} ({self.detail})"
+
 
 def gates(m: Measurement) -> list[Gate]:
-    """All gates of a measurement."""
+    """What can be said about a measurement whatever is predicted."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
     return [
         Gate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),
@@ -40,6 +45,50 @@ def gates(m: Measurement) -> list[Gate]:
         _finite(m),
         _flat(m),
     ]
+
+
+def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> Gate:
+    """A wrong exponent would be seen: where a prediction agrees, the same data refute both its neighbours.
+
+    Fails: on fewer than a quarter of them (so little data could not tell), or if any neighbour agrees, too.
+    """
+    name = "planted wrong exponents refuted"
+    verdicts = [judge_exponent(f, p + sign * spacing, spacing) for f, p in fits for sign in (-1, 1)]
+    refuted = verdicts.count(Verdict.REFUTED)
+    passed = bool(verdicts) and 4 * refuted >= len(verdicts) and Verdict.AGREES not in verdicts
+    return Gate(name, passed, f"{refuted} of {len(verdicts)} exponents off by {spacing}, up or down")
+
+
+def standard_refuted(verdicts: Sequence[Verdict]) -> Gate:
+    """Standard parameterization, measured at the same sizes, does not follow the predictions of another one."""
+    refuted = list(verdicts).count(Verdict.REFUTED)
+    detail = f"it refutes {refuted} of {len(verdicts)} predictions at t = 0 and 1"
+    return Gate("standard parameterization refuted", refuted > 0, detail)
+
+
+def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
+    """Quantities that rounding spoils, with the relative difference to float64 (median over seeds, worst size)."""
+    found = {}
+    for key, series in m.exact.items():
+        seen = m.values.get(key, [])
+        worst = max((_apart(a, b) for a, b in zip(seen, series, strict=True)), default=0.0)
+        if not worst <= NOISE:
+            found[key] = worst
+    return found
+
+
+def floor(m: Measurement) -> Gate:
+    """Less precision than float64 leaves more than half of what is measured above rounding."""
+    spoilt = below_floor(m)
+    detail = f"{m.environment.get('dtype')}: {len(spoilt)} of {len(m.exact)} numbers differ from float64 by more than "
+    return Gate("above the numerical floor", 2 * len(spoilt) <= len(m.exact), f"{detail}{NOISE:.0%}, and do not count")
+
+
+def _apart(seen: Array, exact: Array) -> float:
+    seen = seen[: len(exact)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.where(seen == exact, 0.0, np.abs(seen / exact - 1))
+    return float(np.median(apart))
 
 
 def _finite(m: Measurement) -> Gate:

@@ -70,7 +70,14 @@ class MoEBlock(nn.Module):
         multiplier: of the aggregation; with K in ``dims`` times K/M, as a batch sees it (``scaling_algebra.routing``).
     """
 
-    def __init__(self, dims: Mapping[str, int], scaling: Scaling, seeds: Sequence[int], device: str = "cpu") -> None:
+    def __init__(
+        self,
+        dims: Mapping[str, int],
+        scaling: Scaling,
+        seeds: Sequence[int],
+        device: str = "cpu",
+        dtype: torch.dtype = DTYPE,
+    ) -> None:
         super().__init__()
         self.multiplier = value(-scaling.alpha, dims) * dims.get("K", dims["M"]) / dims["M"]
         self.weights = nn.ParameterDict()
@@ -80,13 +87,13 @@ class MoEBlock(nn.Module):
             std = scaling.tensors[role].init_std
             shared = tensor.experts if role in scaling.tied else ""
             drawn = [1 if c == shared else s for s, c in zip(shape, tensor.letters, strict=True)]
-            weight = torch.zeros(len(seeds), *shape, device=device, dtype=DTYPE)
+            weight = torch.zeros(len(seeds), *shape, device=device, dtype=dtype)
             if std is not None:
                 for replica, generator in zip(weight, generators, strict=True):
                     replica.copy_(torch.randn(drawn, generator=generator, device=device))  # float32: drawn 5x faster
                 weight *= INIT[role] * value(std, dims)
             self.weights[tensor.symbol] = nn.Parameter(weight)
-        self.register_buffer("x", sample(device))
+        self.register_buffer("x", sample(device).to(dtype))
         self.x: Tensor
 
     def forward(self) -> Tensor:

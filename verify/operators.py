@@ -113,7 +113,7 @@ def linear(rule: Optimizer) -> bool:
 
 
 class Initial:
-    """Initial values of the weights, kept (``Dense``); decoupled decay moves them exactly as torch moves the weights."""
+    """Initial values of the weights, kept (``Dense``), and decayed exactly as decoupled decay moves the weights."""
 
     def __init__(self, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, decays: bool) -> None:
         self._weights = weights

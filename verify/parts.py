@@ -87,7 +87,7 @@ class Split:
     def _aggregated(self, h3i: tuple[Tensor, ...], dphi: Tensor, phi0: Tensor) -> tuple[Tensor, Tensor]:
         """Records A1 .. D (all with the current gates); returns the initial value and the change of h3."""
         n = self.named
-        init, change, through_h1, through_w2 = h3i
+        init, _, through_h1, through_w2 = h3i
         pieces = {
             "A1": init,
             "A2.1": through_h1,

@@ -26,7 +26,7 @@ SMALLEST = {2: 64, 3: 44}
 LARGEST_ELEMENTS = 7.2e6
 """Weight entries of one replica at the largest default size."""
 
-BUDGET = 1.2e8
+WORK = 1.2e8
 """Weight entries trained at each size of a default run, all seeds together (about eight seconds on two cores)."""
 
 SEEDS = (24, 64)
@@ -55,8 +55,8 @@ def elements(dims: Mapping[str, int]) -> int:
     return 2 * dims["M"] * dims["N"] * dims["N_e"] + dims["M"] * dims["N"]
 
 
-def plan_sizes(ray: Ray, sizes: Sequence[int] | None) -> list[int]:
-    """The sizes asked for, or ``COUNT`` default ones spread geometrically.
+def plan_sizes(ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_ELEMENTS) -> list[int]:
+    """The sizes asked for, or ``COUNT`` default ones spread geometrically, the last with ``largest`` weight entries.
 
     Raises:
         UsageError: fewer than 3, not positive, or not increasing.
@@ -71,10 +71,10 @@ def plan_sizes(ray: Ray, sizes: Sequence[int] | None) -> list[int]:
         return list(sizes)
     growth = round(sum(ray[axis] for axis in WIDTHS))
     first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
-    while first > 1 and elements(dims_at(ray, 2 * first)) > LARGEST_ELEMENTS:
+    while first > 1 and elements(dims_at(ray, 2 * first)) > largest:
         first -= 1
     last, step = first, max(1, first // 4)
-    while elements(dims_at(ray, last + step)) <= LARGEST_ELEMENTS and last < 64 * first:
+    while elements(dims_at(ray, last + step)) <= largest and last < 64 * first:
         last += step
     spread = [round(first * (last / first) ** (i / (COUNT - 1))) for i in range(COUNT)]
     if len(set(spread)) < MIN_SIZES:
@@ -82,8 +82,8 @@ def plan_sizes(ray: Ray, sizes: Sequence[int] | None) -> list[int]:
     return sorted(set(spread))
 
 
-def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None) -> list[int]:
-    """Seeds at every size: the number asked for, or as many as the budget allows.
+def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None, work: float = WORK) -> list[int]:
+    """Seeds at every size: the number asked for, or as many as ``work`` weight entries in all allow.
 
     Raises:
         UsageError: fewer than one.
@@ -93,4 +93,4 @@ def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None) -> list[int]:
             raise UsageError(f"seeds is {seeds}; give at least 1")
         return [seeds] * len(sizes)
     few, many = SEEDS
-    return [min(many, max(few, int(BUDGET / elements(dims_at(ray, n))))) for n in sizes]
+    return [min(many, max(few, int(work / elements(dims_at(ray, n))))) for n in sizes]

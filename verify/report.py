@@ -1,9 +1,9 @@
 """Compares a measurement with predicted exponents and with claims.
 
-Exit code: 3 if the run was interrupted or a gate failed (it proves nothing, whatever its rows say); else 1 if anything
+Exit code: 3 if the run is incomplete or a gate failed (it proves nothing, whatever its rows say); else 1 if anything
 judged is REFUTED; else 3 if fewer than half of the judged rows agree; else 0, so a few INCONCLUSIVE rows do not fail a
 run. With claims, only the claims are judged; the predictions are still reported.
-Read next: ``fit.py`` (the verdict of one row), ``gates.py`` (what voids a run).
+Read next: ``fit.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``output.py`` (reports as files).
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 
 from .claims import Claim
-from .fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
-from .gates import Gate, gates
-
-if TYPE_CHECKING:
-    from .runs import Measurement
+from .fit import Fit, Means, Verdict, fit, judge_exponent, means, zeros_to_rounding
+from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
+from .measurement import Measurement
 
 Prediction = Mapping[str, Sequence[Fraction | None]]
 """Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero."""
@@ -31,27 +29,27 @@ Prediction = Mapping[str, Sequence[Fraction | None]]
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity at one step: predicted exponent (None: exactly zero), fit and verdict."""
+    """One quantity at one step: predicted exponent (None: exactly zero), fit and verdict.
+
+    Attributes:
+        note: why the verdict is not the one of the fit; empty if it is.
+    """
 
     quantity: str
     step: int
     predicted: Fraction | None
     fit: Fit
     verdict: Verdict
+    note: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        f = self.fit
         return {
             "quantity": self.quantity,
             "step": self.step,
             "predicted": None if self.predicted is None else str(self.predicted),
-            "measured_zero": f.zero,
-            "slope": _number(f.slope),
-            "se": _number(f.se),
-            "ci": None if math.isnan(f.slope) else [_number(f.low), _number(f.high)],
-            "sizes": f.sizes,
-            "seeds": f.seeds,
+            **_fit_json(self.fit),
             "verdict": str(self.verdict),
+            **({"note": self.note} if self.note else {}),
         }
 
 
@@ -62,6 +60,10 @@ class Report:
     Attributes:
         rows: predicted quantities that were measured.
         claims: what was claimed, judged the same way.
+        later: fits of what was measured after the last step with predictions.
+        sizes, dims: n, and the dimensions there.
+        means: log2 of the root-mean-square over seeds and its standard error at every n, for pictures.
+        incomplete: why the run is not complete; empty if it is.
         unmeasured: predicted quantities that this model or optimizer does not measure.
     """
 
@@ -69,9 +71,12 @@ class Report:
     claims: tuple[Row, ...]
     gates: tuple[Gate, ...]
     environment: Mapping[str, Any]
-    sizes: tuple[Mapping[str, int], ...]
-    interrupted: bool
+    sizes: tuple[float, ...]
+    dims: tuple[Mapping[str, int], ...]
+    incomplete: str = ""
     unmeasured: tuple[str, ...] = ()
+    later: Mapping[tuple[str, int], Fit] = field(default_factory=dict)
+    means: Mapping[tuple[str, int], Means] = field(default_factory=dict)
 
     @property
     def judged(self) -> tuple[Row, ...]:
@@ -88,7 +93,7 @@ class Report:
     def exit_code(self) -> int:
         """See the module text."""
         counts = self.counts
-        if self.interrupted or not all(g.passed for g in self.gates):
+        if self.incomplete or not all(g.passed for g in self.gates):
             return 3
         if counts["REFUTED"]:
             return 1
@@ -101,9 +106,11 @@ class Report:
             "claims": [row.as_json() for row in self.claims],
             "counts": self.counts,
             "gates": [{"name": g.name, "passed": g.passed, "detail": g.detail} for g in self.gates],
-            "dims": [dict(d) for d in self.sizes],
+            "sizes": list(self.sizes),
+            "dims": [dict(d) for d in self.dims],
             "unmeasured": list(self.unmeasured),
-            "interrupted": self.interrupted,
+            "incomplete": self.incomplete or None,
+            "later": [{"quantity": q, "step": t, **_fit_json(f)} for (q, t), f in self.later.items()],
             "environment": dict(self.environment),
             "exit_code": self.exit_code,
         }
@@ -115,21 +122,30 @@ class Report:
             blocks.append("claims\n" + _table(self.claims))
         if self.unmeasured:
             blocks.append("not measured: " + ", ".join(self.unmeasured))
-        failed = [g for g in self.gates if not g.passed]
-        lines = (f"gate {'passed' if g.passed else 'FAILED'}: {g.name} ({g.detail})" for g in self.gates)
-        blocks.append("\n".join(lines))
+        blocks.append("\n".join(str(gate) for gate in self.gates))
+        blocks.append(self.conditions)
+        blocks.append(self.closing)
+        return "\n\n".join(blocks)
+
+    @property
+    def conditions(self) -> str:
+        """One line: optimizer, device, versions, time and memory."""
         e = self.environment
-        blocks.append(
+        return (
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, "
             f"{e['wall_seconds']:.1f} s, peak memory {e['peak_memory_bytes'] / 2**20:.0f} MiB"
         )
+
+    @property
+    def closing(self) -> str:
+        """One line: the counts, and what voids them."""
         closing = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        if self.interrupted:
-            closing += "; interrupted, so the run is INCONCLUSIVE"
+        failed = sum(not g.passed for g in self.gates)
+        if self.incomplete:
+            closing += f"; {self.incomplete}, so the run is INCONCLUSIVE"
         elif failed:
-            closing += f"; {len(failed)} of {len(self.gates)} gates failed, so the run is INCONCLUSIVE"
-        blocks.append(("claims: " if self.claims else "") + closing)
-        return "\n\n".join(blocks)
+            closing += f"; {failed} of {len(self.gates)} gates failed, so the run is INCONCLUSIVE"
+        return ("claims: " if self.claims else "") + closing
 
 
 def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Claim] = ()) -> Report:
@@ -138,38 +154,54 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
     Raises:
         UsageError: a claim about a quantity or step that was not measured.
     """
+    m = measurement
     for claim in claims:
-        claim.check(measurement.names or prediction, measurement.steps)
+        claim.check(m.names or prediction, m.steps)
+    spacing, spoilt = _spacing(m), below_floor(m)
     fits: dict[tuple[str, int], Fit] = {}
 
     def row(quantity: str, step: int, predicted: Fraction | None) -> Row:
-        if (quantity, step) not in fits:
-            fits[quantity, step] = fit_of(measurement, quantity, step)
-        found = fits[quantity, step]
-        return Row(quantity, step, predicted, found, judge_exponent(found, predicted, _spacing(measurement)))
+        key = quantity, step
+        if key not in fits:
+            fits[key] = fit_of(m, quantity, step)
+        verdict, note = judge_exponent(fits[key], predicted, spacing), ""
+        if key in spoilt:
+            verdict, note = Verdict.INCONCLUSIVE, f"rounding: {spoilt[key]:.0%} away from float64"
+        return Row(quantity, step, predicted, fits[key], verdict, note)
 
-    known = set(measurement.names)
-    rows = [
-        row(q, t, p)
-        for q, series in prediction.items()
-        if q in known
-        for t, p in enumerate(series[: measurement.steps + 1])
-    ]
+    known = set(m.names)
+    asked = [(q, t, p) for q, series in prediction.items() if q in known for t, p in enumerate(series[: m.steps + 1])]
+    rows = [row(*one) for one in asked]
     claimed = []
     for claim in claims:
-        at = range(measurement.steps + 1) if claim.step is None else [claim.step]
+        at = range(m.steps + 1) if claim.step is None else [claim.step]
         found = [row(claim.quantity, t, claim.exponent) for t in at]
         if claim.step is None and claim.exponent is not None:
             found = [r for r in found if not r.fit.zero] or found[-1:]
         claimed += found
+    checks = gates(m)
+    agreeing = [(r.fit, r.predicted) for r in rows if r.predicted is not None and r.verdict is Verdict.AGREES]
+    if agreeing:
+        checks.append(planted(agreeing, spacing))
+    if m.standard:
+        other = replace(m, values=m.standard)
+        fitted = [(fit_of(other, q, t), p) for q, t, p in asked if (q, t) in m.standard]
+        checks.append(standard_refuted([judge_exponent(f, p, spacing) for f, p in fitted]))
+    if m.exact:
+        checks.append(floor(m))
+    last = max((t for _, t, _ in asked), default=m.steps)
+    incomplete = "interrupted" if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
     return Report(
         tuple(rows),
         tuple(claimed),
-        tuple(gates(measurement)),
-        measurement.environment,
-        tuple(measurement.dims),
-        measurement.interrupted,
+        tuple(checks),
+        m.environment,
+        tuple(m.sizes),
+        tuple(m.dims),
+        incomplete,
         tuple(q for q in prediction if known and q not in known),
+        {(q, t): fit_of(m, q, t) for q, t in m.values if t > last and q in prediction},
+        {key: means(series) for key, series in m.values.items() if key[0] in prediction},
     )
 
 
@@ -178,7 +210,7 @@ def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
     series = m.values.get((quantity, step), [])
     family = [s for (name, t), s in m.values.items() if t == step and name.split(".")[0] == quantity.split(".")[0]]
     scale = [np.max([s[i].max() for s in family]) for i in range(len(series))]
-    return fit(m.sizes, [zeros_to_rounding(v, c) for v, c in zip(series, scale, strict=True)])
+    return fit(m.sizes, [zeros_to_rounding(v, c) for v, c in zip(series, scale, strict=True)], m.level)
 
 
 def _spacing(m: Measurement) -> Fraction:
@@ -203,6 +235,17 @@ def _shown(f: Fit) -> tuple[str, str]:
     if math.isnan(f.slope):
         return "none", ""
     return f"{f.slope:+.3f}", f"[{f.low:+.3f}, {f.high:+.3f}]"
+
+
+def _fit_json(f: Fit) -> dict[str, Any]:
+    return {
+        "measured_zero": f.zero,
+        "slope": _number(f.slope),
+        "se": _number(f.se),
+        "ci": None if math.isnan(f.slope) else [_number(f.low), _number(f.high)],
+        "sizes": f.sizes,
+        "seeds": f.seeds,
+    }
 
 
 def _number(x: float) -> float | None:

@@ -1,17 +1,16 @@
 """Trains the block at growing sizes with real optimizer steps and records every named quantity at every step.
 
-Read next: ``fit.py`` (turns the records into exponents), ``report.py`` (compares them with predictions).
+Read next: ``cells.py`` (how a run is cut), ``parts.py`` (what is recorded), ``report.py`` (compares with predictions).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,58 +22,22 @@ from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
 from scaling_algebra.quantities import inner_product
 
+from .cells import Cell, Setup, cells, collect, cost
 from .fit import Array
+from .measurement import INPUT, PARAMETERS, SECONDS, Measurement, Record
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
-from .operators import History, Operator, updates
+from .operators import History, Operator, linear, updates
 from .parts import Split, rms
-from .plan import dims_at, effective_n, elements, plan_seeds, plan_sizes
+from .plan import elements, plan_seeds, plan_sizes
+from .store import Store
 
 Progress = Callable[[int, int, str], None]
-"""Called after every batch of replicas with (elements done, elements in all, message)."""
+"""Called after every cell with (cost done, cost in all, message)."""
 
-Record = dict[tuple[str, int], Array]
-"""One value per seed for every (quantity, step)."""
+CHUNK = 2**27
+"""Bytes of memory for the replicas trained at once on a CPU: what fits is read from a cache again and again."""
 
-CHUNK = 2**22
-"""Weight entries trained at once, all replicas together: 32 MiB per copy in float64."""
-
-CONTROL_SEEDS = 64
-"""Most replicas of the control at every size."""
-
-
-@dataclass
-class Measurement:
-    """What was measured.
-
-    Attributes:
-        ray, scaling, optimizer, steps: what was asked for.
-        sizes: n at every size finished, from the dimensions after rounding.
-        dims: N, N_e, M at every size.
-        parameters: parameter count at every size.
-        inputs: hash of the training input seen at every size.
-        values: ``values[name, t][i]`` holds one root-mean-square over entries per seed at size i.
-        control: the same for replicas whose dimensions stay those of the first size: every slope must be flat.
-        environment: device, torch version, dtype, wall time (seconds), peak memory (bytes) and base constants.
-        interrupted: stopped by the user; what is complete was kept.
-    """
-
-    ray: Ray
-    scaling: Scaling
-    optimizer: Optimizer
-    steps: int
-    sizes: list[float] = field(default_factory=list)
-    dims: list[dict[str, int]] = field(default_factory=list)
-    parameters: list[int] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-    values: dict[tuple[str, int], list[Array]] = field(default_factory=dict)
-    control: dict[tuple[str, int], list[Array]] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=dict)
-    interrupted: bool = False
-
-    @property
-    def names(self) -> list[str]:
-        """Measured quantities, in recording order."""
-        return list(dict.fromkeys(name for name, _ in self.values))
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def measure(
@@ -101,57 +64,109 @@ def measure(
         UsageError: unusable sizes, seeds, steps, device or optimizer.
     """
     chosen = plan_sizes(ray, sizes)
-    count = plan_seeds(ray, chosen, seeds)
+    counts = plan_seeds(ray, chosen, seeds)
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
-    where = _device(device)
-    result = Measurement(ray, scaling, optimizer, steps)
-    grid = [dims_at(ray, n) for n in chosen]
-    torch_optimizer(MoEBlock(grid[0], scaling, [0], where), grid[0], scaling, optimizer)  # fail before the long part
-    total = sum(elements(d) * s for d, s in zip(grid, count, strict=True))
-    done, started = 0, time.perf_counter()
-    threads = torch.get_num_threads()
-    used = max(1, min(threads, (os.cpu_count() or 1) // 2))  # waiting for a busy core costs more than a core brings
-    torch.set_num_threads(used)
-    if where == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+    setup = Setup(ray, scaling, optimizer, steps, tuple(chosen), tuple(counts), products=tuple(products))
+    where, store = _device(device), Store()
+    check(setup)
+    interrupted = False
     try:
-        for index, (n, dims, replicas) in enumerate(zip(chosen, grid, count, strict=True)):
-            records: list[Record] = []
-            try:
-                for batch in _batches(range(replicas), dims):
-                    batch_seeds = [_seed(index, r) for r in batch]
-                    records.append(train(dims, scaling, optimizer, batch_seeds, steps, where, products))
-                    done += elements(dims) * len(batch)
-                    if progress:
-                        progress(done, total, f"n={n} ({', '.join(f'{a}={d}' for a, d in dims.items())})")
-                frozen = [_seed(1000 + index, r) for r in range(min(CONTROL_SEEDS, replicas))]
-                control = train(grid[0], scaling, optimizer, frozen, steps, where, products)
-            except torch.cuda.OutOfMemoryError:
-                raise UsageError(f"not enough memory on {where} at n={n}; give smaller sizes") from None
-            model = MoEBlock(dims, scaling, [0], where)
-            result.sizes.append(effective_n(ray, dims, grid[0], chosen[0]))
-            result.dims.append(dims)
-            result.parameters.append(model.count())
-            result.inputs.append(hashlib.sha256(model.x.cpu().numpy().tobytes()).hexdigest())
-            for store, parts in ((result.values, records), (result.control, [control])):
-                for key in parts[0]:
-                    store.setdefault(key, []).append(np.concatenate([p[key] for p in parts]))
+        perform(setup, cells(setup), where, store, "run", progress)
     except KeyboardInterrupt:
-        result.interrupted = True
+        interrupted = True
+    store.describe("run", 0, described(where, setup))
+    return collect(setup, store, "run", interrupted)
+
+
+def check(setup: Setup) -> None:
+    """Builds the smallest model and its optimizer: what cannot be run fails before the long part.
+
+    Raises:
+        UsageError: torch has no such optimizer, or the scaling lacks an epsilon.
+    """
+    model = MoEBlock(setup.dims(0), setup.scaling, [0])
+    torch_optimizer(model, setup.dims(0), setup.scaling, setup.optimizer)
+
+
+def perform(
+    setup: Setup,
+    todo: Iterable[Cell],
+    device: str,
+    store: Store,
+    name: str,
+    progress: Progress | None = None,
+    most: int | None = None,
+) -> None:
+    """Does the cells that a store does not hold yet, under this name.
+
+    Args:
+        most: bytes that weights and what is kept with them may take; by default a fixed small share.
+
+    Raises:
+        UsageError: not enough memory.
+    """
+    todo = list(todo)
+    total, done = sum(cost(setup, c) for c in todo), 0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(_threads())
+    try:
+        for cell in todo:
+            if store.load(name, str(cell)) is None:
+                began = time.perf_counter()
+                record = _measured(setup, cell, device, most)
+                each = np.full(cell.count, (time.perf_counter() - began) / cell.count)
+                store.save(name, str(cell), {**record, (SECONDS, 0): each})
+            done += cost(setup, cell)
+            if progress:
+                dims = ", ".join(f"{axis}={size}" for axis, size in setup.dims(cell.size).items())
+                progress(done, total, f"n={setup.sizes[cell.size]} ({dims})")
     finally:
         torch.set_num_threads(threads)
-    result.environment = {
-        "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
+
+
+def described(device: str, setup: Setup) -> dict[str, Any]:
+    """Where and with what a run is measured: device, torch, dtype, optimizer, memory so far, base constants."""
+    return {
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
         "torch": torch.__version__,
-        "dtype": str(DTYPE).removeprefix("torch."),
-        "optimizer": f"torch.optim.{optimizer.torch}",
-        "threads": used,
-        "wall_seconds": round(time.perf_counter() - started, 2),
-        "peak_memory_bytes": _peak_memory(where),
+        "python": sys.version.split()[0],
+        "dtype": setup.dtype,
+        "optimizer": f"torch.optim.{setup.optimizer.torch}",
+        "threads": _threads(),
+        "peak_memory_bytes": _peak_memory(device),
         "constants": {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE},
     }
-    return result
+
+
+def bytes_per_entry(setup: Setup) -> int:
+    """Memory for one weight entry: itself, gradient, what the optimizer and the measurement keep, one spare."""
+    copies = 3 if linear(setup.optimizer) else 7
+    return copies * DTYPES[setup.dtype].itemsize
+
+
+def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record:
+    """The record of a cell."""
+    if cell.kind == "control":
+        setup = replace(setup, sizes=setup.sizes[:1] * len(setup.sizes))
+    elif cell.kind == "standard":
+        assert setup.standard is not None
+        setup = replace(setup, scaling=setup.standard, steps=min(1, setup.steps), products=())
+    elif cell.kind == "exact":
+        setup = replace(setup, dtype="float64")
+    dims, dtype = setup.dims(cell.size), DTYPES[setup.dtype]
+    needed = bytes_per_entry(setup) * elements(dims)
+    room = CHUNK if device == "cpu" else int(0.7 * torch.cuda.mem_get_info(device)[0])
+    together = max(1, min(room if most is None else most, room) // needed)
+    try:
+        parts = [
+            train(dims, setup.scaling, setup.optimizer, seeds, setup.steps, device, setup.products, dtype)
+            for seeds in _batches(cell.seeds, together)
+        ]
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        where = f"n={setup.sizes[cell.size]}, {needed / 2**30:.1f} GiB a replica"
+        raise UsageError(f"not enough memory on {device} at {where}; give smaller --sizes or --max-memory") from None
+    return {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
 
 
 def train(
@@ -162,19 +177,23 @@ def train(
     steps: int,
     device: str,
     products: Sequence[str] = (),
-) -> Record:
+    dtype: torch.dtype = DTYPE,
+) -> dict[tuple[str, int], Array]:
     """Trains one replica per seed and returns the root-mean-square of every quantity at every step.
 
     With K in ``dims`` the replicas train as an infinite batch of tokens trains them, each routed to its own K of M
     experts, and the quantities are those of one token; gradients and updates of tensors are those of the batch.
     """
-    model = MoEBlock(dims, scaling, seeds, device)
+    model = MoEBlock(dims, scaling, seeds, device, dtype)
     stepper = torch_optimizer(model, dims, scaling, optimizer)
     weights = model.weights
     memory = updates(optimizer, weights, stepper, steps)
     active = dims.get("K", dims["M"])
     routed: list[dict[str, torch.Tensor]] = []
     record: dict[tuple[str, int], torch.Tensor] = {}
+    weigh = torch.linspace(1, 2, len(model.x), device=device, dtype=dtype)
+    record[INPUT, 0] = (weigh @ model.x).expand(len(seeds))
+    record[PARAMETERS, 0] = torch.full((len(seeds),), model.count())
     sides = {name: inner_product(name) for name in products}
     kept: dict[tuple[str, int], torch.Tensor] = {}
     for t in range(steps + 1):
@@ -201,7 +220,7 @@ def train(
         if t < steps:
             stepper.step()
             memory.step({s: (LOSS_SLOPE * left, right) for s, (left, right) in batch.factors().items()})
-    return {key: x.cpu().numpy() for key, x in record.items()}
+    return {key: x.double().cpu().numpy() for key, x in record.items()}
 
 
 def _moved(
@@ -236,10 +255,13 @@ def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a * b).sum(-1)
 
 
-def _batches(replicas: range, dims: Mapping[str, int]) -> Iterator[range]:
-    """Replicas in groups whose weights fit ``CHUNK``."""
-    size = max(1, CHUNK // elements(dims))
-    return (replicas[i : i + size] for i in range(0, len(replicas), size))
+def _batches(seeds: Sequence[int], together: int) -> Iterator[Sequence[int]]:
+    return (seeds[i : i + together] for i in range(0, len(seeds), together))
+
+
+def _threads() -> int:
+    """Waiting for a busy core costs more than a core brings."""
+    return max(1, (os.cpu_count() or 1) // 2)
 
 
 def _seed(size: int, replica: int) -> int:
@@ -257,6 +279,6 @@ def _device(name: str) -> str:
 
 
 def _peak_memory(device: str) -> int:
-    if device == "cuda":
+    if device.startswith("cuda"):
         return int(torch.cuda.max_memory_allocated())
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -13,8 +13,9 @@ import numpy as np
 from scaling_algebra.api import Derivation
 
 from .fixed_experts import measure_fixed_experts
+from .measurement import Measurement
 from .report import fit_of
-from .runs import Measurement, measure
+from .runs import measure
 
 Asked = tuple[Derivation, str, int]
 """(configuration, quantity, number of updates); ``*`` in a quantity stands for the largest that fits."""

@@ -1,0 +1,192 @@
+"""What to verify: configurations with sizes and seeds, one from the command line or many from a file.
+
+A campaign (``campaigns/*.toml``) has optional top-level ``steps``, ``dtype``, ``largest`` (weight entries of the
+largest model), ``work`` (weight entries trained at every size, all seeds together), and tables ``[[run]]`` whose lists
+``regimes`` or ``rays``, ``optimizers`` and ``parameterizations`` are combined; a run may override the top level.
+Read next: ``cells.py`` (a run as a grid of cells), ``session.py`` (does all runs).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from scaling_algebra.api import Derivation, Signals, derive, signals
+from scaling_algebra.errors import UsageError, unknown_name
+
+from .cells import Setup, collect
+from .claims import Claim
+from .fit import LEVEL
+from .measurement import Measurement
+from .plan import LARGEST_ELEMENTS, WORK, plan_seeds, plan_sizes
+from .report import Report, judge
+from .store import Store
+
+FOLDER = Path(__file__).parent / "campaigns"
+
+PREDICTED = 3
+"""Updates up to which exponents are predicted; later steps are measured and shown."""
+
+STANDARD = "sp"
+"""The parameterization that every other one is told apart from."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a configuration, where it is measured, and how often. Everything is a plain value, as in ``plan.json``.
+
+    Attributes:
+        regime, ray: one of the two.
+        sizes, seeds: n, and replicas at every n.
+        products: inner products that are measured as well.
+        looks: how often the data may be looked at; intervals are widened accordingly (``budget.py``).
+    """
+
+    regime: str | None
+    ray: str | None
+    optimizer: str
+    parameterization: str
+    readout_init: str | None
+    steps: int
+    sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    dtype: str = "float64"
+    products: tuple[str, ...] = ()
+    looks: int = 1
+
+    @property
+    def name(self) -> str:
+        """Names the run in a plan; fit for a file."""
+        parts = [self.regime or self.ray or "", self.optimizer, self.parameterization]
+        parts += [self.readout_init] if self.readout_init else []
+        parts += [self.dtype] if self.dtype != "float64" else []
+        return "-".join(parts).replace("/", "_")
+
+    def derivation(self) -> Derivation:
+        """Raises UsageError or Infeasible as ``derive``."""
+        return _derived(self.regime, self.optimizer, self.parameterization, self.ray, self.readout_init)
+
+    def signals(self) -> Signals:
+        """What the engine predicts, for the first updates."""
+        steps = min(self.steps, PREDICTED)
+        return _predicted(self.regime, self.optimizer, self.parameterization, self.ray, self.readout_init, steps)
+
+    def setup(self) -> Setup:
+        """What to train."""
+        d = self.derivation()
+        standard = None
+        if self.parameterization != STANDARD:
+            standard = _derived(self.regime, self.optimizer, STANDARD, self.ray, None).scaling
+        shared = (self.steps, self.sizes, self.seeds, self.dtype, self.products)
+        return Setup(d.ray, d.scaling, d.optimizer, *shared, standard)
+
+    def measured(self, store: Store, interrupted: bool = False) -> Measurement:
+        """What a store holds of the run."""
+        found = collect(self.setup(), store, self.name, interrupted)
+        found.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
+        return found
+
+    def report(self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False) -> Report:
+        """What a store holds of the run, judged."""
+        return judge(self.measured(store, interrupted), self.signals().prediction(), claims)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Raises UsageError if it is not one."""
+        try:
+            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        except TypeError:
+            known = ", ".join(f.name for f in fields(cls))
+            raise UsageError(f"a run in plan.json has the entries {', '.join(data)}; they must be {known}") from None
+
+
+def job(
+    regime: str | None = None,
+    optimizer: str = "adam",
+    parameterization: str = "mssp",
+    *,
+    ray: str | None = None,
+    readout_init: str | None = None,
+    steps: int = 2,
+    sizes: Sequence[int] | None = None,
+    seeds: int | None = None,
+    dtype: str = "float64",
+    products: Sequence[str] = (),
+    largest: float = LARGEST_ELEMENTS,
+    work: float = WORK,
+) -> Job:
+    """A run with its sizes and seeds chosen where they are not given.
+
+    Raises:
+        UsageError, Infeasible: as ``derive``; also unusable sizes, seeds or steps.
+    """
+    if steps < 0:
+        raise UsageError(f"steps is {steps}; give 0 or more")
+    where = _derived(regime, optimizer, parameterization, ray, readout_init).ray
+    chosen = plan_sizes(where, sizes, largest)
+    counts = plan_seeds(where, chosen, seeds, work)
+    shared = (optimizer, parameterization, readout_init, steps, tuple(chosen), tuple(counts))
+    return Job(regime, ray, *shared, dtype, tuple(products))
+
+
+def campaigns() -> dict[str, Path]:
+    """Campaign files that come with the package, by name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def load(name: str) -> list[Job]:
+    """The runs of a campaign, by name or path of its file.
+
+    Raises:
+        UsageError: no such campaign, or a file that cannot be used; the message names the place.
+    """
+    path = campaigns().get(name, Path(name))
+    if not path.is_file():
+        raise unknown_name("campaign", name, campaigns())
+    try:
+        data = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as reason:
+        raise UsageError(f"cannot read {path}: {reason}; write TOML with tables [[run]]") from None
+    shared = {key: value for key, value in data.items() if key not in ("run", "title")}
+    runs = data.get("run")
+    if not isinstance(runs, list) or not runs:
+        raise UsageError(f"{path} has no table [[run]]; write one for each set of configurations")
+    return [found for k, run in enumerate(runs, 1) for found in _expand({**shared, **run}, f"{path}, run {k}")]
+
+
+_LISTS = ("regimes", "rays", "optimizers", "parameterizations")
+_VALUES = ("steps", "dtype", "largest", "work", "sizes", "seeds", "readout_init")
+
+
+def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
+    for key in run:
+        if key not in (*_LISTS, *_VALUES):
+            raise unknown_name(f"key in {where}", key, (*_LISTS, *_VALUES))
+    for key in _LISTS:
+        if not isinstance(run.get(key, []), list):
+            raise UsageError(f"{where}: {key} is {run[key]!r}; write a list")
+    places = [("regime", r) for r in run.get("regimes", [])] + [("ray", r) for r in run.get("rays", [])]
+    options = {key: run[key] for key in _VALUES if key in run}
+    made = product(places, run.get("optimizers", ["adam"]), run.get("parameterizations", ["mssp"]))
+    try:
+        return [job(None, rule, name, **{kind: place}, **options) for (kind, place), rule, name in made]
+    except (UsageError, TypeError) as reason:
+        raise UsageError(f"{where}: {reason}") from None
+
+
+@lru_cache(maxsize=256)
+def _derived(regime: str | None, rule: str, name: str, ray: str | None, readout: str | None) -> Derivation:
+    return derive(regime, rule, name, ray=ray, readout_init=readout)
+
+
+@lru_cache(maxsize=256)
+def _predicted(regime: str | None, rule: str, name: str, ray: str | None, readout: str | None, steps: int) -> Signals:
+    return signals(regime, rule, name, ray=ray, readout_init=readout, steps=steps)

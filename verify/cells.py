@@ -1,0 +1,176 @@
+"""A run as a grid of independent cells: what to train, cut into pieces that any process can do in any order.
+
+Read next: ``runs.py`` (does a cell), ``store.py`` (keeps what cells measured).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from scaling_algebra.axes import Ray
+from scaling_algebra.errors import UsageError
+from scaling_algebra.optimizers import Optimizer
+from scaling_algebra.parameterizations import Scaling
+
+from .measurement import INPUT, PARAMETERS, SECONDS, Measurement, Record, Series
+from .plan import dims_at, effective_n, elements
+from .store import Store
+
+CELL, BLOCK = 2**25, 8
+"""Most weight entries (some seconds on a CPU core) and replicas trained in one cell."""
+
+CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
+"""Most replicas at every size of the controls, and of the comparison with float64."""
+
+STREAMS = {"values": 0, "control": 1000, "standard": 2000, "exact": 0}
+"""Offsets of the random streams: no two of them coincide, but the exact replicas repeat the first ones."""
+
+Item = TypeVar("Item")
+
+Kind = Literal["values", "control", "standard", "exact"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What to train and measure.
+
+    Attributes:
+        sizes, seeds: n, and replicas at every n.
+        dtype: of torch, such as ``float64``.
+        products: inner products ``<A@s, B@t>`` to record as well.
+        standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
+    """
+
+    ray: Ray
+    scaling: Scaling
+    optimizer: Optimizer
+    steps: int
+    sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    dtype: str = "float64"
+    products: tuple[str, ...] = ()
+    standard: Scaling | None = None
+
+    def dims(self, size: int) -> dict[str, int]:
+        """Dimensions at the size with this index."""
+        return dims_at(self.ray, self.sizes[size])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Replicas first .. first + count - 1 of one size (by index), of one kind (see ``Measurement``)."""
+
+    kind: Kind
+    size: int
+    first: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.size}-{self.first}-{self.count}"
+
+    @property
+    def seeds(self) -> list[int]:
+        """A different random stream for every kind, size and replica, the same however replicas are cut into cells."""
+        stream = 1_000_003 * (self.size + STREAMS[self.kind])
+        return [1 + replica + stream for replica in range(self.first, self.first + self.count)]
+
+
+def cells(setup: Setup) -> list[Cell]:
+    """All cells of a run, small sizes first. More seeds, in multiples of ``BLOCK``, add cells and change none."""
+    found: list[Cell] = []
+    for size, count in enumerate(setup.seeds):
+        found += _cut("values", size, count, setup.dims(size))
+        found += _cut("control", size, min(CONTROL_SEEDS, count), setup.dims(0))
+        if setup.standard is not None:
+            found += _cut("standard", size, min(STANDARD_SEEDS, count), setup.dims(size))
+        if setup.dtype != "float64":
+            found += _cut("exact", size, min(EXACT_SEEDS, count), setup.dims(size))
+    return found
+
+
+def cost(setup: Setup, cell: Cell) -> int:
+    """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
+    steps = 1 if cell.kind == "standard" else setup.steps
+    return elements(setup.dims(0 if cell.kind == "control" else cell.size)) * cell.count * (steps + 1)
+
+
+def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) -> Measurement:
+    """All that a store holds of a run; sizes without a replica of every kind are left out."""
+    found = Measurement(setup.ray, setup.scaling, setup.optimizer, setup.steps, interrupted=interrupted)
+    stores: dict[Kind, Series] = {
+        "values": found.values,
+        "control": found.control,
+        "standard": found.standard,
+        "exact": found.exact,
+    }
+    records: dict[tuple[Kind, int], list[Record]] = {}
+    for cell in cells(setup):
+        record = store.load(name, str(cell))
+        if record is None:
+            found.missing += 1
+        else:
+            records.setdefault((cell.kind, cell.size), []).append(record)
+    kinds: list[Kind] = list(dict.fromkeys(cell.kind for cell in cells(setup)))
+    for size in range(len(setup.sizes)):
+        if all((kind, size) in records for kind in kinds):
+            dims = setup.dims(size)
+            found.sizes.append(effective_n(setup.ray, dims, setup.dims(0), setup.sizes[0]))
+            found.dims.append(dims)
+            for kind in kinds:
+                parts = records[kind, size]
+                for key in parts[0]:
+                    stores[kind].setdefault(key, []).append(np.concatenate([part[key] for part in parts]))
+    facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in (PARAMETERS, INPUT, SECONDS)}
+    found.parameters = [int(v[0]) for v in facts[PARAMETERS][0]]
+    found.inputs = [float(x).hex() for v in facts[INPUT][0] for x in np.unique(v)]
+    spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
+    found.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
+    return found
+
+
+def share(items: Sequence[tuple[int, Item]], rank: int, ranks: int) -> list[Item]:
+    """The items of one of several processes, by cost: the most expensive first, each to whoever has least so far."""
+    loads = [0] * ranks
+    mine = set()
+    for k in sorted(range(len(items)), key=lambda k: (-items[k][0], k)):
+        who = loads.index(min(loads))
+        loads[who] += items[k][0]
+        if who == rank:
+            mine.add(k)
+    return [item for k, (_, item) in enumerate(items) if k in mine]
+
+
+RANKS = (("RANK", "WORLD_SIZE", None), ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"))
+"""Where launchers say which process this is, of how many, and where they start to count: torchrun, Slurm arrays."""
+
+
+def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Which process this is, and of how many.
+
+    Raises:
+        UsageError: the launcher's variables are not numbers that fit.
+    """
+    for mine, all_of_them, least in RANKS:
+        if mine in environment and all_of_them in environment:
+            try:
+                first = int(environment.get(least, "0")) if least else 0
+                found = int(environment[mine]) - first, int(environment[all_of_them])
+            except ValueError:
+                found = -1, 0
+            if not 0 <= found[0] < found[1]:
+                here = f"{mine}={environment[mine]} and {all_of_them}={environment[all_of_them]}"
+                raise UsageError(f"{here} do not name one of several processes; unset both, or start with torchrun")
+            return found
+    return 0, 1
+
+
+def _cut(kind: Kind, size: int, count: int, dims: Mapping[str, int]) -> list[Cell]:
+    most = BLOCK
+    while most > 1 and most * elements(dims) > CELL:
+        most //= 2
+    return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

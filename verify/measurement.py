@@ -1,0 +1,69 @@
+"""What a run measured: numbers by quantity, step, size and seed.
+
+Read next: ``runs.py`` (measures), ``fit.py`` (turns the numbers into exponents), ``report.py`` (judges them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scaling_algebra.axes import Ray
+from scaling_algebra.optimizers import Optimizer
+from scaling_algebra.parameterizations import Scaling
+
+from .fit import LEVEL, Array
+
+Record = Mapping[tuple[str, int], Array]
+"""One value per seed for every (quantity, step)."""
+
+Series = dict[tuple[str, int], list[Array]]
+"""``series[name, t][i]`` holds one root-mean-square over entries per seed at size i."""
+
+
+PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
+"""Facts recorded with every replica, from the model as it was trained."""
+
+
+@dataclass
+class Measurement:
+    """What was measured.
+
+    Attributes:
+        ray, scaling, optimizer, steps: what was asked for.
+        sizes: n at every size measured, from the dimensions after rounding.
+        dims: N, N_e, M at every size.
+        parameters: parameter count at every size.
+        inputs: hash of the training input seen at every size.
+        values: what was asked for.
+        control: the same for replicas whose dimensions stay those of the first size: every slope must be flat.
+        standard: the same under standard parameterization, where that is a control; else empty.
+        exact: ``values`` of the first seeds in float64, where the run has less precision; else empty.
+        environment: device, torch version, dtype, time (seconds), peak memory (bytes) and base constants.
+        interrupted: stopped by the user; what is complete was kept.
+        missing: cells planned and not there.
+        level: of the intervals.
+    """
+
+    ray: Ray
+    scaling: Scaling
+    optimizer: Optimizer
+    steps: int
+    sizes: list[float] = field(default_factory=list)
+    dims: list[dict[str, int]] = field(default_factory=list)
+    parameters: list[int] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    values: Series = field(default_factory=dict)
+    control: Series = field(default_factory=dict)
+    standard: Series = field(default_factory=dict)
+    exact: Series = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+    missing: int = 0
+    level: float = LEVEL
+
+    @property
+    def names(self) -> list[str]:
+        """Measured quantities, in recording order."""
+        return list(dict.fromkeys(name for name, _ in self.values))

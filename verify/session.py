@@ -1,0 +1,166 @@
+"""Does all runs of a plan on one device, in one or several processes, with progress, and judges what is there.
+
+Read next: ``campaign.py`` (what a run is), ``cells.py`` (how it is cut), ``budget.py`` (how long it takes).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from scaling_algebra.errors import UsageError
+
+from . import runs
+from .budget import LOOKS, allocate, largest, open_to_noise
+from .campaign import Job
+from .cells import BLOCK, Cell, Setup, cells, cost, share
+from .plan import plan_sizes
+from .store import Store
+
+
+@dataclass
+class Session:
+    """Where and how runs are done.
+
+    Attributes:
+        device: ``cpu``, ``cuda`` or ``cuda:0``, checked.
+        most: bytes that a batch of replicas may take; None for the default.
+        rank, ranks: which process this is, and of how many.
+    """
+
+    store: Store
+    device: str
+    most: int | None = None
+    rank: int = 0
+    ranks: int = 1
+    interrupted: bool = False
+
+    def perform(self, jobs: Sequence[Job]) -> None:
+        """Does this process's share of all cells that are not in the store; an interrupt ends it, nothing is lost."""
+        todo = [(cost(setup, cell), (job, setup, cell)) for job, setup in _setups(jobs) for cell in cells(setup)]
+        mine = share(todo, self.rank, self.ranks)
+        total, done = sum(cost(setup, cell) for _, setup, cell in mine), 0
+        with _bar() as bar:
+            task = bar.add_task("starting", total=total)
+            try:
+                for job, setup, cell in mine:
+                    self._cells(job, setup, [cell], bar, task)
+                    done += cost(setup, cell)
+                    bar.update(task, completed=done, total=total)
+            except KeyboardInterrupt:
+                self.interrupted = True
+
+    def within(
+        self, jobs: Sequence[Job], time_allowed: float, keep: Callable[[Sequence[Job], bool], None]
+    ) -> list[Job]:
+        """Measures all runs in about so many seconds; returns them with the sizes and seeds that were used.
+
+        Args:
+            keep: called with the runs as they are now, whenever one has changed.
+
+        Raises:
+            UsageError: not even the smallest sizes fit.
+        """
+        found = list(jobs)
+        end = time.monotonic() + time_allowed
+        for k, job in enumerate(jobs):
+
+            def changed(new: Job, k: int = k) -> None:
+                found[k] = new
+                keep(found[: k + 1], True)
+
+            self._within(job, (end - time.monotonic()) / (len(jobs) - k), changed)
+        return found
+
+    def _within(self, job: Job, time_allowed: float, changed: Callable[[Job], None]) -> None:
+        end = time.monotonic() + time_allowed
+        setup = job.setup()
+        speed = self._speed(setup)
+        entries = largest(speed, time_allowed, job.steps)
+        if self.most is not None:
+            entries = min(entries, self.most / runs.bytes_per_entry(setup))
+        sizes = tuple(plan_sizes(setup.ray, None, entries))
+        job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS)
+        changed(job)
+        with _bar() as bar:
+            task = bar.add_task("first seeds", total=None)
+            try:
+                for look in range(1, LOOKS + 1):
+                    setup = job.setup()
+                    began, todo = time.monotonic(), self._missing(job, setup)
+                    self._cells(job, setup, todo, bar, task)
+                    speed = sum(cost(setup, c) for c in todo) / max(1e-9, time.monotonic() - began)
+                    left = end - time.monotonic()
+                    undecided = open_to_noise(job.report(self.store).rows)
+                    if look == LOOKS or not undecided or left <= 0:
+                        break
+                    spend = left * (0.5 if look < LOOKS - 1 else 0.9) * speed / (job.steps + 1)
+                    seeds = allocate(setup, job.measured(self.store), undecided, spend)
+                    if seeds == job.seeds:
+                        break
+                    job = replace(job, seeds=seeds)
+                    changed(job)
+                    bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
+            except KeyboardInterrupt:
+                self.interrupted = True
+
+    def _missing(self, job: Job, setup: Setup) -> list[Cell]:
+        return [cell for cell in cells(setup) if self.store.load(job.name, str(cell)) is None]
+
+    def _cells(self, job: Job, setup: Setup, todo: Sequence[Cell], bar: Progress, task: TaskID) -> None:
+        before = bar.tasks[task].completed
+
+        def progress(done: int, total: int, message: str) -> None:
+            bar.update(task, completed=before + done, description=f"{job.name}, {message}")
+
+        try:
+            runs.perform(setup, todo, self.device, self.store, job.name, progress, self.most)
+        finally:
+            self.store.describe(job.name, self.rank, runs.described(self.device, setup))
+
+    def _speed(self, setup: Setup) -> float:
+        """Weight entries a second (``cells.cost``), tried on a small model."""
+        small = tuple(plan_sizes(setup.ray, None, 1e6))
+        trial = replace(setup, sizes=small, seeds=(0,) * (len(small) - 1) + (BLOCK,), standard=None)
+        todo = [cell for cell in cells(trial) if cell.kind == "values"]
+        took = []
+        for _ in range(2):  # the first one warms up
+            began = time.perf_counter()
+            runs.perform(trial, todo, self.device, Store(), "trial", most=self.most)
+            took.append(time.perf_counter() - began)
+        return sum(cost(trial, c) for c in todo) / min(took)
+
+
+def device_of(name: str) -> str:
+    """The torch device for ``auto``, ``cpu`` or ``cuda``; each process of a node takes its own GPU.
+
+    Raises:
+        UsageError: no such device here.
+    """
+    found = runs._device(name)
+    local = os.environ.get("LOCAL_RANK", "")
+    return f"{found}:{local}" if found == "cuda" and local.isdigit() else found
+
+
+def _setups(jobs: Sequence[Job]) -> list[tuple[Job, Setup]]:
+    found = []
+    for job in jobs:
+        setup = job.setup()
+        runs.check(setup)
+        found.append((job, setup))
+    names = [job.name for job in jobs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"the run {twice[0]} is there twice; leave one out")
+    return found
+
+
+def _bar() -> Progress:
+    """On stderr; nothing where that is not a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
