@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test bench clean
+.PHONY: setup browser demo test bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -14,13 +14,18 @@ $(BIN)/scalecalc: pyproject.toml constraints.txt
 
 setup: $(BIN)/scalecalc
 
+# One test opens a report in a headless browser; without one it is skipped.
+browser:
+	command -v chromium >/dev/null || (apt-get update -q && apt-get install -qy chromium) >/dev/null 2>&1 \
+	  || echo "no chromium and no way to install it: the browser test will be skipped"
+
 demo: setup
 	$(BIN)/scalecalc derive --regime III --optimizer adam
 	$(BIN)/scalecalc table b1
 	$(BIN)/scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --parameterization mup
 	$(BIN)/scalecalc verify --regime III --optimizer sgd --parameterization mssp --sizes 16,24,32,48,64 --seeds 64
 
-test: setup
+test: setup browser
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest

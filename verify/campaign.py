@@ -32,6 +32,9 @@ FOLDER = Path(__file__).parent / "campaigns"
 PREDICTED = 3
 """Updates up to which exponents are predicted; later steps are measured and shown."""
 
+DTYPES = ("float64", "float32", "bfloat16")
+"""Of torch."""
+
 STANDARD = "sp"
 """The parameterization that every other one is told apart from."""
 
@@ -130,6 +133,8 @@ def job(
     """
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
     where = _derived(regime, optimizer, parameterization, ray, readout_init).ray
     chosen = plan_sizes(where, sizes, largest)
     counts = plan_seeds(where, chosen, seeds, work)
@@ -177,7 +182,7 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
     options = {key: run[key] for key in _VALUES if key in run}
     made = product(places, run.get("optimizers", ["adam"]), run.get("parameterizations", ["mssp"]))
     try:
-        return [job(None, rule, name, **{kind: place}, **options) for (kind, place), rule, name in made]
+        return [job(optimizer=o, parameterization=p, **{kind: place}, **options) for (kind, place), o, p in made]
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
 

@@ -102,9 +102,13 @@ def means(values: Sequence[Array]) -> Means:
     return tuple(map(float, centre)), tuple(map(float, error))
 
 
-def zeros_to_rounding(values: Array, scale: Array, relative: float = 1e-13) -> Array:
+ROUNDING = {"float64": 1e-13, "float32": 3e-5, "bfloat16": 0.05}
+"""Relative size below which a part is rounding of the whole: some hundred units in the last place (bfloat16: six)."""
+
+
+def zeros_to_rounding(values: Array, scale: Array, dtype: str = "float64") -> Array:
     """``values`` with everything below rounding of the quantity's own scale set to zero."""
-    return np.where(np.abs(values) <= relative * scale, 0.0, values)
+    return np.where(np.abs(values) <= ROUNDING[dtype] * scale, 0.0, values)
 
 
 def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction = Fraction(1, 2)) -> Verdict:

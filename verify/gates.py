@@ -6,12 +6,12 @@ Read next: ``report.py`` (prints them and turns them into an exit code).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
-from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Fit, Verdict, fit, judge_exponent
+from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, Array, Fit, Verdict, fit, judge_exponent
 from .measurement import Measurement
 
 NOISE = 0.1
@@ -69,19 +69,22 @@ def standard_refuted(verdicts: Sequence[Verdict]) -> Gate:
 def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
     """Quantities that rounding spoils, with the relative difference to float64 (median over seeds, worst size)."""
     found = {}
-    for key, series in m.exact.items():
-        seen = m.values.get(key, [])
-        worst = max((_apart(a, b) for a, b in zip(seen, series, strict=True)), default=0.0)
+    reference = replace(m, values=m.exact, environment={})
+    for key in m.exact:
+        pairs = zip(m.cleaned(*key), reference.cleaned(*key), strict=True)
+        worst = max((_apart(*pair) for pair in pairs), default=0.0)
         if not worst <= NOISE:
             found[key] = worst
     return found
 
 
 def floor(m: Measurement) -> Gate:
-    """Less precision than float64 leaves more than half of what is measured above rounding."""
-    spoilt = below_floor(m)
-    detail = f"{m.environment.get('dtype')}: {len(spoilt)} of {len(m.exact)} numbers differ from float64 by more than "
-    return Gate("above the numerical floor", 2 * len(spoilt) <= len(m.exact), f"{detail}{NOISE:.0%}, and do not count")
+    """Less precision than float64 leaves at least half of what is not zero above rounding."""
+    spoilt, there = below_floor(m), sum(any(v.any() for v in series) for series in m.exact.values())
+    detail = (
+        f"{m.environment.get('dtype')}: {len(spoilt)} of {there} numbers differ from float64 by more than {NOISE:.0%}"
+    )
+    return Gate("above the numerical floor", 2 * len(spoilt) <= there, f"{detail}, and do not count")
 
 
 def _apart(seen: Array, exact: Array) -> float:
@@ -99,12 +102,12 @@ def _finite(m: Measurement) -> Gate:
 def _flat(m: Measurement) -> Gate:
     """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact."""
     name = "width-independent control flat"
-    seen, passed = [], True
-    for quantity in ("h1", "psi", "h3"):
+    seen, passed, watched = [], True, ("h1", "psi", "h3")
+    for quantity in watched:
         series = m.control.get((quantity, m.steps), [])
         if series and not any(v.any() for v in series):
             continue  # zero init
-        found = fit(m.sizes, series)
+        found = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
         passed &= found.low - DRIFT <= 0 <= found.high + DRIFT
         seen.append(f"{quantity} {found.slope:+.3f}")
     return Gate(name, passed and bool(seen), "slopes at frozen dimensions: " + (", ".join(seen) or "nothing measured"))

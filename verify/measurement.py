@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from scaling_algebra.axes import Ray
 from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
 
-from .fit import LEVEL, Array
+from .fit import LEVEL, Array, zeros_to_rounding
 
 Record = Mapping[tuple[str, int], Array]
 """One value per seed for every (quantity, step)."""
@@ -62,6 +65,22 @@ class Measurement:
     interrupted: bool = False
     missing: int = 0
     level: float = LEVEL
+
+    def cleaned(self, quantity: str, step: int) -> list[Array]:
+        """Values with what is rounding of the family they are a part of (``h3.D`` of ``h3``) set to zero."""
+        dtype = self.environment.get("dtype", "float64")
+        found = []
+        for i, values in enumerate(self.values.get((quantity, step), [])):
+            family = [self.values[key][i].max() for key in self._families[quantity.split(".")[0], step]]
+            found.append(zeros_to_rounding(values, np.max(family), dtype))
+        return found
+
+    @cached_property
+    def _families(self) -> dict[tuple[str, int], list[tuple[str, int]]]:
+        found: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for name, t in self.values:
+            found.setdefault((name.split(".")[0], t), []).append((name, t))
+        return found
 
     @property
     def names(self) -> list[str]:

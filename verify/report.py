@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 from tabulate import tabulate
 
 from .claims import Claim
-from .fit import Fit, Means, Verdict, fit, judge_exponent, means, zeros_to_rounding
+from .fit import Fit, Means, Verdict, fit, judge_exponent, means
 from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
 from .measurement import Measurement
 
@@ -207,10 +206,7 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
 
 def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
     """Fit of one quantity; values below rounding of the family it is a part of (``h3.D`` of ``h3``) count as zero."""
-    series = m.values.get((quantity, step), [])
-    family = [s for (name, t), s in m.values.items() if t == step and name.split(".")[0] == quantity.split(".")[0]]
-    scale = [np.max([s[i].max() for s in family]) for i in range(len(series))]
-    return fit(m.sizes, [zeros_to_rounding(v, c) for v, c in zip(series, scale, strict=True)], m.level)
+    return fit(m.sizes, m.cleaned(quantity, step), m.level)
 
 
 def _spacing(m: Measurement) -> Fraction:

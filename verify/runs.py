@@ -37,8 +37,6 @@ Progress = Callable[[int, int, str], None]
 CHUNK = 2**27
 """Bytes of memory for the replicas trained at once on a CPU: what fits is read from a cache again and again."""
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
-
 
 def measure(
     ray: Ray,
@@ -142,7 +140,7 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
 def bytes_per_entry(setup: Setup) -> int:
     """Memory for one weight entry: itself, gradient, what the optimizer and the measurement keep, one spare."""
     copies = 3 if linear(setup.optimizer) else 7
-    return copies * DTYPES[setup.dtype].itemsize
+    return copies * getattr(torch, setup.dtype).itemsize
 
 
 def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record:
@@ -154,7 +152,7 @@ def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record
         setup = replace(setup, scaling=setup.standard, steps=min(1, setup.steps), products=())
     elif cell.kind == "exact":
         setup = replace(setup, dtype="float64")
-    dims, dtype = setup.dims(cell.size), DTYPES[setup.dtype]
+    dims, dtype = setup.dims(cell.size), getattr(torch, setup.dtype)
     needed = bytes_per_entry(setup) * elements(dims)
     room = CHUNK if device == "cpu" else int(0.7 * torch.cuda.mem_get_info(device)[0])
     together = max(1, min(room if most is None else most, room) // needed)
