@@ -202,7 +202,8 @@ def _prove(
 ) -> int:
     """Derivations with their proofs; the proof alone where nothing was derived."""
     from .certificates import RESET, smtlib
-    from .proofs import freed, prove
+    from .drops import freed
+    from .proofs import prove
     from .report import proof_lines
 
     if file is not None and not file.parent.is_dir():

@@ -18,9 +18,10 @@ from scaling_algebra.certificates import script, smtlib
 from scaling_algebra.clauses import label
 from scaling_algebra.cli import main
 from scaling_algebra.desiderata import GOALS, Structure, interventions
+from scaling_algebra.drops import freed
 from scaling_algebra.forms import FormTrajectory, form_algebra, size_of
 from scaling_algebra.optimizers import OPTIMIZERS, optimizer
-from scaling_algebra.proofs import Prover, System, freed, prove
+from scaling_algebra.proofs import Prover, System, prove
 from scaling_algebra.quantities import quantities
 from scaling_algebra.training import Point
 
