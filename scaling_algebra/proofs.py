@@ -31,7 +31,7 @@ from .parameterizations import Scaling
 from .programs import Gate, Norm, Program
 from .routing import sparse
 from .signals import Algebra
-from .solver import HORIZON, violation
+from .solver import HORIZON, NotFound, violation
 from .training import Point
 
 _QUICK = 20_000
@@ -182,6 +182,17 @@ def prove(
     prover = Prover(program, where, optimizer(rule))
     base = Structure(zero=frozenset({"readout"} if readout == "zero" else ()))
     return Proof(where, prover.optimizer, goal.name, readout, tuple(prover.attempts(goal, base)), prover)
+
+
+def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]:
+    """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
+    reason = provable(missing.program, missing.ray, missing.rule)
+    if not reason:
+        proof = prove(None, missing.rule.name, missing.goal.name, ray=missing.ray, architecture=missing.program.name)
+        if proof.outcome.verdict == "impossible":
+            return "impossible", missing.said("proved: none exists; derive --prove names the conflict")
+        reason = f"the proof says {proof.outcome.verdict}"
+    return "undecided", missing.said(f"UNDECIDED, searched and not proved: {reason}")
 
 
 def provable(program: Program, ray: Ray, rule: Optimizer) -> str:
