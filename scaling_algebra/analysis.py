@@ -65,6 +65,7 @@ class Analysis:
         self._algebras = algebras if algebras is not None else {}
         self._runs: dict[Fraction, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
+        self._least = GAPS[0]
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
@@ -78,11 +79,15 @@ class Analysis:
 
     def lower(self, name: str, t: int) -> Answer:
         """A lower bound at the price of the first gap, for searching: the leading kernel taken as it is."""
-        return self._answers.get((name, t)) or self._read(name, t, GAPS[0])
+        return self._answers.get((name, t)) or self._read(name, t, self._least)
 
-    def limited(self, work: int) -> Analysis:
-        """The same with less work for lower bounds: what it does not suffice for comes out as no bound."""
-        self._run(GAPS[0]).algebra.work = work
+    def limited(self, work: int, gap: Fraction = GAPS[0]) -> Analysis:
+        """The same with less work for lower bounds: what it does not suffice for comes out as no bound.
+
+        At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
+        """
+        self._least = gap
+        self._run(gap).algebra.work = work
         return self
 
     def maybe(self, name: str, t: int) -> Fraction | None:
@@ -126,6 +131,6 @@ class Analysis:
         if gap not in self._runs:
             if gap not in self._algebras:
                 self._algebras[gap] = algebra_for(self.program, self.ray, gap)
-            self._algebras[gap].work = WORK[gap]
+            self._algebras[gap].work = WORK.get(gap, 0)
             self._runs[gap] = trajectory_for(self.program, self._algebras[gap], self.point, self.optimizer)
         return self._runs[gap]

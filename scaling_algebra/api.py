@@ -21,7 +21,7 @@ from .optimizers import Optimizer, optimizer
 from .parameterizations import STANDARD, Scaling, TensorScaling, standard
 from .programs import Program
 from .quantities import quantity
-from .solver import Fixing, Infeasible, Solution, Solver
+from .solver import Fixing, Infeasible, NotFound, Solution, Solver
 
 if TYPE_CHECKING:
     from .cones import Cone
@@ -200,8 +200,8 @@ def derive(
 
     Raises:
         UsageError: an unknown name, a ray that is not one, or both a regime and a ray.
-        Infeasible: the search found no parameterization that meets the desiderata on this ray; the message names the
-            first demand that fails without any intervention.
+        NotFound (an Infeasible): the search found no parameterization that meets the desiderata on this ray; the
+            message names the first demand that fails without any intervention.
     """
     where = the_ray(regime, ray)
     rule = _optimizer(optimizer)
@@ -292,9 +292,7 @@ def _solve(where: Ray, rule: Optimizer, name: str, program: str) -> Solution:
     try:
         return _solver(where, rule, program).solve(goal, goal.readout_init == "zero")
     except Infeasible as failure:
-        raise Infeasible(
-            f"found no {goal.title} for {rule.name} on {where} (searched, not proved): {failure}"
-        ) from None
+        raise NotFound(goal, ARCHITECTURES[program], where, rule, str(failure)) from None
 
 
 @lru_cache(maxsize=16)

@@ -7,7 +7,7 @@ Read next: ``proofs.py`` (adds clauses until the question is decided).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, product
@@ -25,6 +25,8 @@ _WORK = (1000, 50_000)
 """Nodes of matching searches spent on the complete forms of one quantity, and on its upper bounds."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
+_SIMPLE = 48
+"""A fraction is simple if its denominator divides this."""
 
 Sense = Literal["<=", ">=", "!="]
 
@@ -145,29 +147,42 @@ class ClauseSolver:
         import z3
 
         self._z3 = z3
-        self._solver = z3.Solver()
+        self._solver = z3.SolverFor("QF_LRA")
         self._labels: dict[str, Any] = {}
         self._reals: dict[str, Any] = {}
+        self._known: dict[Atom, Any] = {}
 
     def add(self, clause: Clause) -> None:
-        assumption = self._labels.setdefault(clause.label, self._z3.Bool(clause.label))
-        self._solver.add(self._z3.Implies(assumption, self._z3.Or([self._atom(atom) for atom in clause.atoms])))
+        self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
     def model(self, labels: Iterable[str], more: Iterable[Clause]) -> dict[str, Fraction] | None:
         """Values of the unknowns under the clauses with these labels, and more; None if there are none."""
         self._solver.push()
         for clause in more:
             self.add(clause)
-        answer = self._solver.check(*(self._labels[name] for name in labels if name in self._labels))
-        found = None
-        if answer == self._z3.sat:
-            model = self._solver.model()
-            values = {name: model.eval(real, model_completion=True) for name, real in self._reals.items()}
-            found = {name: Fraction(v.numerator_as_long(), v.denominator_as_long()) for name, v in values.items()}
+        model = self._model(*(self._labels[name] for name in labels if name in self._labels))
+        found = None if model is None else self._values(model)
         self._solver.pop()
-        if answer == self._z3.unknown:
-            raise Undecided(f"z3 gave up: {self._solver.reason_unknown()}")
         return found
+
+    def leave_out_one(self, labels: Iterable[str]) -> None:
+        """From now on the clauses of exactly one of these labels need not hold."""
+        self._solver.add(self._z3.PbEq([(self._z3.Not(self._label(name)), 1) for name in labels], 1))
+
+    def where_left_out(self, name: str, atoms: Sequence[Atom]) -> None:
+        """One of the atoms holds where the clauses of a label are left out."""
+        self._solver.add(self._z3.Or(self._label(name), self._any(atoms)))
+
+    def keep(self, name: str) -> None:
+        """From now on the clauses of a label are not left out."""
+        self._solver.add(self._label(name))
+
+    def left_out(self) -> tuple[str, dict[str, Fraction]] | None:
+        """A label that can be left out, and values of the unknowns without it; None if there is none."""
+        model = self._model()
+        if model is None:
+            return None
+        return next(n for n, x in self._labels.items() if self._z3.is_false(model.eval(x))), self._values(model)
 
     def core(self, more: Iterable[Clause]) -> tuple[str, ...]:
         """Labels of clauses that are unsatisfiable together with ``more``; none of them can be left out."""
@@ -181,8 +196,46 @@ class ClauseSolver:
         self._solver.pop()
         return tuple(name for name, x in self._labels.items() if str(x) in found)
 
+    def _model(self, *assumed: Any) -> Any:
+        """A model, with simple fractions one after the other as far as that goes; None if there is none."""
+        answer = self._solver.check(*assumed)
+        if answer == self._z3.unknown:
+            raise Undecided(f"z3 gave up: {self._solver.reason_unknown()}")
+        if answer == self._z3.unsat:
+            return None
+        model, kept = self._solver.model(), list(assumed)
+        for real in self._reals.values():
+            value = self._value(model, real)
+            if _SIMPLE % value.denominator:
+                simple = real == str(Fraction(round(value * _SIMPLE), _SIMPLE))
+                if self._solver.check(*kept, simple) == self._z3.sat:
+                    model, kept = self._solver.model(), [*kept, simple]
+        return model
+
+    def _values(self, model: Any) -> dict[str, Fraction]:
+        return {name: self._value(model, real) for name, real in self._reals.items()}
+
+    def _value(self, model: Any, real: Any) -> Fraction:
+        value = model.eval(real, model_completion=True)
+        return Fraction(value.numerator_as_long(), value.denominator_as_long())
+
+    def _label(self, name: str) -> Any:
+        if name not in self._labels:
+            self._labels[name] = self._z3.Bool(name)
+        return self._labels[name]
+
+    def _any(self, atoms: Sequence[Atom]) -> Any:
+        return self._atom(atoms[0]) if len(atoms) == 1 else self._z3.Or([self._atom(atom) for atom in atoms])
+
     def _atom(self, atom: Atom) -> Any:
-        total = self._z3.RealVal(str(atom.constant))
-        for name, n in atom.counts:
-            total = total + n * self._reals.setdefault(name, self._z3.Real(name))
-        return {"<=": total <= 0, ">=": total >= 0, "!=": total != 0}[atom.sense]
+        if atom not in self._known:
+            for name, _ in atom.counts:
+                if name not in self._reals:
+                    self._reals[name] = self._z3.Real(name)
+            total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
+            against = self._z3.RealVal(str(-atom.constant))
+            if atom.sense == "!=":
+                self._known[atom] = total != against
+            else:
+                self._known[atom] = total <= against if atom.sense == "<=" else total >= against
+        return self._known[atom]

@@ -23,7 +23,7 @@ from .desiderata import GOALS
 from .errors import UsageError
 from .optimizers import OPTIMIZERS
 from .report import DERIVATION_FORMATS
-from .solver import Infeasible
+from .solver import Infeasible, NotFound
 
 _LAZY = {
     "table": ("scaling_algebra.tables.command", "table"),
@@ -90,6 +90,8 @@ class Commands(click.Group):
         except UsageError as error:
             _fail(str(error))
             code = 2
+        except NotFound as error:
+            code = _missing(error)[0]
         except Infeasible as error:
             _fail(str(error))
             code = 1
@@ -104,6 +106,24 @@ class Commands(click.Group):
 
 def _fail(message: str) -> None:
     click.echo("scalecalc: " + " ".join(message.split()), err=True)
+
+
+def _missing(error: NotFound) -> tuple[int, dict[str, Any]]:
+    """Says whether something that was not found is proved not to exist: exit code 1, else 3; and a record for JSON."""
+    from .proofs import settled
+
+    verdict, line = settled(error)
+    _fail(line)
+    decided = verdict == "impossible"
+    record = {
+        "parameterization": error.goal.name,
+        "optimizer": error.rule.name,
+        "ray": {axis: str(rate) for axis, rate in error.ray.rates.items()},
+        "unique": False if decided else None,
+        "verdict": verdict.upper(),
+        "why": line,
+    }
+    return (1 if decided else 3), record
 
 
 def where_options(command: Any) -> Any:
@@ -181,6 +201,7 @@ def derive_command(
 ) -> int:
     """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
 
+    What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     chosen = _choice("format", form, DERIVATION_FORMATS)
@@ -191,12 +212,22 @@ def derive_command(
     where = {"ray": ray, "readout_init": readout_init, "architecture": architecture}
     if proving:
         return _prove(names, (regime, optimizer), where, chosen, drop, certificate)
-    found = [derive(regime, optimizer, name, **where) for name in names]  # type: ignore[arg-type]
+    codes, records, texts = [0], [], []
+    for name in names:
+        try:
+            d = derive(regime, optimizer, name, **where)  # type: ignore[arg-type]
+        except NotFound as error:
+            code, record = _missing(error)
+            codes.append(code)
+            records.append(record)
+            continue
+        records.append(d.as_json())
+        texts.append(DERIVATION_FORMATS[chosen](d))
     if chosen == "json":
-        click.echo(json.dumps([d.as_json() for d in found] if len(found) > 1 else found[0].as_json(), indent=2))
-    else:
-        click.echo("\n\n".join(DERIVATION_FORMATS[chosen](d) for d in found))
-    return 0
+        texts = [json.dumps(records if len(records) > 1 else records[0], indent=2)]
+    if texts:
+        click.echo("\n\n".join(texts))
+    return 1 if 1 in codes else max(codes)
 
 
 def _prove(
@@ -204,7 +235,8 @@ def _prove(
 ) -> int:
     """Derivations with their proofs; the proof alone where nothing was derived."""
     from .certificates import RESET, smtlib
-    from .proofs import freed, prove
+    from .drops import freed
+    from .proofs import prove
     from .report import proof_lines
 
     if file is not None and not file.parent.is_dir():

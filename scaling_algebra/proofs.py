@@ -10,7 +10,8 @@ Read next: ``certificates.py`` (SMT-LIB), ``desiderata.py`` (the demands).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -30,18 +31,20 @@ from .parameterizations import Scaling
 from .programs import Gate, Norm, Program
 from .routing import sparse
 from .signals import Algebra
-from .solver import HORIZON, violation
+from .solver import HORIZON, NotFound, violation
 from .training import Point
 
-_QUICK = 5_000
-"""Nodes spent on the search for a violated demand at a candidate, before certificates are asked for."""
-_ROUNDS = 60
-_SINGLE_POINTS = 8
+_QUICK = 20_000
+"""Nodes spent on the search for a violated demand at a candidate, before a closer look."""
+ROUNDS = 60
+SINGLE_POINTS = 8
 """Points that may be ruled out one by one, before the search counts as endless."""
 
 _APART = "another parameterization"
 _EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
+Unmet = tuple[Demand, Form | None, str]
+"""A demand that fails at a point, a form of it that must not exceed O(1), if there is one, and the reason."""
 Verdict = Literal["unique", "impossible", "several", "undecided"]
 
 
@@ -181,28 +184,15 @@ def prove(
     return Proof(where, prover.optimizer, goal.name, readout, tuple(prover.attempts(goal, base)), prover)
 
 
-def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
-    """What every single desideratum determines: the unknowns that may differ once it is dropped (some of them perhaps
-    only together); all others keep their value.
-
-    An empty tuple: the others determine everything. None: undecided. Nothing if the proof did not find exactly one
-    point. Where there is an epsilon, demands other than mu-3 determine c - d.
-    """
-    if not proof.unique:
-        return {}
-    system = proof.prover.system(GOALS[proof.parameterization], proof.outcome.structure)
-    found: dict[str, tuple[str, ...] | None] = {}
-    for demand in system.demands:
-        if demand.kind == "scale" and not proof.optimizer.epsilon:
-            continue
-        try:
-            names = sorted(system.freed(demand, proof.outcome.points[0]))
-            if proof.optimizer.epsilon and demand.kind != "scale":
-                names = [f"{x} - d.{x[2:]}" if x.startswith("c.") else x for x in names]
-            found[label(demand)] = tuple(names)
-        except Undecided:
-            found[label(demand)] = None
-    return found
+def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]:
+    """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
+    reason = provable(missing.program, missing.ray, missing.rule)
+    if not reason:
+        proof = prove(None, missing.rule.name, missing.goal.name, ray=missing.ray, architecture=missing.program.name)
+        if proof.outcome.verdict == "impossible":
+            return "impossible", missing.said("proved: none exists; derive --prove names the conflict")
+        reason = f"the proof says {proof.outcome.verdict}"
+    return "undecided", missing.said(f"UNDECIDED, searched and not proved: {reason}")
 
 
 def provable(program: Program, ray: Ray, rule: Optimizer) -> str:
@@ -272,7 +262,7 @@ class System:
         apart: list[Clause] = []
         try:
             while len(points) < 2:
-                values = self.next(self.demands, apart)
+                values = self.next(apart)
                 if values is None:
                     verdict: Verdict = "unique" if points else "impossible"
                     core = self._solver.core(apart)
@@ -282,72 +272,35 @@ class System:
                         core = (*core, _EPSILON)
                     return Outcome(self.structure, verdict, tuple(points), core, needed)
                 points.append(self.point(values))
-                apart.append(Clause(_APART, self._other(values), "not the one found"))
+                apart.append(Clause(_APART, self.other(values), "not the one found"))
         except Undecided as reason:
             return Outcome(self.structure, "undecided", tuple(points), why=str(reason))
         return Outcome(self.structure, "several", tuple(points))
 
-    def freed(self, demand: Demand, point: Point) -> frozenset[str]:
-        """Unknowns that are no longer determined without a demand; all others keep their value.
-
-        Raises:
-            Undecided: the search did not end.
-        """
-        rest = [d for d in self.demands if d != demand]
-        if demand.kind == "scale":
-            return self._freed_epsilon(demand.fixes.removeprefix("d."), rest, point)
-        known = {f"b.{r}": b for r, b in point.b.items()} | {f"c.{r}": c - point.d[r] for r, c in point.c.items()}
-        known["alpha"] = point.alpha
-        free: set[str] = set()
-        while True:
-            apart = Clause(_APART, self._other({n: known[n] or Fraction(0) for n in self.names if n not in free}), "")
-            found = self.next(rest, [apart])
-            if found is None:
-                return frozenset(free)
-            free |= {name for name in self.names if found[name] != known[name]}
-
-    def _freed_epsilon(self, role: str, rest: Sequence[Demand], point: Point) -> frozenset[str]:
-        """A smaller epsilon, and a larger one with the learning rate that goes with it.
-
-        Raises:
-            Undecided: neither works, which proves nothing.
-        """
-        half, free = Fraction(1, 2), set()
-        for names, c, d in (
-            (("d",), point.c[role], point.d[role] + half),
-            (("c", "d"), point.c[role] - half, point.d[role] - half),
-        ):
-            moved = replace(point, c={**point.c, role: c}, d={**point.d, role: d})
-            if self._unmet(rest, self._look(moved, self.prover.optimizer), certified=True) is None:
-                free |= {f"{name}.{role}" for name in names}
-        if not free:
-            raise Undecided(f"no other epsilon of {role} was found")
-        return frozenset(free)
-
-    def next(self, demands: Sequence[Demand], apart: Sequence[Clause]) -> dict[str, Fraction] | None:
+    def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
-        labels = [*(label(d) for d in demands), _APART]
+        labels = [*(label(d) for d in self.demands), _APART]
         single = 0
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             model = self._solver.model(labels, apart)
             if model is None:
                 return None
             values = {name: model.get(name, Fraction(0)) for name in self.names}
-            new = self._examine(demands, values)
+            new = self.examine(self.demands, values)
             if new is None:
                 return values
             single += new.atoms[0].sense == "!="
-            if single > _SINGLE_POINTS:
+            if single > SINGLE_POINTS:
                 raise Undecided(f"{new.because}, at point after point")
             self._add(new)
-        raise Undecided(f"no end after {_ROUNDS} counterexamples")
+        raise Undecided(f"no end after {ROUNDS} counterexamples")
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""
         plain = self._plain(values)
         if not self.prover.optimizer.epsilon:
             return plain
-        look = self._look(plain, optimizer("sgd"))
+        look = self.look(plain, optimizer("sgd"))
         d = {}
         for role, tensor in self.program.tensors.items():
             sizes = [look(f"g{tensor.symbol}", t) for t in range(1, HORIZON + 1)]
@@ -356,33 +309,39 @@ class System:
             d[role] = -max((a.exponent for a in sizes if a.exponent is not None), default=Fraction(0))
         return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
 
-    def _add(self, clause: Clause) -> None:
-        self.clauses.append(clause)
-        self._solver.add(clause)
+    def refute(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
+        """What ``examine`` finds with little work; None if a closer look is needed.
 
-    # inside: points --------------------------------------------------------------------------------------------
+        Raises:
+            Undecided: the engine cannot express the point.
+        """
+        with _expressible():
+            look = self.look(self._plain(values), optimizer("sgd")).limited(_QUICK, gap=Fraction(0))
+            return self._cut(values, self.unmet(demands, look, certified=False))
 
-    def _examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
-        """The clause that a violated demand adds, valid at every point; None if every demand holds at this one."""
-        try:
-            for work, certified in ((_QUICK, False), (10 * _QUICK, False), (None, False), (None, True)):
-                unmet = self._unmet(demands, self._look(self._plain(values), optimizer("sgd"), work), certified)
+    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
+        """The clause that a violated demand adds, valid at every point; None if every demand holds at this one.
+
+        Raises:
+            Undecided: no certificate, or the engine cannot express the point.
+        """
+        cut, rule = self.refute(demands, values), self.prover.optimizer
+        with _expressible():
+            for certified in (False, True) if cut is None else ():
+                look = self.look(self._plain(values), optimizer("sgd"))
+                cut = cut or self._cut(values, self.unmet(demands, look, certified))
+            if cut is None and rule.normalises:
+                unmet = self.unmet(demands, self.look(self.point(values), rule), certified=True)
                 if unmet is not None:
-                    demand, form, why = unmet
-                    cut = self._other(values) if form is None else (self.facts.atom(form, "<="),)
-                    return Clause(label(demand), cut, why)
-            if self.prover.optimizer.normalises:
-                unmet = self._unmet(demands, self._look(self.point(values), self.prover.optimizer), certified=True)
-                if unmet is not None:
-                    raise Undecided(f"gradient descent and {self.prover.optimizer.name} differ: {unmet[2]}")
-        except ValueError as reason:
-            raise Undecided(f"a candidate is beyond the engine: {reason}") from None
-        return None
+                    raise Undecided(f"gradient descent and {rule.name} differ: {unmet[2]}")
+        return cut
 
-    def _unmet(
-        self, demands: Sequence[Demand], look: Analysis, certified: bool
-    ) -> tuple[Demand, Form | None, str] | None:
-        """A demand that fails at a point, with the form that must not exceed O(1), if there is one, and the reason.
+    def other(self, values: Mapping[str, Fraction]) -> tuple[Atom, ...]:
+        """At least one unknown differs."""
+        return tuple(Atom(-value, ((name, 1),), "!=") for name, value in values.items())
+
+    def unmet(self, demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet | None:
+        """A demand that fails at a point.
 
         Raises:
             Undecided: no certificate, where one is asked for.
@@ -405,6 +364,22 @@ class System:
                 return demand, None, failure
         return None
 
+    def look(self, point: Point, rule: Optimizer) -> Analysis:
+        """The engine at a point."""
+        return Analysis(self.ray, point, rule, self.program, self.prover.algebras)
+
+    # inside ----------------------------------------------------------------------------------------------------
+
+    def _add(self, clause: Clause) -> None:
+        self.clauses.append(clause)
+        self._solver.add(clause)
+
+    def _cut(self, values: Mapping[str, Fraction], unmet: Unmet | None) -> Clause | None:
+        if unmet is None:
+            return None
+        demand, form, why = unmet
+        return Clause(label(demand), self.other(values) if form is None else (self.facts.atom(form, "<="),), why)
+
     def _plain(self, values: Mapping[str, Fraction]) -> Point:
         roles, zero = self.program.tensors, Fraction(0)
         return Point(
@@ -415,10 +390,11 @@ class System:
             self.structure.tied,
         )
 
-    def _look(self, point: Point, rule: Optimizer, work: int | None = None) -> Analysis:
-        look = Analysis(self.ray, point, rule, self.program, self.prover.algebras)
-        return look if work is None else look.limited(work)
 
-    def _other(self, values: Mapping[str, Fraction]) -> tuple[Atom, ...]:
-        """At least one unknown differs."""
-        return tuple(Atom(-value, ((name, 1),), "!=") for name, value in values.items())
+@contextmanager
+def _expressible() -> Iterator[None]:
+    """A fraction too fine for the engine leaves a question undecided."""
+    try:
+        yield
+    except ValueError as reason:
+        raise Undecided(f"a candidate is beyond the engine: {reason}") from None

@@ -37,6 +37,18 @@ class Infeasible(Exception):
     """No parameterization met the demands: the first demand that failed is the message."""
 
 
+class NotFound(Infeasible):
+    """The search found no parameterization, which proves nothing by itself: ``proofs.settled`` may."""
+
+    def __init__(self, goal: Goal, program: Program, ray: Ray, rule: Optimizer, failure: str) -> None:
+        self.goal, self.program, self.ray, self.rule, self.failure = goal, program, ray, rule, failure
+        super().__init__(self.said("searched, not proved"))
+
+    def said(self, how: str) -> str:
+        """One line: what is missing, how that is known, and the demand that fails without any intervention."""
+        return f"found no {self.goal.title} for {self.rule.name} on {self.ray} ({how}): {self.failure}"
+
+
 @dataclass(frozen=True)
 class Fixing:
     """What fixes one unknown: a demand, the quantity and step at which it binds, the form that is set to Theta(1)."""

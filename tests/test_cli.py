@@ -54,6 +54,27 @@ def test_infeasible_is_exit_1():
     assert result.exit_code == 1 and "found no MSSP" in result.output
 
 
+@pytest.mark.parametrize(("ray", "optimizer"), [("N=1,N_e=0,M=1,K=1/2", "sgd"), ("N=1,N_e=0,M=1/2", "signsgd")])
+def test_what_was_searched_and_not_proved_is_undecided(ray, optimizer):
+    """K < M, and optimizers that divide by unknown sizes, are beyond proofs: exit code 3, in text and in JSON."""
+    asked = ("--ray", ray, "--optimizer", optimizer, "--parameterization", "mssp")
+    result = run("derive", *asked)
+    assert result.exit_code == 3 and result.stdout == "" and result.stderr.count("\n") == 1
+    assert "found no MSSP" in result.stderr and "UNDECIDED, searched and not proved" in result.stderr
+    data = run("derive", *asked, "--format", "json")
+    record = json.loads(data.stdout)
+    assert data.exit_code == 3 and record["verdict"] == "UNDECIDED" and record["unique"] is None
+    assert run("signals", *asked).exit_code == 3
+
+
+def test_what_is_proved_not_to_exist_is_exit_1():
+    """The same where proofs reach (K = M); what exists besides is printed all the same."""
+    result = run("derive", "--ray", "N=1,N_e=1/2,M=3/2", "--optimizer", "sgd", "--format", "json")
+    mup, mssp = json.loads(result.stdout)
+    assert result.exit_code == 1 and "proved: none exists" in result.stderr
+    assert mup["tensors"] and mssp["verdict"] == "IMPOSSIBLE" and mssp["unique"] is False
+
+
 def test_json_is_only_json():
     both = json.loads(run("derive", "--regime", "III", "--format", "json").output)
     assert [d["parameterization"] for d in both] == ["mup", "mssp"]

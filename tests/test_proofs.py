@@ -18,9 +18,10 @@ from scaling_algebra.certificates import script, smtlib
 from scaling_algebra.clauses import label
 from scaling_algebra.cli import main
 from scaling_algebra.desiderata import GOALS, Structure, interventions
+from scaling_algebra.drops import freed
 from scaling_algebra.forms import FormTrajectory, form_algebra, size_of
 from scaling_algebra.optimizers import OPTIMIZERS, optimizer
-from scaling_algebra.proofs import Prover, System, freed, prove
+from scaling_algebra.proofs import Prover, System, prove
 from scaling_algebra.quantities import quantities
 from scaling_algebra.training import Point
 
@@ -173,23 +174,59 @@ def test_a_certificate_with_a_planted_error_is_refuted():
 # --- what the desiderata determine ----------------------------------------------------------------------------------
 
 
-def test_what_every_desideratum_of_mup_determines():
-    """Regime III: the propagating and effective updates each determine one parameter; the rest follows from others."""
-    found = freed(proved("III", "adam", "mup"))
-    free = {name: names for name, names in found.items() if names}
-    assert free == {
-        "mu-2: propagating update Q_0 dh1 = Theta(1)": ("b.router",),
+PARAMETERS = {
+    "mu-2: propagating update Q_0 dh1 = Theta(1)": ("b.router",),
+    "mu-2: effective update dQ h1 = Theta(1)": ("c.router",),
+    "mu-2: effective update dW2 h1 = Theta(1)": ("c.expert_in",),
+    "mu-2: propagating update W3_0 dh2 = Theta(1)": ("b.expert_out",),
+    "mu-2: effective update dW4 h3 = Theta(1)": ("c.readout",),
+}
+"""What the desiderata of muP determine in every regime."""
+MORE_PARAMETERS = {
+    "I": {
+        "mu-2: W1_0 x = Theta(1): the data is this layer's incoming signal": ("b.input",),
         "mu-2: propagating update W2_0 dh1 = Theta(1)": ("b.expert_in",),
-        "mu-2: propagating update W3_0 dh2 = Theta(1)": ("b.expert_out",),
-        "mu-2: effective update dQ h1 = Theta(1)": ("c.router - d.router",),
-        "mu-2: effective update dW2 h1 = Theta(1)": ("c.expert_in - d.expert_in",),
-        "mu-2: effective update dW4 h3 = Theta(1)": ("c.readout - d.readout",),
-        **{
+        "mu-2: propagating update W4_0 dh3 = Theta(1)": ("b.readout",),
+    },
+    "II": {"mu-2: effective update dW3 h2 = Theta(1)": ("alpha", "c.expert_out")},
+    "III": {"mu-2: propagating update W2_0 dh1 = Theta(1)": ("b.expert_in",)},
+}
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("name", REGIMES)
+def test_what_every_desideratum_of_mup_determines(name, rule):
+    """Propagating updates determine init stds and effective updates learning rates; the rest follows from others.
+
+    In II the mean over experts and a multiplier M^-1/2 (with a smaller learning rate of expert out) both aggregate to
+    Theta(1): the effective update of expert out decides between them.
+    """
+    found = freed(proved(name, rule, "mup"))
+    expected = PARAMETERS | MORE_PARAMETERS[name]
+    if rule == "adam":
+        expected = {
+            x: tuple(f"{y} - d.{y[2:]}" if y.startswith("c.") else y for y in names) for x, names in expected.items()
+        }
+        expected |= {
             f"mu-3: faithfulness: epsilon has the size of the gradient of {t.symbol}": (f"c.{role}", f"d.{role}")
             for role, t in MOE_BLOCK.tensors.items()
-        },
-    }
-    assert None not in found.values()
+        }
+    assert {x: names for x, names in found.items() if names != ()} == expected
+
+
+def test_what_is_freed_moves_and_the_rest_stays():
+    """Regime II without the effective update of expert out: two solutions, apart in what is freed and nothing else."""
+    prover, goal = Prover(MOE_BLOCK, regime("II"), optimizer("sgd")), GOALS["mup"]
+    demands = [
+        d for d in goal.demands(MOE_BLOCK, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"
+    ]
+    system, one = System(prover, demands, Structure()), proved("II", "sgd", "mup").outcome.points[0]
+    at = {f"b.{r}": b for r, b in one.b.items()} | {f"c.{r}": c for r, c in one.c.items()} | {"alpha": one.alpha}
+    assert system.examine(demands, at) is None
+    moved = {**at, "alpha": at["alpha"] - Fraction(1, 4), "c.expert_out": at["c.expert_out"] + Fraction(1, 2)}
+    assert system.examine(demands, moved) is None
+    cut = system.examine(demands, {**at, "alpha": at["alpha"] - Fraction(1, 4)})  # negative control
+    assert cut is not None and cut.label.startswith("mu-1")
 
 
 def test_without_a_desideratum_there_are_several():
