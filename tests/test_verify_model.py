@@ -136,7 +136,7 @@ def test_replicas_trained_together_equal_replicas_trained_alone(name):
     together = train(DIMS, SCALING, optimizer(name), [1, 2, 3], 2, "cpu")
     alone = train(DIMS, SCALING, optimizer(name), [2], 2, "cpu")
     for key, values in alone.items():
-        assert values[0] == pytest.approx(together[key][1], rel=1e-8, abs=1e-14), key
+        assert values[0] == pytest.approx(together[key][1], rel=1e-8, abs=1e-14, nan_ok=True), key
 
 
 def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():

@@ -59,6 +59,7 @@ def test_every_gate_is_there_and_passes(run):
         "parameter counts differ",
         "same input at every size",
         "measured values finite",
+        "gradients equal autograd's",
         "width-independent control flat",
         "planted wrong exponents refuted",
         "standard parameterization refuted",
@@ -78,6 +79,7 @@ def test_each_control_trips_its_gate(run):
     assert tripped(replace(m, standard=m.values), prediction) == ["standard parameterization refuted"]
     infinite = dict(m.values) | {("h3", 2): [np.full_like(v, np.inf) for v in m.values["h3", 2]]}
     assert "measured values finite" in tripped(replace(m, values=infinite), prediction)
+    assert "gradients equal autograd's" in tripped(replace(m, gradients=[1e-3]), prediction)
     noise = np.random.default_rng(0)  # so noisy that no prediction can fail
     noisy = {key: [v * np.exp(3 * noise.standard_normal(len(v))) for v in s] for key, s in m.values.items()}
     agreeing = {"h1.init": prediction["h1.init"], "h3.A1": prediction["h3.A1"]}

@@ -17,7 +17,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
 
-from .measurement import INPUT, PARAMETERS, SECONDS, Measurement, Record, Series
+from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record, Series
 from .plan import dims_at, effective_n, elements
 from .store import Store
 
@@ -125,9 +125,11 @@ def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) ->
                 parts = records[kind, size]
                 for key in parts[0]:
                     stores[kind].setdefault(key, []).append(np.concatenate([part[key] for part in parts]))
-    facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in (PARAMETERS, INPUT, SECONDS)}
+    names = (PARAMETERS, INPUT, SECONDS, GRADIENTS)
+    facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in names}
     found.parameters = [int(v[0]) for v in facts[PARAMETERS][0]]
     found.inputs = [float(x).hex() for v in facts[INPUT][0] for x in np.unique(v)]
+    found.gradients = [float(np.nanmax(v)) for v in facts[GRADIENTS][0] if not np.isnan(v).all()]
     spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
     found.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
     return found

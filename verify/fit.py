@@ -115,7 +115,7 @@ def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction 
     """Compares a fit with a predicted exponent (None: exactly zero).
 
     Exponents lie on a grid of this ``spacing``. AGREES: the interval, give or take ``DRIFT``, holds the prediction and
-    itself holds no neighbour on the grid. REFUTED: interval and trend both lie to one side of the prediction,
+    no neighbour of it on the grid. REFUTED: interval and trend both lie to one side of the prediction,
     farther than half a spacing and than half the width of the interval. Anything else is INCONCLUSIVE.
     """
     if measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS:
@@ -127,8 +127,9 @@ def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction 
     if not np.isfinite(measured.slope):
         return Verdict.INCONCLUSIVE
     p, step = float(predicted), float(spacing)
-    distance = max(measured.low - p, p - measured.high, 0.0)
-    if distance <= min(DRIFT, step / 5) and p - step < measured.low and measured.high < p + step:
+    drift = min(DRIFT, step / 5)
+    low, high = measured.low - drift, measured.high + drift
+    if p - step < low <= p <= high < p + step:
         return Verdict.AGREES
     ends = (measured.low - p, measured.high - p, measured.trend - p)
     one_side = max(ends) < 0 or min(ends) > 0

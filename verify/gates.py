@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, Array, Fit, Verdict, fit, judge_exponent
+from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, ROUNDING, Array, Fit, Verdict, fit, judge_exponent
 from .measurement import Measurement
 
 NOISE = 0.1
@@ -43,6 +43,7 @@ def gates(m: Measurement) -> list[Gate]:
         ),
         Gate("same input at every size", len(set(m.inputs)) == 1, f"{len(set(m.inputs))} different inputs"),
         _finite(m),
+        *([_gradients(m)] if m.gradients else []),
         _flat(m),
     ]
 
@@ -97,6 +98,14 @@ def _apart(seen: Array, exact: Array) -> float:
 def _finite(m: Measurement) -> Gate:
     bad = sorted({name for (name, _), series in m.values.items() if not all(np.isfinite(v).all() for v in series)})
     return Gate("measured values finite", bool(m.values) and not bad, "not finite: " + ", ".join(bad) if bad else "all")
+
+
+def _gradients(m: Measurement) -> Gate:
+    """Gradients are written by hand, part by part: their sum must be what autograd finds."""
+    worst, bound = max(m.gradients), 100 * ROUNDING[m.environment.get("dtype", "float64")]
+    return Gate(
+        "gradients equal autograd's", worst <= bound, f"relative difference at most {worst:.1e}, up to {bound:.0e}"
+    )
 
 
 def _flat(m: Measurement) -> Gate:

@@ -26,7 +26,8 @@ Series = dict[tuple[str, int], list[Array]]
 
 
 PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
-"""Facts recorded with every replica, from the model as it was trained."""
+GRADIENTS = "difference of the gradients from autograd"
+"""Facts recorded with replicas, from the model as it was trained."""
 
 
 @dataclass
@@ -38,7 +39,8 @@ class Measurement:
         sizes: n at every size measured, from the dimensions after rounding.
         dims: N, N_e, M at every size.
         parameters: parameter count at every size.
-        inputs: hash of the training input seen at every size.
+        inputs: fingerprint of the training input seen at every size.
+        gradients: largest relative difference of the gradients from autograd's, where it was checked.
         values: what was asked for.
         control: the same for replicas whose dimensions stay those of the first size: every slope must be flat.
         standard: the same under standard parameterization, where that is a control; else empty.
@@ -57,6 +59,7 @@ class Measurement:
     dims: list[dict[str, int]] = field(default_factory=list)
     parameters: list[int] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
+    gradients: list[float] = field(default_factory=list)
     values: Series = field(default_factory=dict)
     control: Series = field(default_factory=dict)
     standard: Series = field(default_factory=dict)

@@ -107,6 +107,12 @@ def vector(symbol: str, side: Tensor) -> Tensor:
     return side if symbol in OWN_INPUT else side.flatten(1)[:, None]
 
 
+def outer(symbol: str, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """``left right^T`` as (S, g, out, in), into the memory of ``out`` if it is given."""
+    rows, columns = vector(symbol, left)[..., None], vector(symbol, right)[:, :, None, :]
+    return torch.mul(rows, columns, out=None if out is None else matrix(symbol, out))
+
+
 def linear(rule: Optimizer) -> bool:
     """Is the update a sum of past gradients with fixed coefficients?"""
     return not rule.normalises and not rule.decoupled_decay
@@ -146,15 +152,19 @@ class History:
         self._units = {s: torch.zeros(steps, dtype=w.dtype, device=w.device) for s, w in weights.items()}
         groups = zip(stepper.param_groups, self._units.values(), strict=True)
         self._stepper = type(stepper)([{**group, "params": [unit]} for group, unit in groups])
-        self._sides: dict[str, tuple[list[Tensor], list[Tensor]]] = {symbol: ([], []) for symbol in weights}
+        self._sides: dict[str, tuple[Tensor, Tensor]] = {}
 
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""
         for symbol, unit in self._units.items():
             unit.grad = torch.zeros_like(unit)
             unit.grad[self._done] = 1
-            for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
-                kept.append(vector(symbol, side))
+            sides = [vector(symbol, side) for side in factors[symbol]]
+            if not self._done:
+                steps = len(unit)
+                self._sides[symbol] = tuple(s.new_empty(*s.shape[:2], steps, s.shape[2]) for s in sides)
+            for kept, side in zip(self._sides[symbol], sides, strict=True):
+                kept[:, :, self._done] = side
         self._stepper.step()
         self._done += 1
 
@@ -169,7 +179,7 @@ class History:
             if not self._done:
                 found[symbol] = Dense(now, now)
                 continue
-            left, right = (torch.stack(side, 2) for side in self._sides[symbol])
+            left, right = (side[:, :, : self._done] for side in self._sides[symbol])
             found[symbol] = LowRank(now, left, right, self.coefficients(symbol))
         return found
 

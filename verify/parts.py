@@ -8,6 +8,7 @@ Read next: ``runs.py`` (calls this at every step of every run).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -121,7 +122,7 @@ class Split:
         g3i = {mode: gates * r[:, None, :] for mode, r in readout.items()}
         for name, parts in (("g3", readout), ("g3i", g3i), ("g2", g2), ("gphi", gphi)):
             n |= {f"{name}.{part}": g for part, g in parts.items()}
-            n[name] = sum(parts.values(), torch.zeros_like(next(iter(parts.values()))))
+            n[name] = reduce(torch.add, parts.values())
         self._into_h1(g2, gphi)
 
     def _into_h1(self, g2: Named, gphi: Named) -> None:

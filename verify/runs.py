@@ -24,9 +24,9 @@ from scaling_algebra.quantities import inner_product
 
 from .cells import Cell, Setup, cells, collect, cost
 from .fit import Array
-from .measurement import INPUT, PARAMETERS, SECONDS, Measurement, Record
+from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
-from .operators import History, Operator, linear, updates
+from .operators import History, Operator, linear, outer, updates
 from .parts import Split, rms
 from .plan import elements, plan_seeds, plan_sizes
 from .store import Store
@@ -158,8 +158,8 @@ def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record
     together = max(1, min(room if most is None else most, room) // needed)
     try:
         parts = [
-            train(dims, setup.scaling, setup.optimizer, seeds, setup.steps, device, setup.products, dtype)
-            for seeds in _batches(cell.seeds, together)
+            train(dims, setup.scaling, setup.optimizer, seeds, setup.steps, device, setup.products, dtype, check)
+            for seeds, check in _batches(cell.seeds, together, cell.kind == "values" and cell.first == 0)
         ]
     except (torch.cuda.OutOfMemoryError, MemoryError):
         where = f"n={setup.sizes[cell.size]}, {needed / 2**30:.1f} GiB a replica"
@@ -176,8 +176,12 @@ def train(
     device: str,
     products: Sequence[str] = (),
     dtype: torch.dtype = DTYPE,
+    check: bool = False,
 ) -> dict[tuple[str, int], Array]:
     """Trains one replica per seed and returns the root-mean-square of every quantity at every step.
+
+    The split of the signals gives the gradients as well, so that a step reads every weight once forward and once
+    backward. With ``check`` the gradients of the last step are compared with those of autograd.
 
     With K in ``dims`` the replicas train as an infinite batch of tokens trains them, each routed to its own K of M
     experts, and the quantities are those of one token; gradients and updates of tensors are those of the batch.
@@ -195,11 +199,12 @@ def train(
     sides = {name: inner_product(name) for name in products}
     kept: dict[tuple[str, int], torch.Tensor] = {}
     for t in range(steps + 1):
-        stepper.zero_grad()
-        (LOSS_SLOPE * model().sum()).backward()
         with torch.no_grad():
             operators = memory.operators()
             batch = Split(operators, model.x, model.multiplier)
+            factors = {s: (LOSS_SLOPE * left, right) for s, (left, right) in batch.factors().items()}
+            for symbol, w in weights.items():
+                w.grad = outer(symbol, *factors[symbol], w.grad).view_as(w)
             named = batch.named if active == dims["M"] else _token(operators, model, active, dims)
             if isinstance(memory, History):
                 for path in ("expert", "router"):
@@ -215,10 +220,21 @@ def train(
                 found = [kept.get((q, t if step is None else step)) for q, step in pair]
                 if all(x is not None for x in found):
                     record[name, t] = rms(_dot(*found))
+        if t == steps:
+            record[GRADIENTS, 0] = torch.full((len(seeds),), _apart(model) if check else float("nan"))
         if t < steps:
             stepper.step()
-            memory.step({s: (LOSS_SLOPE * left, right) for s, (left, right) in batch.factors().items()})
+            memory.step(factors)
     return {key: x.double().cpu().numpy() for key, x in record.items()}
+
+
+def _apart(model: MoEBlock) -> float:
+    """Largest relative difference between the gradients of a model and autograd's, over weights."""
+    kept = [w.grad for w in model.parameters()]
+    model.zero_grad()
+    (LOSS_SLOPE * model().sum()).backward()
+    pairs = [(a, w.grad) for a, w in zip(kept, model.parameters(), strict=True)]
+    return max(float((a - b).norm() / b.norm().clamp(min=1e-300)) for a, b in pairs if a is not None and b is not None)
 
 
 def _moved(
@@ -253,8 +269,9 @@ def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a * b).sum(-1)
 
 
-def _batches(seeds: Sequence[int], together: int) -> Iterator[Sequence[int]]:
-    return (seeds[i : i + together] for i in range(0, len(seeds), together))
+def _batches(seeds: Sequence[int], together: int, check: bool) -> Iterator[tuple[Sequence[int], bool]]:
+    """Seeds in groups, and whether to check the gradients of a group: only the first."""
+    return ((seeds[i : i + together], check and i == 0) for i in range(0, len(seeds), together))
 
 
 def _threads() -> int:
