@@ -29,8 +29,10 @@ _LAZY = {
     "table": ("scaling_algebra.tables.command", "table"),
     "audit": ("scaling_algebra.tables.audit_command", "command"),
     "verify": ("scaling_algebra.verify.command", "verify"),
+    "experiment": ("scaling_algebra.verify.experiment_command", "command"),
 }
 _HELP = {
+    "experiment": "Run the experiments of the papers: routers, Adam's epsilon, clustered data.",
     "audit": "Hold every published table against the engine, cell by cell.",
     "table": "Print a published table, derived: markdown, latex, csv, json or html.",
     "verify": "Train real torch models at several sizes and compare measured exponents with predicted ones.",
