@@ -44,9 +44,9 @@ def law(slope, seeds=32, noise=0.05):
 
 def test_a_claim_that_is_the_prediction_must_agree_and_any_other_must_be_refuted():
     found = fit(SIZES, law(-0.5))
-    right = exponent("q@1", found, -HALF, -HALF, By.PREDICTED, "paper")
+    right = exponent("q@1", found, -HALF, -HALF, By.PREDICTED, "paper", SIZES)
     assert (right.verdict, right.expected, right.outcome) == (AGREES, AGREES, AGREES)
-    printed = exponent("q@1", found, Fraction(0), -HALF, By.PUBLISHED, "paper")
+    printed = exponent("q@1", found, Fraction(0), -HALF, By.PUBLISHED, "paper", SIZES)
     assert (printed.verdict, printed.expected, printed.outcome) == (REFUTED, REFUTED, AGREES)
     assert (right.claimed, printed.claimed, power(None)) == ("n^(-1/2)", "n^0", "zero")
 
@@ -54,8 +54,8 @@ def test_a_claim_that_is_the_prediction_must_agree_and_any_other_must_be_refuted
 def test_a_wrong_prediction_is_refuted():
     """Negative control of ``exponent``: an engine that predicts 0 for a slope of -1/2, and its false confirmation."""
     found = fit(SIZES, law(-0.5))
-    assert exponent("q", found, Fraction(0), Fraction(0), By.PREDICTED, "").outcome is REFUTED
-    assert exponent("q", found, -HALF, Fraction(0), By.PLANTED, "").outcome is REFUTED
+    assert exponent("q", found, Fraction(0), Fraction(0), By.PREDICTED, "", SIZES).outcome is REFUTED
+    assert exponent("q", found, -HALF, Fraction(0), By.PLANTED, "", SIZES).outcome is REFUTED
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_wrong_engine_is_refuted_by_the_router():
 
 
 def test_standard_parameterization_saturates():
-    found = routers.saturates("adam", routers.DIVERGES, Plan("cpu", (64, 100, 160, 256), 16))
+    found = routers.saturates("adam", routers.DIVERGES, 4, 10, Plan("cpu", (64, 100, 160, 256), 16))
     typical = [f for f in found if "typical" in f.quantity]
     assert len(typical) == 2 and all(f.verdict is AGREES for f in typical)
     assert {f.quantity: f.claimed for f in found if f.by is By.PREDICTED}["psi.change@1"] == "n^1"
@@ -218,6 +218,8 @@ def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
         "REFUTED": 1,
         "INCONCLUSIVE": 0,
     }
+    part = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "--only", "Trial 0"])
+    assert part.exit_code == 0 and "1 claims as predicted, 0 against" in part.output and "trial 1" not in part.output
     printed = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "--format", "json"])
     (row,) = json.loads(printed.stdout)["experiments"][0]["trials"]["trial 0"]
     assert row["measured"] == 1.15 and row["verdict"] == row["expected"] == "AGREES" and len(row["ci"]) == 2
@@ -232,6 +234,7 @@ def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
         (["routers", "--sizes", "a,b"], "cannot read the sizes"),
         (["routers", "--sizes", "8,9,10"], "n / 4, so give larger ones"),
         (["epsilon", "--seeds", "0"], "give at least 1"),
+        (["routers", "--only", "relu"], "no trial has 'relu' in its title"),
         (["epsilon", "--device", "tpu"], "no device named 'tpu'"),
         (["epsilon", "--format", "xml"], "use text or json"),
         (["epsilon", "-o", "/nonexistent/r.json"], "is not a folder"),
@@ -244,7 +247,7 @@ def test_wrong_usage_is_one_line_and_exit_2(args, words):
 
 
 def test_result_text_has_claim_interval_verdict_and_source():
-    found = [exponent("q@1", fit(SIZES, law(-0.5)), -HALF, -HALF, By.PREDICTED, "some paper, Sec. 1")]
+    found = [exponent("q@1", fit(SIZES, law(-0.5)), -HALF, -HALF, By.PREDICTED, "some paper, Sec. 1", SIZES)]
     text = Result(tiny("tiny"), Plan("cpu", (16, 32), 4), {"a trial": found}, 0.0).text()
-    for word in ("a trial", "q@1", "n^(-1/2)", "predicted", "AGREES", "some paper, Sec. 1", "n = 16, 32; 4 seeds"):
+    for word in ("a trial", "q@1", "n^(-1/2)", "predicted", "AGREES", "some paper, Sec. 1", "n = 16 to 128, 32 seeds"):
         assert word in text

@@ -90,7 +90,7 @@ def findings(setup: Setup, plan: Plan) -> list[Finding]:
         predicted, normal = (look.analysis()(quantity, step).exponent for look in (d, derived))
         for by, claimed in ((By.PREDICTED, predicted), *([(setup.claim, normal)] if normal != predicted else [])):
             name, fit = f"{quantity}@{step}", fit_of(run, quantity, step)
-            found.append(exponent(name, fit, claimed, predicted, by, setup.source, _spacing(run)))
+            found.append(exponent(name, fit, claimed, predicted, by, setup.source, run.sizes, _spacing(run)))
     return found
 
 

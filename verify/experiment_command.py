@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,11 +14,13 @@ from scaling_algebra.errors import UsageError
 
 from .command import _sizes
 from .experiments import EXPERIMENTS, Result, experiment, perform, plan
+from .findings import Experiment
 
 
 @click.command("experiment")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments and their trials.")
+@click.option("--only", metavar="TEXT", help="Only trials whose title contains this text.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=int, help="Replicas at every size; default: the experiment's own.")
@@ -26,6 +29,7 @@ from .experiments import EXPERIMENTS, Result, experiment, perform, plan
 def command(
     names: tuple[str, ...],
     listing: bool,
+    only: str | None,
     device: str,
     sizes: str | None,
     seeds: int | None,
@@ -41,9 +45,13 @@ def command(
         raise UsageError(f"no format named {form!r}; use text or json")
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
-    chosen = [experiment(name) for name in names or EXPERIMENTS]
+    chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
+    if only is not None:
+        chosen = [e for e in (_restricted(e, only) for e in chosen) if e.trials]
+        if not chosen:
+            raise UsageError(f"no trial has {only!r} in its title; see scalecalc experiment --list")
     if listing:
-        click.echo("\n".join(f"{e.name}: {e.title} ({e.source})\n" + _trials(e.name) for e in chosen))
+        click.echo("\n".join(f"{e.name}: {e.title} ({e.source})\n{_titles(e)}" for e in chosen))
         return 0
     values = None if sizes is None else _sizes(sizes)
     plans = [plan(e, device, values, seeds) for e in chosen]
@@ -76,5 +84,9 @@ def command(
     return code
 
 
-def _trials(name: str) -> str:
-    return "\n".join(f"  {trial.title}" for trial in EXPERIMENTS[name].trials)
+def _restricted(e: Experiment, text: str) -> Experiment:
+    return replace(e, trials=tuple(trial for trial in e.trials if text.lower() in trial.title.lower()))
+
+
+def _titles(e: Experiment) -> str:
+    return "\n".join(f"  {trial.title}" for trial in e.trials)

@@ -86,8 +86,7 @@ class Result:
 
     def text(self) -> str:
         """One table for each trial, and a closing line with the counts."""
-        sizes = f"n = {', '.join(map(str, self.plan.sizes))}; " if self.plan.sizes else ""
-        blocks = [f"{self.experiment.name}: {self.experiment.title}\n{sizes}{self.plan.seeds} seeds"]
+        blocks = [f"{self.experiment.name}: {self.experiment.title}"]
         blocks += [f"{title}\n{_table(part)}" for title, part in self.findings.items()]
         counts = self.counts
         closing = (
@@ -144,9 +143,9 @@ def perform(chosen: Experiment, how: Plan, watch: Watch | None = None) -> Result
 
 
 def _table(findings: Sequence[Finding]) -> str:
-    body = [(f.quantity, str(f.by), f.claimed, *_shown(f), _verdict(f), f.source) for f in findings]
-    header = ("quantity", "by", "claimed", "measured", "interval", "verdict", "source")
-    align = ("left", "left", "left", "right", "left", "left", "left")
+    body = [(f.quantity, str(f.by), f.claimed, *_shown(f), _verdict(f), f.data, f.source) for f in findings]
+    header = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data", "source")
+    align = ("left", "left", "left", "right", "left", "left", "left", "left")
     text: str = tabulate(body, header, tablefmt="simple", disable_numparse=True, colalign=align)
     return text
 

@@ -40,6 +40,7 @@ class Finding:
         measured, low, high: slope, or mean over seeds, with its 95 % interval; NaN where there is none.
         verdict: what the measurement says about the claim.
         expected: what it must say: AGREES if the claim is the prediction, else REFUTED.
+        data: sizes and seeds behind it.
         source: paper and section.
     """
 
@@ -51,6 +52,7 @@ class Finding:
     high: float
     verdict: Verdict
     expected: Verdict
+    data: str
     source: str
 
     @property
@@ -70,6 +72,7 @@ class Finding:
             "ci": [_number(self.low), _number(self.high)],
             "verdict": str(self.verdict),
             "expected": str(self.expected),
+            "data": self.data,
             "source": self.source,
         }
 
@@ -122,6 +125,7 @@ def exponent(
     predicted: Fraction | None,
     by: By,
     source: str,
+    sizes: Sequence[float],
     spacing: Fraction = Fraction(1, 2),
 ) -> Finding:
     """A claimed exponent of n (None: exactly zero); it must be refuted unless it is the predicted one."""
@@ -134,6 +138,7 @@ def exponent(
         measured.high,
         judge_exponent(measured, claimed, spacing),
         Verdict.AGREES if claimed == predicted else Verdict.REFUTED,
+        _data(sizes, measured.seeds),
         source,
     )
 
@@ -149,7 +154,9 @@ def bound(quantity: str, values: Array, sign: str, limit: float, source: str, by
     low, high = mean - reach, mean + reach
     expected = Verdict.REFUTED if by is By.PLANTED else Verdict.AGREES
     verdict = judge_bound(low, high, sign, limit)
-    return Finding(quantity, by, f"{sign} {limit:g}", mean, low, high, verdict, expected, source)
+    return Finding(
+        quantity, by, f"{sign} {limit:g}", mean, low, high, verdict, expected, f"{len(values)} seeds", source
+    )
 
 
 def steeper(quantity: str, n: Sequence[float], values: Sequence[Array], limit: Fraction, source: str) -> Finding:
@@ -169,7 +176,8 @@ def steeper(quantity: str, n: Sequence[float], values: Sequence[Array], limit: F
         found = stats.bootstrap(tuple(values), slope, n_resamples=RESAMPLES, method="percentile", rng=20240)
         low, high = map(float, found.confidence_interval)
     verdict, claimed = judge_bound(low, high, "<", float(limit)), f"below {power(limit)}"
-    return Finding(quantity, By.PREDICTED, claimed, float(slope(*values)), low, high, verdict, Verdict.AGREES, source)
+    seen, data = float(slope(*values)), _data(n, min(map(len, values)))
+    return Finding(quantity, By.PREDICTED, claimed, seen, low, high, verdict, Verdict.AGREES, data, source)
 
 
 def judge_bound(low: float, high: float, sign: str, limit: float) -> Verdict:
@@ -178,6 +186,10 @@ def judge_bound(low: float, high: float, sign: str, limit: float) -> Verdict:
     if not (below or above):
         return Verdict.INCONCLUSIVE
     return Verdict.AGREES if (below if sign == "<" else above) else Verdict.REFUTED
+
+
+def _data(sizes: Sequence[float], seeds: int) -> str:
+    return f"n = {min(sizes):g} to {max(sizes):g}, {seeds} seeds"
 
 
 def power(e: Fraction | None) -> str:

@@ -28,9 +28,6 @@ Predicted = Callable[[Derivation, int], Fraction | None]
 """Exponent of a quantity after t updates of a configuration."""
 
 SIZES, SEEDS = (64, 100, 160, 256), 192
-SHRINK, MORE = 4, 10
-"""A saturated router keeps entropy in the few seeds whose logits tie: it takes sizes n / 4, ten times the seeds."""
-
 FAST = Fraction(-6)
 """No signal of this block has a power of n this small, so a steeper fall is none."""
 
@@ -95,7 +92,7 @@ DIVERGES = (
     Asked("psi.change", 1, SATURATION, planted=ZERO),
 )
 TIES = Asked("phi.entropy", 1, f"{SATURATION}, Fig. 1(a)", planted=ZERO)
-"""For Adam only: under SGD one seed in n^(3/2) ties, more seeds than a minute holds."""
+"""Takes many seeds: under Adam one in n of them ties. Under SGD it is one in n^(3/2), too rare for a minute."""
 
 FREEZES = (
     Asked("psi.effective", 1, "Remark 26, Fig. 3", published=-HALF),
@@ -124,15 +121,19 @@ SELECTS = (
 """One step later: under top-K a router learns in the seeds whose mask has switched, and after one step few have."""
 
 
-def saturates(rule: str, asked: tuple[Asked, ...], plan: Plan) -> list[Finding]:
-    """Standard parameterization at the learning rate that moves the first layer by Theta(1)."""
+def saturates(rule: str, asked: tuple[Asked, ...], shrink: int, more: int, plan: Plan) -> list[Finding]:
+    """Standard parameterization at the learning rate that moves the first layer by Theta(1).
+
+    Args:
+        shrink, more: sizes are n / shrink, because entropies soon underflow, with ``more`` times the seeds.
+    """
     d = derive("I", rule, "sp-feature", architecture="routers-softmax")
-    sizes = tuple(n // SHRINK for n in plan.sizes)
+    sizes = tuple(n // shrink for n in plan.sizes)
     if len(set(sizes)) < len(sizes) or sizes[0] < 2:
         raise UsageError(
-            f"sizes are {list(plan.sizes)}; a saturated router is trained at n / {SHRINK}, so give larger ones"
+            f"sizes are {list(plan.sizes)}; a saturated router is trained at n / {shrink}, so give larger ones"
         )
-    run = measure_fixed_experts(d, sizes=sizes, seeds=plan.seeds * MORE, steps=1, device=plan.device)
+    run = measure_fixed_experts(d, sizes=sizes, seeds=plan.seeds * more, steps=1, device=plan.device)
     frozen = (("phi.entropy", "Fig. 1(a)"), ("gQ", "Fig. 1(b)"))
     typical = [
         steeper(f"{q}@1, typical", run.sizes, run.values[q, 1], FAST, f"routers paper, {SATURATION}, {s}")
@@ -157,7 +158,7 @@ def findings(d: Derivation, run: Measurement, asked: tuple[Asked, ...]) -> list[
         slope, source = measured(d, run, a.quantity, a.step), f"routers paper, {a.source}"
         claims = [(By.PREDICTED, predicted), (By.PUBLISHED, a.published), (By.PLANTED, a.planted)]
         for by, claimed in claims[:1] + [c for c in claims[1:] if c[1] is not None]:
-            found.append(exponent(f"{a.quantity}@{a.step}", slope, claimed, predicted, by, source))
+            found.append(exponent(f"{a.quantity}@{a.step}", slope, claimed, predicted, by, source, run.sizes))
     return found
 
 
@@ -176,8 +177,9 @@ ROUTERS = Experiment(
     title="does the router learn, freeze or saturate with width",
     source="routers paper",
     trials=(
-        Trial("SP, softmax, SGD: saturates", partial(saturates, "sgd", DIVERGES)),
-        Trial("SP, softmax, Adam: saturates", partial(saturates, "adam", (*DIVERGES, TIES))),
+        Trial("SP, softmax, SGD: saturates", partial(saturates, "sgd", DIVERGES, 4, 5)),
+        Trial("SP, softmax, Adam: saturates", partial(saturates, "adam", DIVERGES, 2, 1)),
+        Trial("SP, softmax, Adam: ties keep their entropy", partial(saturates, "adam", (TIES,), 4, 20)),
         Trial("muP, softmax: freezes at uniform", partial(learns, "softmax", FREEZES)),
         Trial("muP, sigmoid: learns the same for every expert", partial(learns, "sigmoid", SYNCHRONOUS)),
         Trial("muP, softmax and bias: learns", partial(learns, "softmax-bias", LEARNS)),
