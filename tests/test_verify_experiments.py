@@ -198,10 +198,16 @@ def test_exit_codes(outcomes, code):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_has_a_control_that_must_fail(name):
-    assert EXPERIMENTS[name].name == name and len({t.title for t in EXPERIMENTS[name].trials}) > 1
-    with_sizes = [e for e in EXPERIMENTS.values() if e.sizes]
-    assert all(plan(e, "cpu", [16, 32, 64], 4).sizes == (16, 32, 64) for e in with_sizes)
+def test_every_experiment_can_be_planned(name):
+    chosen = EXPERIMENTS[name]
+    assert chosen.name == name and len({t.title for t in chosen.trials}) == len(chosen.trials) > 1
+    sizes = [16, 32, 64] if chosen.sizes else None
+    assert plan(chosen, "cpu", sizes, 4).sizes == tuple(sizes or ()) and plan(chosen, "cpu").seeds == chosen.seeds
+
+
+@pytest.mark.parametrize("asked", [routers.FREEZES, routers.SYNCHRONOUS, routers.LEARNS, routers.SELECTS])
+def test_every_trial_of_the_routers_has_a_control_that_must_fail(asked):
+    assert any(a.planted is not None for a in asked)
 
 
 def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):

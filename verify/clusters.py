@@ -45,7 +45,7 @@ class Network:
         cubic: activation z^3; else the identity.
         steps: iterations T.
         lr, router_lr, init: eta, eta_r and sigma_0. The paper gives eta and eta_r but neither sigma_0 nor T, and with
-            unit signals its rates leave the loss at log 2. The authors' code multiplies the data by 10 and starts at
+            unit signals its rates leave the loss near log 2. The authors' code multiplies the data by 10 and starts at
             8.2e-5; these values are the same dynamics for unit signals: x -> s x is (eta, eta_r, sigma_0) -> (s eta,
             s^2 eta_r, s sigma_0), because expert steps are normalised.
     """

@@ -97,7 +97,10 @@ def findings(setup: Setup, plan: Plan) -> list[Finding]:
 MOE = (("h1.change", 2), ("psi.effective", 1), ("h2.effective", 1), ("h3i.effective", 1), ("h3.A3", 1))
 FIXED = (("h1.change", 1), ("h3i.effective", 1), ("f.effective", 1))
 EARLY = (("h1.change", 1), ("f.effective", 1))
+"""For an epsilon only n^(1/2) above the gradients: the slope of h3i.effective still bends (-0.33 at n = 64 to 256)."""
+
 ROUTER = (("psi.effective", 1),)
+"""After one step: at the second one the router's gradient has epsilon's size at small n, and the slope bends."""
 
 block = partial(Setup, "moe", "III", "mup", source="MSSP paper, Sec. 3 (mu-3), Table B.1", wider=1)
 sigmoid, softmax = (partial(Setup, f"routers-{gate}", "I", "mup-sigmoid") for gate in ("sigmoid", "softmax"))
