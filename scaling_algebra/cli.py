@@ -30,8 +30,10 @@ _LAZY = {
     "audit": ("scaling_algebra.tables.audit_command", "command"),
     "verify": ("scaling_algebra.verify.command", "verify"),
     "report": ("scaling_algebra.verify.command", "report"),
+    "experiment": ("scaling_algebra.verify.experiment_command", "command"),
 }
 _HELP = {
+    "experiment": "Run the experiments of the papers: routers, Adam's epsilon, clustered data.",
     "audit": "Hold every published table against the engine, cell by cell.",
     "report": "Merge what `verify -o DIR` measured, by one or several processes, into one report.",
     "table": "Print a published table, derived: markdown, latex, csv, json or html.",

@@ -9,6 +9,7 @@ Read next: ``fit.py`` (slopes and intervals), ``report.py`` (``fit_of`` and ``ju
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -226,6 +227,8 @@ def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
         named["psi.spread"] = named["psi"] - named["psi"].mean(1, keepdim=True)
         phi_0 = model.gated(named["psi.init"])
         named["phi.change"] = named["phi"] - phi_0
+        if model.gate.kind == "softmax":
+            named |= _entropy(named["phi"], model.active if model.gate.selects else named["phi"].shape[1])
         linear("h3i", "W3", h1_0, dh1)
         for part in ("init", "propagating", "effective", "cross"):
             named[f"h3.{part}"] = model.aggregate(phi_0, named[f"h3i.{part}"])
@@ -233,6 +236,17 @@ def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
         named["h3.change"] = named["h3"] - named["h3.init"]
         linear("f", "W4", named["h3.init"], named["h3.change"])
         return {name: x.detach() for name, x in named.items()}
+
+
+def _entropy(phi: Tensor, active: int) -> Named:
+    """Entropy of the gates, (S,M) -> (S,), in units of the most that the active experts allow; and what lacks to it.
+
+    Source: routers paper, Fig. 1 (normalised router entropy). Nothing where one expert is active.
+    """
+    if active == 1:
+        return {}
+    entropy = torch.special.entr(phi).sum(1) / math.log(active)
+    return {"phi.entropy": entropy, "phi.deficit": 1 - entropy}
 
 
 def _apply(weight: Tensor, *signals: Tensor) -> tuple[Tensor, ...]:
