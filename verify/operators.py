@@ -36,10 +36,10 @@ class Dense:
     now: Tensor
     start: Tensor
 
-    def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """``(W_0 v, dW v)`` for c vectors: (S, g, c, in) -> twice (S, g, c, out)."""
+    def forward(self, columns: Tensor, both: int | None = None) -> tuple[Tensor, Tensor]:
+        """``(W_0 v, dW v)`` for c vectors, dW only for the first ``both``: (S, g, c, in) -> twice (S, g, c, out)."""
         initial = columns @ self.start.mT
-        return initial, columns @ self.now.mT - initial
+        return initial, columns[:, :, :both] @ self.now.mT - initial[:, :, :both]
 
     def backward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         """``(W_0^T v, dW^T v)`` for c vectors: (S, g, c, out) -> twice (S, g, c, in)."""
@@ -75,9 +75,9 @@ class LowRank:
     right: Tensor
     coefficients: Tensor
 
-    def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, columns: Tensor, both: int | None = None) -> tuple[Tensor, Tensor]:
         update = ((columns @ self.right.mT) * self.coefficients) @ self.left
-        return columns @ self.now.mT - update, update
+        return columns @ self.now.mT - update, update[:, :, :both]
 
     def backward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         return LowRank(self.now.mT, self.right, self.left, self.coefficients).forward(columns)
@@ -118,76 +118,66 @@ def linear(rule: Optimizer) -> bool:
     return not rule.normalises and not rule.decoupled_decay
 
 
-class Initial:
-    """Initial values of the weights, kept (``Dense``), and decayed exactly as decoupled decay moves the weights."""
+class Updates:
+    """What has been added to the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
+    where the optimizer is linear in them and their rank stays small, else the initial value (``Dense``).
 
-    def __init__(self, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, decays: bool) -> None:
-        self._weights = weights
-        self._start = {symbol: matrix(symbol, w).detach().clone() for symbol, w in weights.items()}
-        rates = [1 - g["lr"] * g["weight_decay"] for g in stepper.param_groups] if decays else []
-        self._decay = dict(zip(weights, rates, strict=False))
-
-    def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        """After one update of the weights."""
-        for symbol, rate in self._decay.items():
-            self._start[symbol].mul_(rate)
-
-    def operators(self) -> dict[str, Operator]:
-        return {s: Dense(matrix(s, w).detach(), self._start[s]) for s, w in self._weights.items()}
-
-
-class History:
-    """Gradients of the weights so far, as outer products (``LowRank``).
-
-    The coefficients come from the optimizer itself: one more copy of it steps a vector with one entry for each past
-    gradient, whose gradient at step s is the s-th unit vector. Nothing here knows the rule of the optimizer.
+    Coefficients of past gradients come from the optimizer itself: one more copy of it steps a vector with one entry for
+    each past gradient, whose gradient at step s is the s-th unit vector. Nothing here knows the rule of the optimizer.
+    Decoupled decay moves initial values exactly as torch moves the weights.
 
     Args:
         weights: by symbol; one parameter group of ``stepper`` each, in order.
         steps: number of updates to come.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, steps: int) -> None:
+    def __init__(
+        self, rule: Optimizer, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, steps: int
+    ) -> None:
+        self.linear = linear(rule)
         self._weights, self._done = weights, 0
+        thin = {symbol for symbol, w in weights.items() if self.linear and _thin(matrix(symbol, w), steps)}
+        self._start = {s: matrix(s, w).detach().clone() for s, w in weights.items() if s not in thin}
+        self._sides: dict[str, tuple[Tensor, ...]] = dict.fromkeys(thin, ())
         self._units = {s: torch.zeros(steps, dtype=w.dtype, device=w.device) for s, w in weights.items()}
-        groups = zip(stepper.param_groups, self._units.values(), strict=True)
-        self._stepper = type(stepper)([{**group, "params": [unit]} for group, unit in groups])
-        self._sides: dict[str, tuple[Tensor, Tensor]] = {}
+        groups = list(zip(weights, stepper.param_groups, strict=True))
+        self._decay = {s: 1 - g["lr"] * g["weight_decay"] for s, g in groups if rule.decoupled_decay}
+        self._stepper = type(stepper)([{**group, "params": [self._units[symbol]]} for symbol, group in groups])
 
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""
         for symbol, unit in self._units.items():
             unit.grad = torch.zeros_like(unit)
             unit.grad[self._done] = 1
-            sides = [vector(symbol, side) for side in factors[symbol]]
-            if not self._done:
-                steps = len(unit)
-                self._sides[symbol] = tuple(s.new_empty(*s.shape[:2], steps, s.shape[2]) for s in sides)
-            for kept, side in zip(self._sides[symbol], sides, strict=True):
-                kept[:, :, self._done] = side
+            if symbol in self._sides:
+                sides = [vector(symbol, side) for side in factors[symbol]]
+                if not self._done:
+                    self._sides[symbol] = tuple(s.new_empty(*s.shape[:2], len(unit), s.shape[2]) for s in sides)
+                for kept, side in zip(self._sides[symbol], sides, strict=True):
+                    kept[:, :, self._done] = side
+            elif symbol in self._decay:
+                self._start[symbol].mul_(self._decay[symbol])
         self._stepper.step()
         self._done += 1
 
     def coefficients(self, symbol: str) -> Tensor:
-        """What each past gradient of a weight has been multiplied with, shape (updates done,)."""
+        """What each past gradient of a weight has been multiplied with, shape (updates done,); linear optimizers."""
         return self._units[symbol][: self._done]
 
     def operators(self) -> dict[str, Operator]:
+        """Every weight as it is now."""
         found: dict[str, Operator] = {}
         for symbol, w in self._weights.items():
             now = matrix(symbol, w).detach()
-            if not self._done:
-                found[symbol] = Dense(now, now)
-                continue
-            left, right = (side[:, :, : self._done] for side in self._sides[symbol])
-            found[symbol] = LowRank(now, left, right, self.coefficients(symbol))
+            if symbol in self._start or not self._done:
+                found[symbol] = Dense(now, self._start.get(symbol, now))
+            else:
+                left, right = (side[:, :, : self._done] for side in self._sides[symbol])
+                found[symbol] = LowRank(now, left, right, self.coefficients(symbol))
         return found
 
 
-def updates(
-    rule: Optimizer, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, steps: int
-) -> Initial | History:
-    """What remembers the updates of an optimizer with the least memory."""
-    if linear(rule):
-        return History(weights, stepper, steps)
-    return Initial(weights, stepper, rule.decoupled_decay)
+def _thin(weight: Tensor, steps: int) -> bool:
+    """Do the outer products of all steps take less than half the memory of a weight?"""
+    rows, columns = weight.shape[2:]
+    return 2 * steps * (rows + columns) < rows * columns

@@ -56,9 +56,9 @@ class Split:
         self._backward()
 
     def forward(self, symbol: str, *signals: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """``W_0 v`` and ``dW v`` of each signal, in one pass over the weight."""
-        both = self.weights[symbol].forward(torch.stack([vector(symbol, v) for v in signals], 2))
-        initial, update = ([self._signal(symbol, part) for part in side.unbind(2)] for side in both)
+        """``W_0 v`` of each signal and ``dW v`` of the first two, in one pass over the weight."""
+        sides = self.weights[symbol].forward(torch.stack([vector(symbol, v) for v in signals], 2), 2)
+        initial, update = ([self._signal(symbol, part) for part in side.unbind(2)] for side in sides)
         return initial, update
 
     def aggregate(self, x: Tensor, gates: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Split:
 
     def _linear(self, name: str, symbol: str, start: Tensor, change: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
         """Records the four parts of ``W_t x_t``; returns its initial value, its change, and ``W_0 v`` for ``more``."""
-        (init, propagating, *also), (effective, cross, *_) = self.forward(symbol, start, change, *more)
+        (init, propagating, *also), (effective, cross) = self.forward(symbol, start, change, *more)
         total = propagating + effective + cross
         parts = (init, propagating, effective, cross, total, init + total)
         suffixes = (".init", ".propagating", ".effective", ".cross", ".change", "")

@@ -26,7 +26,7 @@ from .cells import Cell, Setup, cells, collect, cost
 from .fit import Array
 from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
-from .operators import History, Operator, linear, outer, updates
+from .operators import Operator, Updates, linear, outer
 from .parts import Split, rms
 from .plan import elements, plan_seeds, plan_sizes
 from .store import Store
@@ -189,7 +189,7 @@ def train(
     model = MoEBlock(dims, scaling, seeds, device, dtype)
     stepper = torch_optimizer(model, dims, scaling, optimizer)
     weights = model.weights
-    memory = updates(optimizer, weights, stepper, steps)
+    memory = Updates(optimizer, weights, stepper, steps)
     active = dims.get("K", dims["M"])
     routed: list[dict[str, torch.Tensor]] = []
     record: dict[tuple[str, int], torch.Tensor] = {}
@@ -206,7 +206,7 @@ def train(
             for symbol, w in weights.items():
                 w.grad = outer(symbol, *factors[symbol], w.grad).view_as(w)
             named = batch.named if active == dims["M"] else _token(operators, model, active, dims)
-            if isinstance(memory, History):
+            if memory.linear:
                 for path in ("expert", "router"):
                     moved = _moved(memory.coefficients("W1"), [g[path] for g in routed], named["h1"], model.x)
                     named[f"psi.propagating.{path}"] = operators["Q"].forward(moved[:, None, None])[0][:, 0, 0, :active]
