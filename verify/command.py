@@ -25,6 +25,7 @@ from .campaign import Job, campaigns, job, load
 from .cells import rank
 from .claims import Claim
 from .output import Judged, as_json, closing, document, exit_code, sentence, write
+from .output import evidence as write_evidence
 from .store import Store, read_plan, write_plan
 
 FORMATS = ("text", "json")
@@ -145,7 +146,8 @@ def verify(
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
 @click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: the first DIR.")
-def report(folders: tuple[Path, ...], form: str, output: Path | None) -> int:
+@click.option("--evidence", type=click.Path(path_type=Path), metavar="DIR", help="Also write a short record to keep.")
+def report(folders: tuple[Path, ...], form: str, output: Path | None, evidence: Path | None) -> int:
     """Merge what one or several processes measured into one report: report.json, report.md, report.html.
 
     All DIRs must hold parts of the same plan, as `scalecalc verify -o DIR` writes it. Exit codes as of verify; 3 if
@@ -159,6 +161,8 @@ def report(folders: tuple[Path, ...], form: str, output: Path | None) -> int:
     jobs, wanted, command = _planned(plans[0])
     store = Store(*folders)
     judged = [(run, run.report(store, wanted)) for run in jobs]
+    if evidence is not None:
+        write_evidence(evidence, judged, command)
     return _finish(judged, command, form, output or folders[0])
 
 

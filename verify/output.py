@@ -138,5 +138,39 @@ def write(folder: Path, judged: Judged, command: str) -> None:
         raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another -o DIR") from None
 
 
+EVIDENCE = "evidence.json"
+
+
+def evidence(folder: Path, judged: Judged, command: str) -> None:
+    """Writes what is worth keeping of a run: every verdict in one short row, where it was measured, and a picture.
+
+    Rows are ``[quantity, updates, predicted, slope, low, high, verdict]``.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    runs = []
+    for job, report in judged:
+        rows = [
+            [r.quantity, r.step, None if r.predicted is None else str(r.predicted), *_rounded(r), str(r.verdict)]
+            for r in report.rows
+        ]
+        where = {**report.environment, "sizes": list(report.sizes), "gates": all(g.passed for g in report.gates)}
+        runs.append({"job": job.as_json(), "environment": where, "rows": rows})
+    data = {"command": command, "total": total(judged), "runs": runs}
+    text = json.dumps(data).replace('{"job"', '\n{"job"').replace("[[", "[\n[").replace("], [", "],\n[")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / EVIDENCE).write_text(text + "\n")
+        plots.overview_png((report for _, report in judged), folder / "predicted_and_measured.png")
+    except OSError as reason:
+        raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another folder") from None
+
+
+def _rounded(row: Row) -> list[float | None]:
+    f = row.fit
+    return [None if x != x else round(x, 3) for x in (f.slope, f.low, f.high)]
+
+
 def _picture(svg: str) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -87,6 +88,15 @@ def over_time(report: Report) -> str:
 
 def overview(reports: Iterable[Report]) -> str:
     """SVG: every measured exponent against the predicted one, coloured by verdict."""
+    return _svg(_overview(reports))
+
+
+def overview_png(reports: Iterable[Report], path: Path) -> None:
+    """The same as a file of fixed size, however many exponents there are."""
+    _overview(reports).savefig(path, dpi=130, metadata={"Software": None})
+
+
+def _overview(reports: Iterable[Report]) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.4, 5.0), layout="constrained")
         axes = figure.add_subplot()
@@ -116,7 +126,7 @@ def overview(reports: Iterable[Report]) -> str:
         axes.set_ylabel("measured exponent, with interval")
         axes.grid(lw=0.2)
         axes.legend(fontsize=8)
-        return _svg(figure)
+        return figure
 
 
 def _panels(rows: Sequence[Row], draw: object, title: str) -> str:

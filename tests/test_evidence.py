@@ -1,0 +1,55 @@
+"""Committed evidence of runs against today's predictions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from scaling_algebra.verify.campaign import Job, load
+from scaling_algebra.verify.output import EVIDENCE
+
+FOLDER = Path(__file__).parent.parent / "verify" / "evidence"
+RECORDS = {path.parent.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"*/{EVIDENCE}"))}
+
+
+def differences(run):
+    """Recorded predictions that are not those of today's engine."""
+    prediction = Job.from_json(run["job"]).signals().prediction()
+    today = {(q, t): None if p is None else str(p) for q, row in prediction.items() for t, p in enumerate(row)}
+    return {(q, t) for q, t, predicted, *_ in run["rows"] if today.get((q, t), "none") != predicted}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_evidence_matches_todays_predictions(name):
+    for run in RECORDS[name]["runs"]:
+        assert run["rows"] and not differences(run), run["job"]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_evidence_says_where_it_comes_from_and_what_it_shows(name):
+    record = RECORDS[name]
+    assert record["command"].startswith("scalecalc ")
+    for run in record["runs"]:
+        assert {"device", "torch", "dtype", "wall_seconds", "peak_memory_bytes", "sizes"} <= set(run["environment"])
+        assert run["environment"]["gates"]
+    counts = Counter(row[-1] for run in record["runs"] for row in run["rows"])
+    assert {k: v for k, v in record["total"].items() if v} == {"predicted": counts.total(), **counts}
+    assert not counts["REFUTED"]
+
+
+def test_a_changed_exponent_would_be_seen():
+    run = RECORDS["quick"]["runs"][0]
+    assert not differences(run)
+    row = next(r for r in run["rows"] if r[2] not in (None, "0"))
+    assert differences({**run, "rows": [[row[0], row[1], "0", *row[3:]]]}) == {(row[0], row[1])}
+
+
+def test_the_quick_campaign_is_the_committed_one():
+    assert [run["job"] for run in RECORDS["quick"]["runs"]] == json.loads(
+        json.dumps([j.as_json() for j in load("quick")])
+    )
