@@ -1,0 +1,178 @@
+"""Where the loss is smallest, how that drifts with width, and what it proves: pure functions on numbers.
+
+The optimum of a curve is the vertex of the parabola through its best point and the two beside it, in log2 of the
+learning rate. Errors are bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE: an optimum
+on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not derived) does
+not drift.
+Read next: ``transfer.py`` (runs the sweeps and reports).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+from scipy.stats import bootstrap
+
+from .fit import MIN_SEEDS, MIN_SIZES, RESAMPLES, Array
+from .sweep import Curve
+
+TOLERANCE = 0.25
+"""Drift of log2 of the optimal rate per doubling of the width that still counts as none: exponents are multiples of
+1/2, so this is half way to the nearest wrong one."""
+
+
+Reduce = Callable[[list[float]], float]
+"""A number from the optima of several curves."""
+
+
+class Transfer(StrEnum):
+    """Does the optimal learning rate stay where it is when the network grows?"""
+
+    TRANSFERS = "TRANSFERS"
+    DRIFTS = "DRIFTS"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best learning rate at one width.
+
+    Attributes:
+        width: of the network.
+        log2_lr: log2 of the best rate. se, low, high: bootstrap standard error and 95 % interval over seeds.
+        loss, loss_se: smallest mean loss on the grid, and its standard error over seeds. held: held-out loss there.
+        edge: -1 or 1 where the best point is the first or last of the grid, so that the optimum is not known.
+        seeds: how many.
+    """
+
+    width: int
+    log2_lr: float
+    se: float
+    low: float
+    high: float
+    loss: float
+    loss_se: float
+    held: float
+    edge: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How the optimum moves: change of log2 of the best rate per doubling of the width, over the widths in ``used``.
+
+    Attributes:
+        slope, se, low, high: least squares, bootstrap standard error and 95 % interval; NaN where too little is known.
+        improves: does the best loss fall with every width? None where a step is within twice its standard error.
+        why: one line for reports.
+    """
+
+    slope: float
+    se: float
+    low: float
+    high: float
+    used: tuple[int, ...]
+    improves: bool | None
+    verdict: Transfer
+    why: str
+
+
+def vertex(log2_lr: Sequence[float], losses: Array) -> float:
+    """Minimum of the parabola through the best point and its neighbours; on the edge, the best point itself."""
+    best = int(np.argmin(losses))
+    if best in (0, len(losses) - 1):
+        return float(log2_lr[best])
+    x = np.asarray(log2_lr[best - 1 : best + 2], dtype=np.float64)
+    a, b, _ = np.polyfit(x - x[1], losses[best - 1 : best + 2], 2)
+    return float(log2_lr[best]) if a <= 0 else float(x[1] - b / (2 * a))
+
+
+def optimum(curve: Curve) -> Optimum:
+    """The best rate of one curve, with its error."""
+    found, (se, low, high) = _bootstrapped([curve], lambda at: at[0])
+    at = int(curve.mean.argmin())
+    best, held = curve.losses[at], float(curve.held[at].mean())
+    seeds = len(best)
+    spread = float(best.std(ddof=1) / seeds**0.5) if seeds > 1 else float("nan")
+    return Optimum(curve.width, found, se, low, high, float(best.mean()), spread, held, curve.edge, seeds)
+
+
+def drift(curves: Sequence[Curve]) -> Drift:
+    """How the optimum of these curves (one per width) moves, and the verdict.
+
+    TRANSFERS: the interval lies within ``TOLERANCE`` of no drift. DRIFTS: it lies outside, on one side. INCONCLUSIVE:
+    anything else, and whenever a width has its optimum on the edge of its grid, or widths or seeds are too few.
+    """
+    inside = [c for c in curves if not c.edge]
+    used = tuple(c.width for c in inside)
+    better = improves([optimum(c) for c in curves])
+    seeds = min((c.losses.shape[1] for c in curves), default=0)
+    nan = float("nan")
+    if len(inside) < 2:
+        why = "fewer than two widths have their optimum inside the grid"
+        return Drift(nan, nan, nan, nan, used, better, Transfer.INCONCLUSIVE, why)
+    doublings = np.log2(used)
+    slope, (se, low, high) = _bootstrapped(inside, lambda at: float(np.polyfit(doublings, at, 1)[0]))
+    verdict, why = _verdict(low, high)
+    if len(inside) < len(curves):
+        outside = ", ".join(str(c.width) for c in curves if c.edge)
+        verdict, why = Transfer.INCONCLUSIVE, f"the optimum lies on the edge of the grid at width {outside}"
+    elif len(inside) < MIN_SIZES or seeds < MIN_SEEDS:
+        few = f"{len(inside)} widths and {seeds} seeds; at least {MIN_SIZES} and {MIN_SEEDS} needed"
+        verdict, why = Transfer.INCONCLUSIVE, few
+    return Drift(slope, se, low, high, used, better, verdict, why)
+
+
+def improves(optima: Sequence[Optimum]) -> bool | None:
+    """True where the best loss falls by more than twice its standard error at every width, False where it rises by
+    more than that at some width, None otherwise."""
+    steps = [(b.loss - a.loss, 2 * float(np.hypot(a.loss_se, b.loss_se))) for a, b in pairwise(optima)]
+    if any(change > error for change, error in steps):
+        return False
+    return True if steps and all(change < -error for change, error in steps) else None
+
+
+def overall(derived: Sequence[Transfer], controls: Sequence[Transfer]) -> Transfer:
+    """The verdict on the derived parameterizations, given those of the negative controls run beside them.
+
+    Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
+    cannot see a drift: INCONCLUSIVE, unless a derived one drifts anyway.
+    """
+    judged = derived or controls
+    if Transfer.DRIFTS in judged:
+        return Transfer.DRIFTS
+    blind = bool(derived) and any(v != Transfer.DRIFTS for v in controls)
+    return Transfer.INCONCLUSIVE if blind or Transfer.INCONCLUSIVE in judged or not judged else Transfer.TRANSFERS
+
+
+def _verdict(low: float, high: float) -> tuple[Transfer, str]:
+    if max(-low, high) <= TOLERANCE:
+        return Transfer.TRANSFERS, f"the interval lies within {TOLERANCE:g} of no drift"
+    if high < -TOLERANCE or low > TOLERANCE:
+        return Transfer.DRIFTS, f"the interval lies outside {TOLERANCE:g} of no drift"
+    return Transfer.INCONCLUSIVE, f"the interval reaches across {TOLERANCE:g} of no drift"
+
+
+def _bootstrapped(curves: Sequence[Curve], reduce: Reduce) -> tuple[float, tuple[float, float, float]]:
+    """``reduce`` of the optima of the curves; its standard error and 95 % percentile interval over seeds.
+
+    Seeds are drawn anew at every width, all learning rates of a seed together.
+    """
+
+    def statistic(*drawn: Array) -> float:
+        pairs = zip(curves, drawn, strict=True)
+        return reduce([vertex(c.log2_lr, c.losses[:, seeds.astype(int)].mean(axis=1)) for c, seeds in pairs])
+
+    every = [np.arange(c.losses.shape[1], dtype=np.float64) for c in curves]
+    found = statistic(*every)
+    if min(map(len, every)) < 2:
+        return found, (float("nan"),) * 3
+    rng = np.random.default_rng(20240)
+    options = {"vectorized": False, "method": "percentile", "n_resamples": RESAMPLES, "rng": rng}
+    result = bootstrap(every, statistic, **options)
+    interval = result.confidence_interval
+    return found, (float(result.standard_error), float(interval.low), float(interval.high))

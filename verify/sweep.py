@@ -1,0 +1,143 @@
+"""Trains a task over widths, learning rates and seeds: the raw material of a learning-rate transfer report.
+
+Read next: ``optimum.py`` (where the loss is smallest, and how that drifts), ``tasks.py`` (what is trained).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .fit import Array
+from .scaled import Dims, Recipe
+from .tasks import Prepared, Task
+
+Progress = Callable[[str], None]
+
+LATE = 0.25
+"""Share of the steps, the last ones, over which the loss is averaged."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss against learning rate at one width.
+
+    Attributes:
+        width, dims, parameters: of the network.
+        log2_lr: learning rates in increasing order, shape (R,).
+        losses: loss late in training, nats, shape (R, seeds); a run that diverges has the loss of its start.
+        held: loss on held-out data after training, shape (R, seeds), not finite where a run diverged.
+    """
+
+    width: int
+    dims: Dims
+    parameters: int
+    log2_lr: tuple[float, ...]
+    losses: Array
+    held: Array
+
+    @property
+    def mean(self) -> Array:
+        """Mean over seeds, (R,)."""
+        found: Array = self.losses.mean(axis=1)
+        return found
+
+    @property
+    def edge(self) -> int:
+        """-1 or 1 where the smallest mean loss lies at the lower or upper end of the grid, 0 inside."""
+        best = int(self.mean.argmin())
+        return -1 if best == 0 else 1 if best == len(self.log2_lr) - 1 else 0
+
+
+def sweep(
+    task: Task,
+    data: Prepared,
+    recipe: Recipe,
+    width: int,
+    grid: Sequence[float],
+    seeds: Sequence[int],
+    steps: int,
+    device: str,
+    *,
+    extend: int = 0,
+    progress: Progress = lambda message: None,
+) -> Curve:
+    """Trains at every learning rate of the grid, then, while the optimum lies on its edge, at up to ``extend`` more.
+
+    Args:
+        grid: log2 of the learning rates, increasing, at least two.
+    """
+    dims = recipe.dims(width)
+    found: dict[float, tuple[Array, Array]] = {}
+
+    def run(x: float) -> None:
+        progress(f"{recipe.name}, N={width}, lr 2^{x:g}")
+        found[x] = train(task, data, recipe, dims, 2.0**x, seeds, steps, device)
+
+    for x in grid:
+        run(x)
+    spacing = grid[1] - grid[0]
+    while True:
+        rates = tuple(sorted(found))
+        losses, held = (np.stack(part) for part in zip(*(found[x] for x in rates), strict=True))
+        curve = Curve(width, dims, data.build(recipe, dims, [0], device).count(), rates, losses, held)
+        if not curve.edge or len(found) >= len(grid) + extend:
+            return curve
+        run(rates[0] - spacing if curve.edge < 0 else rates[-1] + spacing)
+
+
+def train(
+    task: Task,
+    data: Prepared,
+    recipe: Recipe,
+    dims: Dims,
+    lr: float,
+    seeds: Sequence[int],
+    steps: int,
+    device: str,
+) -> tuple[Array, Array]:
+    """Loss of every seed late in training and on held-out data after it, each (seeds,).
+
+    The first is the loss of the batch about to be learned, without the auxiliary loss, averaged over the last ``LATE``
+    of the steps (MSSP paper, App. P.3); where it is not below that of the first batch, it is set to that.
+    """
+    model = data.build(recipe, dims, seeds, device)
+    stepper = model.optimizer(lr, task.decay, **task.options)
+    schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: rate(step, steps, task.warmup, task.final))
+    seen = []
+    for step in range(steps):
+        inputs, targets = data.batches(seeds, step, device)
+        logits, auxiliary = model(inputs)
+        loss = cross_entropy(logits, targets)
+        stepper.zero_grad()
+        (loss + auxiliary).sum().backward()  # replicas do not meet: a sum trains each alone
+        stepper.step()
+        schedule.step()
+        seen.append(loss.detach())
+    with torch.no_grad():
+        inputs, targets = data.batches(seeds, None, device)
+        held = cross_entropy(model(inputs)[0], targets)
+    losses = torch.stack([*seen, held]).cpu().numpy().astype(np.float64)
+    start, late = losses[0], losses[-1 - max(1, round(LATE * steps)) : -1].mean(axis=0)
+    return np.where(np.isfinite(late), np.minimum(late, start), start), losses[-1]
+
+
+def rate(step: int, steps: int, warmup: float, final: float) -> float:
+    """Learning rate over its maximum: linear warmup, then cosine to ``final``."""
+    first = round(warmup * steps)
+    if step < first:
+        return (step + 1) / (first + 1)
+    done = (step - first) / max(1, steps - first)
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all but the replica dimension, nats, (S,): logits (S,...,classes), targets (S,...)."""
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return losses.view(len(targets), -1).mean(1)

@@ -1,0 +1,88 @@
+"""Tunes multipliers at the base size, for all sizes: a random search, then steps in one coordinate at a time.
+
+Without tuned multipliers an effective update can be negligible at every size one can train (MSSP paper, App. Q.6). The
+search is small: App. Q.7 shows cases where one of this kind stops short of the optimum.
+Read next: ``transfer.py`` (uses the result at every width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .scaled import Multipliers, Recipe
+from .sweep import Progress, train
+from .tasks import Prepared, Task
+
+REACH, STEPS = 2, (2, 1)
+"""log2 of the farthest random multiplier, and of the factors tried in the local search."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        log2_lr: global learning rate. multipliers: everything else.
+        loss, untuned: mean loss with them, and of the first trial (all multipliers 1).
+        trials: networks trained, all seeds counted once.
+    """
+
+    log2_lr: float
+    multipliers: Multipliers
+    loss: float
+    untuned: float
+    trials: int
+
+
+def tune(
+    task: Task,
+    data: Prepared,
+    recipe: Recipe,
+    log2_lr: float,
+    trials: int,
+    seeds: Sequence[int],
+    steps: int,
+    device: str,
+    progress: Progress = lambda message: None,
+) -> Tuned:
+    """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
+
+    The same numbers are drawn for every parameterization, so all get the same chance.
+    """
+    rng = np.random.default_rng(20240)
+    names = ["lr", "init", "aggregation", *(f"lr.{role}" for role in recipe.scaling.tensors)]
+    seen: dict[tuple[int, ...], float] = {}
+
+    def loss(point: tuple[int, ...]) -> float:
+        if point not in seen:
+            progress(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
+            shifts = dict(zip(names, point, strict=True))
+            there = replace(recipe, multipliers=_multipliers(shifts))
+            rate = 2.0 ** (log2_lr + shifts["lr"])
+            seen[point] = float(train(task, data, there, recipe.base, rate, seeds, steps, device)[0].mean())
+        return seen[point]
+
+    origin = (0,) * len(names)
+    untuned = loss(origin)
+    while len(seen) < max(1, trials // 2):
+        loss(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, len(names))))
+    best, value = min(seen.items(), key=lambda item: item[1])
+    moves = [(k, sign * step) for step in STEPS for k in range(len(names)) for sign in (1, -1)]
+    tried = 0
+    while len(seen) < trials and tried < len(moves):  # every move failed in a row: a local optimum
+        k, shift = moves[tried]
+        other = (*best[:k], best[k] + shift, *best[k + 1 :])
+        tried += 1
+        if loss(other) < value:
+            best, value, tried = other, loss(other), 0
+            moves = [*moves[moves.index((k, shift)) :], *moves[: moves.index((k, shift))]]
+    shifts = dict(zip(names, best, strict=True))
+    return Tuned(log2_lr + shifts["lr"], _multipliers(shifts), value, untuned, len(seen))
+
+
+def _multipliers(shifts: Mapping[str, int]) -> Multipliers:
+    rates = {name.removeprefix("lr."): 2.0**x for name, x in shifts.items() if name.startswith("lr.")}
+    return Multipliers(2.0 ** shifts["init"], 2.0 ** shifts["aggregation"], rates)
