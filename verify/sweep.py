@@ -6,7 +6,9 @@ Read next: ``optimum.py`` (where the loss is smallest, and how that drifts), ``t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +24,17 @@ Progress = Callable[[str], None]
 
 LATE = 0.25
 """Share of the steps, the last ones, over which the loss is averaged."""
+
+
+@contextmanager
+def spare_threads() -> Iterator[None]:
+    """Half of the cores for torch, as in ``runs.measure``: waiting for a busy core costs more than a core brings."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, min(threads, (os.cpu_count() or 1) // 2)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,7 @@ def sweep(
         run(rates[0] - spacing if curve.edge < 0 else rates[-1] + spacing)
 
 
+@spare_threads()
 def train(
     task: Task,
     data: Prepared,

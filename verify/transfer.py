@@ -6,7 +6,6 @@ Read next: ``optimum.py`` (what the sweeps prove), ``sweep.py`` (trains), ``tran
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -136,12 +135,8 @@ def transfer(
     task: Task, data: Prepared, recipes: Sequence[Recipe], plan: Plan, progress: Progress = lambda message: None
 ) -> TransferReport:
     """Tunes (if asked) and sweeps every parameterization, and judges where its optimum goes."""
-    started, threads = time.perf_counter(), torch.get_num_threads()
-    torch.set_num_threads(max(1, min(threads, (os.cpu_count() or 1) // 2)))  # as in ``runs.measure``
-    try:
-        series = [_series(task, data, recipe, plan, progress) for recipe in recipes]
-    finally:
-        torch.set_num_threads(threads)
+    started = time.perf_counter()
+    series = [_series(task, data, recipe, plan, progress) for recipe in recipes]
     rule = recipes[0].optimizer
     environment = {
         "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",

@@ -67,13 +67,13 @@ class Transformer(Scaled):
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (S,B,T,vocabulary) of the next tokens, and the auxiliary loss (S,) summed over layers."""
-        x, layers = self.stream(tokens)
-        logits = norm(x) @ self.weights["readout"].mT
+        streams, layers = self.stream(tokens)
+        logits = norm(streams[-1]) @ self.weights["readout"].mT
         losses = torch.stack([balance(layer.psi, (layer.gates > 0).to(layer.psi)) for layer in layers])
         return logits.unflatten(1, tokens.shape[1:]), BALANCE * losses.sum(0)
 
-    def stream(self, tokens: Tensor, masks: Sequence[Tensor] | None = None) -> tuple[Tensor, list[Layer]]:
-        """The residual stream (S, B*T, N) after the last block, and what every MoE layer computed.
+    def stream(self, tokens: Tensor, masks: Sequence[Tensor] | None = None) -> tuple[list[Tensor], list[Layer]]:
+        """The residual stream (S, B*T, N) before every MoE layer and at the end, and what every MoE layer computed.
 
         Args:
             tokens: (S,B,T).
@@ -82,12 +82,13 @@ class Transformer(Scaled):
         w, (replicas, batch, length) = self.weights, tokens.shape
         every = torch.arange(replicas, device=tokens.device)[:, None, None]
         x = (w["embedding"][every, tokens] + w["position"][:, None, :length]).flatten(1, 2)
-        layers = []
+        streams, layers = [], []
         for k in range(self.blocks):
             x = x + self.attention(norm(x), k, batch)
+            streams.append(x)
             layers.append(self.moe(norm(x), f"_{k}", None if masks is None else masks[k]))
             x = x + layers[-1].h3
-        return x, layers
+        return [*streams, x], layers
 
     def attention(self, x: Tensor, k: int, batch: int) -> Tensor:
         """Causal attention of block k with normalised queries and keys, (S, B*T, N) -> (S, B*T, N)."""
