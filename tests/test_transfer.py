@@ -37,7 +37,8 @@ def test_the_vertex_is_exact_for_a_parabola():
     for at in (-6.3, -5.0, -4.6):
         assert vertex(GRID, curve(32, at).mean) == pytest.approx(at)
         assert optimum(curve(32, at)).log2_lr == pytest.approx(at)
-    assert vertex((0.0, 1.0, 2.0), np.array([1.0, 2.0, 3.0])) == 0.0  # nothing to fit on the edge
+    flat_or_edge = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 1.0, 1.0]])
+    assert vertex((0.0, 1.0, 2.0), flat_or_edge.T).tolist() == [0.0, 2.0, 0.0]  # nothing to fit
 
 
 def test_planted_drifts_are_found_and_no_drift_transfers():

@@ -25,8 +25,8 @@ TOLERANCE = 0.25
 1/2, so this is half way to the nearest wrong one."""
 
 
-Reduce = Callable[[list[float]], float]
-"""A number from the optima of several curves."""
+Reduce = Callable[[Array], Array]
+"""A number from the optima of several curves, (curves, ...) -> (...)."""
 
 
 class Transfer(StrEnum):
@@ -81,14 +81,19 @@ class Drift:
     why: str
 
 
-def vertex(log2_lr: Sequence[float], losses: Array) -> float:
-    """Minimum of the parabola through the best point and its neighbours; on the edge, the best point itself."""
-    best = int(np.argmin(losses))
-    if best in (0, len(losses) - 1):
-        return float(log2_lr[best])
-    x = np.asarray(log2_lr[best - 1 : best + 2], dtype=np.float64)
-    a, b, _ = np.polyfit(x - x[1], losses[best - 1 : best + 2], 2)
-    return float(log2_lr[best]) if a <= 0 else float(x[1] - b / (2 * a))
+def vertex(log2_lr: Sequence[float], losses: Array) -> Array:
+    """Minimum of the parabola through the best point and its neighbours, (R, ...) -> (...); R evenly spaced rates.
+
+    With y-, y0, y+ around the best x0: x0 + spacing (y- - y+) / (2 (y- - 2 y0 + y+)). On the edge, the best point.
+    """
+    x = np.asarray(log2_lr, dtype=np.float64)
+    best = losses.argmin(axis=0)
+    inner = np.clip(best, 1, len(x) - 2)
+    below, at, above = (np.take_along_axis(losses, (inner + k)[None], axis=0)[0] for k in (-1, 0, 1))
+    bend = below - 2 * at + above
+    shift = (x[1] - x[0]) * (below - above) / (2 * np.where(bend > 0, bend, np.inf))
+    found: Array = x[best] + np.where(best == inner, shift, 0.0)
+    return found
 
 
 def optimum(curve: Curve) -> Optimum:
@@ -115,8 +120,9 @@ def drift(curves: Sequence[Curve]) -> Drift:
     if len(inside) < 2:
         why = "fewer than two widths have their optimum inside the grid"
         return Drift(nan, nan, nan, nan, used, better, Transfer.INCONCLUSIVE, why)
-    doublings = np.log2(used)
-    slope, (se, low, high) = _bootstrapped(inside, lambda at: float(np.polyfit(doublings, at, 1)[0]))
+    doublings = np.log2(used) - np.log2(used).mean()
+    weights = doublings / (doublings @ doublings)
+    slope, (se, low, high) = _bootstrapped(inside, lambda at: np.tensordot(weights, at, 1))
     verdict, why = _verdict(low, high)
     if len(inside) < len(curves):
         outside = ", ".join(str(c.width) for c in curves if c.edge)
@@ -163,16 +169,15 @@ def _bootstrapped(curves: Sequence[Curve], reduce: Reduce) -> tuple[float, tuple
     Seeds are drawn anew at every width, all learning rates of a seed together.
     """
 
-    def statistic(*drawn: Array) -> float:
-        pairs = zip(curves, drawn, strict=True)
-        return reduce([vertex(c.log2_lr, c.losses[:, seeds.astype(int)].mean(axis=1)) for c, seeds in pairs])
+    def statistic(*drawn: Array, axis: int = -1) -> Array:
+        means = (c.losses[:, seeds.astype(int)].mean(axis=-1) for c, seeds in zip(curves, drawn, strict=True))
+        return reduce(np.stack([vertex(c.log2_lr, mean) for c, mean in zip(curves, means, strict=True)]))
 
     every = [np.arange(c.losses.shape[1], dtype=np.float64) for c in curves]
-    found = statistic(*every)
+    found = float(statistic(*every))
     if min(map(len, every)) < 2:
         return found, (float("nan"),) * 3
     rng = np.random.default_rng(20240)
-    options = {"vectorized": False, "method": "percentile", "n_resamples": RESAMPLES, "rng": rng}
-    result = bootstrap(every, statistic, **options)
+    result = bootstrap(every, statistic, vectorized=True, method="percentile", n_resamples=RESAMPLES, rng=rng)
     interval = result.confidence_interval
     return found, (float(result.standard_error), float(interval.low), float(interval.high))
