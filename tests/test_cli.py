@@ -126,7 +126,7 @@ def test_derive_imports_no_torch_and_no_numpy():
 
 def test_help_lists_every_command():
     out = run("--help").output
-    for name in ("derive", "signals", "table", "verify", "list"):
+    for name in ("derive", "signals", "table", "verify", "transfer", "list"):
         assert name in out
         assert run(name, "--help").exit_code == 0
 
@@ -145,7 +145,8 @@ def test_readme_examples(command, shown):
     """Printed output is real output: every line shown appears in what the command prints (measured digits aside)."""
     result = run(*shlex.split(command)[1:])
     assert result.exit_code == 0, result.output
-    digits = r"[-+ 0-9.\[\],]" if "verify" in command else r"\s+$"  # measured digits may differ between machines
+    measured = shlex.split(command)[1] in ("verify", "transfer")
+    digits = r"[-+ 0-9.\[\],]" if measured else r"\s+$"  # measured digits may differ between machines
 
     def clean(line):
         return re.sub(digits, "", line)
@@ -158,7 +159,7 @@ def test_readme_examples(command, shown):
 
 def test_readme_has_examples_of_every_verb():
     verbs = {shlex.split(c)[1] for c, _ in EXAMPLES}
-    assert verbs >= {"derive", "table", "signals", "verify", "list"}
+    assert verbs >= {"derive", "table", "signals", "verify", "transfer", "list"}
 
 
 def test_docstring_examples():

@@ -45,7 +45,8 @@ class Optimum:
         width: of the network.
         log2_lr: log2 of the best rate. se, low, high: bootstrap standard error and 95 % interval over seeds.
         loss, loss_se: smallest mean loss on the grid, and its standard error over seeds. held: held-out loss there.
-        edge: -1 or 1 where the best point is the first or last of the grid, so that the optimum is not known.
+        edge: -1 or 1 where the best point, or an end of the interval, is the first or last rate of the grid, so that
+            the optimum is not known.
         seeds: how many.
     """
 
@@ -103,7 +104,8 @@ def optimum(curve: Curve) -> Optimum:
     best, held = curve.losses[at], float(curve.held[at].mean())
     seeds = len(best)
     spread = float(best.std(ddof=1) / seeds**0.5) if seeds > 1 else float("nan")
-    return Optimum(curve.width, found, se, low, high, float(best.mean()), spread, held, curve.edge, seeds)
+    edge = curve.edge or int(high >= curve.log2_lr[-1]) - int(low <= curve.log2_lr[0])
+    return Optimum(curve.width, found, se, low, high, float(best.mean()), spread, held, edge, seeds)
 
 
 def drift(curves: Sequence[Curve]) -> Drift:
@@ -112,9 +114,9 @@ def drift(curves: Sequence[Curve]) -> Drift:
     TRANSFERS: the interval lies within ``TOLERANCE`` of no drift. DRIFTS: it lies outside, on one side. INCONCLUSIVE:
     anything else, and whenever a width has its optimum on the edge of its grid, or widths or seeds are too few.
     """
-    inside = [c for c in curves if not c.edge]
-    used = tuple(c.width for c in inside)
-    better = improves([optimum(c) for c in curves])
+    optima = [optimum(c) for c in curves]
+    inside = [c for c, o in zip(curves, optima, strict=True) if not o.edge]
+    used, better = tuple(c.width for c in inside), improves(optima)
     seeds = min((c.losses.shape[1] for c in curves), default=0)
     nan = float("nan")
     if len(inside) < 2:
@@ -125,8 +127,8 @@ def drift(curves: Sequence[Curve]) -> Drift:
     slope, (se, low, high) = _bootstrapped(inside, lambda at: np.tensordot(weights, at, 1))
     verdict, why = _verdict(low, high)
     if len(inside) < len(curves):
-        outside = ", ".join(str(c.width) for c in curves if c.edge)
-        verdict, why = Transfer.INCONCLUSIVE, f"the optimum lies on the edge of the grid at width {outside}"
+        outside = ", ".join(str(o.width) for o in optima if o.edge)
+        verdict, why = Transfer.INCONCLUSIVE, f"the optimum may lie on the edge of the grid at width {outside}"
     elif len(inside) < MIN_SIZES or seeds < MIN_SEEDS:
         few = f"{len(inside)} widths and {seeds} seeds; at least {MIN_SIZES} and {MIN_SEEDS} needed"
         verdict, why = Transfer.INCONCLUSIVE, few

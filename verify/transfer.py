@@ -128,6 +128,10 @@ class TransferReport:
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
             f"{self.plan.steps} steps, {self.plan.seeds} seeds"
         )
+        controls = [s for s in self.series if s.recipe.name not in GOALS]
+        if len(controls) < len(self.series):
+            seen = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
+            blocks += [f"control: {s.recipe.name} {seen[s.drift.verdict == Transfer.DRIFTS]}" for s in controls]
         return "\n\n".join([*blocks, str(self.verdict)])
 
 
