@@ -18,7 +18,7 @@ from scaling_algebra.verify.optimum import Transfer, drift, improves, optimum, o
 from scaling_algebra.verify.scaled import recipe  # noqa: E402
 from scaling_algebra.verify.sweep import Curve, rate, sweep  # noqa: E402
 from scaling_algebra.verify.tasks import TASKS  # noqa: E402
-from scaling_algebra.verify.tuning import tune  # noqa: E402
+from scaling_algebra.verify.tuning import better, tune  # noqa: E402
 
 GRID = tuple(np.arange(-9.0, -2.0))
 YES, NO, OPEN = Transfer.TRANSFERS, Transfer.DRIFTS, Transfer.INCONCLUSIVE
@@ -108,6 +108,12 @@ def test_tuning_never_ends_above_its_start_and_repeats():
     assert first == second and first.trials == 8
     assert first.loss < first.untuned
     assert set(first.multipliers.lr) == {"input", "router", "expert_in", "expert_out", "readout"}
+
+
+def test_a_gain_within_its_error_is_none():
+    base = np.array([1.0, 2.0, 3.0, 4.0])
+    assert better(base - 0.1, base) and not better(base + 0.1, base) and not better(base, base)
+    assert not better(base + [-0.5, 0.5, -0.6, 0.5], base)
 
 
 def run(*args):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .fit import Array
 from .scaled import Multipliers, Recipe
 from .sweep import Progress, train
 from .tasks import Prepared, Task
@@ -50,37 +51,47 @@ def tune(
 ) -> Tuned:
     """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
 
-    The same numbers are drawn for every parameterization, so all get the same chance.
+    A local step is taken where it lowers the loss by more than its standard error over seeds, pairwise: flat directions
+    (an lr multiplier that is small enough already) are not followed to infinity. The same numbers are drawn for every
+    parameterization, so all get the same chance.
     """
     rng = np.random.default_rng(20240)
     names = ["lr", "init", "aggregation", *(f"lr.{role}" for role in recipe.scaling.tensors)]
-    seen: dict[tuple[int, ...], float] = {}
+    seen: dict[tuple[int, ...], Array] = {}
 
-    def loss(point: tuple[int, ...]) -> float:
+    def losses(point: tuple[int, ...]) -> Array:
         if point not in seen:
             progress(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
             shifts = dict(zip(names, point, strict=True))
             there = replace(recipe, multipliers=_multipliers(shifts))
             rate = 2.0 ** (log2_lr + shifts["lr"])
-            seen[point] = float(train(task, data, there, recipe.base, rate, seeds, steps, device)[0].mean())
+            seen[point] = train(task, data, there, recipe.base, rate, seeds, steps, device)[0]
         return seen[point]
 
     origin = (0,) * len(names)
-    untuned = loss(origin)
+    untuned = losses(origin)
     while len(seen) < max(1, trials // 2):
-        loss(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, len(names))))
-    best, value = min(seen.items(), key=lambda item: item[1])
+        losses(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, len(names))))
+    best = min(seen, key=lambda point: float(seen[point].mean()))
     moves = [(k, sign * step) for step in STEPS for k in range(len(names)) for sign in (1, -1)]
     tried = 0
     while len(seen) < trials and tried < len(moves):  # every move failed in a row: a local optimum
         k, shift = moves[tried]
         other = (*best[:k], best[k] + shift, *best[k + 1 :])
         tried += 1
-        if loss(other) < value:
-            best, value, tried = other, loss(other), 0
+        if better(losses(other), losses(best)):
+            best, tried = other, 0
             moves = [*moves[moves.index((k, shift)) :], *moves[: moves.index((k, shift))]]
     shifts = dict(zip(names, best, strict=True))
-    return Tuned(log2_lr + shifts["lr"], _multipliers(shifts), value, untuned, len(seen))
+    loss, first = float(losses(best).mean()), float(untuned.mean())
+    return Tuned(log2_lr + shifts["lr"], _multipliers(shifts), loss, first, len(seen))
+
+
+def better(losses: Array, than: Array) -> bool:
+    """Is the mean over seeds lower by more than the standard error of the pairwise difference?"""
+    gain = than - losses
+    error = gain.std(ddof=1) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
+    return bool(gain.mean() > error)
 
 
 def _multipliers(shifts: Mapping[str, int]) -> Multipliers:
