@@ -113,7 +113,7 @@ def test_tuning_never_ends_above_its_start_and_repeats():
 def test_a_gain_within_its_error_is_none():
     base = np.array([1.0, 2.0, 3.0, 4.0])
     assert better(base - 0.1, base) and not better(base + 0.1, base) and not better(base, base)
-    assert not better(base + [-0.5, 0.5, -0.6, 0.5], base)
+    assert not better(base + np.array([-0.5, 0.5, -0.6, 0.5]), base)
 
 
 def run(*args):
