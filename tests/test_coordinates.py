@@ -63,6 +63,8 @@ def test_predictions_come_from_desiderata_and_initial_signals():
     assert mup["h3[0].init"] == [-HALF] and mssp["h3[0].init"] == [NONE]
     assert mup["h3i[0].propagating"][2] == NONE and mssp["h3i[0].propagating"][2] == HALF
     assert "h3[0].propagating" not in mup and mssp["h3[0].propagating"] == [None, None, NONE]
+    router = predicted(regime("I"), "mssp", blocks=1, steps=2)  # starts at zero
+    assert router["psi[0].propagating"] == [None] * 3 and router["psi[0].effective"][2] == NONE
     with pytest.raises(UsageError, match="derived parameterization"):
         predicted(regime("II"), "sp")
 

@@ -20,6 +20,9 @@ below the gradients, so that one step of every tensor has the size of its learni
 - The readout starts at zero, so nothing but the readout moves in the first step; the load-balancing loss is left out
   here, because its gradient would.
 
+With K < M growing apart every expert sees a shrinking share K/M of the batch, while the derivation averages over many
+tokens (``scaling_algebra.routing``): at a fixed batch the updates of experts and router then shrink, too.
+
 Read next: ``transformer.py`` (the network), ``report.py`` (``judge`` compares the result with ``predicted``).
 """
 
@@ -217,7 +220,9 @@ def predicted(ray: Ray, parameterization: str, rule: str = "adamw", *, blocks: i
     goal = derived_goal(parameterization, MOE_BLOCK)
     init = {x: block.prediction()[f"{x}.init"][0] for x in (*LINEAR, "h3")}
     free = frozenset(x for x in LINEAR if (init[x] or 0) > 0)  # mu-1 bounds every other signal
-    demands = goal.demands(MOE_BLOCK, Structure(exempt=free))
+    scaling = block.derivation.scaling
+    zero = frozenset(role for role, scale in scaling.tensors.items() if scale.init_std is None)
+    demands = goal.demands(MOE_BLOCK, Structure(zero, frozenset(scaling.tied), free))
     theta = {q for demand in demands if demand.kind == "theta" for q in demand.quantities}
     if theta >= {"h3.A2.1", "h3.A2.2"}:  # a sum of positive parts has the size of the largest
         theta.add("h3.propagating")
