@@ -14,9 +14,9 @@ pytest.importorskip("sklearn")
 
 from scaling_algebra.axes import regime  # noqa: E402
 from scaling_algebra.cli import main  # noqa: E402
-from scaling_algebra.verify.optimum import Transfer, drift, improves, optimum, overall, vertex  # noqa: E402
+from scaling_algebra.verify.optimum import Curve, Transfer, drift, improves, optimum, overall, vertex  # noqa: E402
 from scaling_algebra.verify.scaled import recipe  # noqa: E402
-from scaling_algebra.verify.sweep import Curve, rate, sweep  # noqa: E402
+from scaling_algebra.verify.sweep import rate, sweep  # noqa: E402
 from scaling_algebra.verify.tasks import TASKS  # noqa: E402
 from scaling_algebra.verify.tuning import better, tune  # noqa: E402
 
@@ -165,6 +165,7 @@ def test_json_is_only_json_and_carries_the_tuned_multipliers():
         (["--regime", "I", "--set", "batches=3"], "did you mean 'batch'"),
         (["--regime", "I", "--set", "batch=x"], "cannot read the setting"),
         (["--regime", "I", "--data", "text", "--widths", "24,32,48"], "multiple of the head dimension"),
+        (["--regime", "I", "--parameterization", "mssp", "--base", "K=2"], "top-K cannot choose 2 of 4"),
         (["--regime", "I", "-o", "/nonexistent/r.json"], "is not a folder"),
     ],
 )

@@ -4,7 +4,7 @@ The optimum of a curve is the vertex of the parabola through its best point and 
 learning rate. Errors are bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE: an optimum
 on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not derived) does
 not drift.
-Read next: ``transfer.py`` (runs the sweeps and reports).
+Read next: ``sweep.py`` (trains), ``transfer.py`` (reports).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import bootstrap
 
 from .fit import MIN_SEEDS, MIN_SIZES, RESAMPLES, Array
-from .sweep import Curve
+from .scaled import Dims
 
 TOLERANCE = 0.25
 """Drift of log2 of the optimal rate per doubling of the width that still counts as none: exponents are multiples of
@@ -35,6 +35,37 @@ class Transfer(StrEnum):
     TRANSFERS = "TRANSFERS"
     DRIFTS = "DRIFTS"
     INCONCLUSIVE = "INCONCLUSIVE"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss against learning rate at one width.
+
+    Attributes:
+        width, dims, parameters: of the network.
+        log2_lr: learning rates in increasing order, shape (R,).
+        losses: loss late in training, nats, shape (R, seeds); a run that diverges has the loss of its start.
+        held: loss on held-out data after training, shape (R, seeds), not finite where a run diverged.
+    """
+
+    width: int
+    dims: Dims
+    parameters: int
+    log2_lr: tuple[float, ...]
+    losses: Array
+    held: Array
+
+    @property
+    def mean(self) -> Array:
+        """Mean over seeds, (R,)."""
+        found: Array = self.losses.mean(axis=1)
+        return found
+
+    @property
+    def edge(self) -> int:
+        """-1 or 1 where the smallest mean loss lies at the lower or upper end of the grid, 0 inside."""
+        best = int(self.mean.argmin())
+        return -1 if best == 0 else 1 if best == len(self.log2_lr) - 1 else 0
 
 
 @dataclass(frozen=True)

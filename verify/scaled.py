@@ -159,8 +159,17 @@ class Scaled(nn.Module):
         self.roles[name] = role
 
     def draw_moe(self, suffix: str = "") -> None:
-        """Adds router (S,M,N), expert_in (S,M,N_e,N) and expert_out (S,M,N_e,N), stored by columns."""
-        n, n_e, m = (self.sizes[axis] for axis in ("N", "N_e", "M"))
+        """Adds router (S,M,N), expert_in (S,M,N_e,N) and expert_out (S,M,N_e,N), stored by columns.
+
+        Raises:
+            UsageError: K < M with a router that starts at zero, whose logits all tie (MSSP paper, Table B.2, note).
+        """
+        n, n_e, m, k = (self.sizes[axis] for axis in AXES)
+        if self.recipe.scaling.tensors["router"].init_std is None and k < m:
+            raise UsageError(
+                f"{self.recipe.name} starts the router at zero, so top-K cannot choose {k} of {m} experts; give a base "
+                f"size with K = M, e.g. --base M={m},K={m}, or another parameterization"
+            )
         self.draw(f"router{suffix}", "router", (m, n), self.recipe.base["N"])
         self.draw(f"expert_in{suffix}", "expert_in", (m, n_e, n), self.recipe.base["N"], experts=True)
         self.draw(f"expert_out{suffix}", "expert_out", (m, n_e, n), self.recipe.base["N_e"], experts=True)

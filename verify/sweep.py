@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .fit import Array
+from .optimum import Curve, optimum
 from .scaled import Dims, Recipe
 from .tasks import Prepared, Task
 
@@ -37,37 +37,6 @@ def spare_threads() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Loss against learning rate at one width.
-
-    Attributes:
-        width, dims, parameters: of the network.
-        log2_lr: learning rates in increasing order, shape (R,).
-        losses: loss late in training, nats, shape (R, seeds); a run that diverges has the loss of its start.
-        held: loss on held-out data after training, shape (R, seeds), not finite where a run diverged.
-    """
-
-    width: int
-    dims: Dims
-    parameters: int
-    log2_lr: tuple[float, ...]
-    losses: Array
-    held: Array
-
-    @property
-    def mean(self) -> Array:
-        """Mean over seeds, (R,)."""
-        found: Array = self.losses.mean(axis=1)
-        return found
-
-    @property
-    def edge(self) -> int:
-        """-1 or 1 where the smallest mean loss lies at the lower or upper end of the grid, 0 inside."""
-        best = int(self.mean.argmin())
-        return -1 if best == 0 else 1 if best == len(self.log2_lr) - 1 else 0
-
-
 def sweep(
     task: Task,
     data: Prepared,
@@ -81,7 +50,7 @@ def sweep(
     extend: int = 0,
     progress: Progress = lambda message: None,
 ) -> Curve:
-    """Trains at every learning rate of the grid, then, while the optimum lies on its edge, at up to ``extend`` more.
+    """Trains at every learning rate of the grid, then, while the optimum may lie on its edge, at up to ``extend`` more.
 
     Args:
         grid: log2 of the learning rates, increasing, at least two.
@@ -100,9 +69,10 @@ def sweep(
         rates = tuple(sorted(found))
         losses, held = (np.stack(part) for part in zip(*(found[x] for x in rates), strict=True))
         curve = Curve(width, dims, data.build(recipe, dims, [0], device).count(), rates, losses, held)
-        if not curve.edge or len(found) >= len(grid) + extend:
+        edge = optimum(curve).edge
+        if not edge or len(found) >= len(grid) + extend:
             return curve
-        run(rates[0] - spacing if curve.edge < 0 else rates[-1] + spacing)
+        run(rates[0] - spacing if edge < 0 else rates[-1] + spacing)
 
 
 @spare_threads()

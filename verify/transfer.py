@@ -16,9 +16,9 @@ from tabulate import tabulate
 
 from scaling_algebra.desiderata import GOALS
 
-from .optimum import Drift, Optimum, Transfer, drift, optimum, overall
+from .optimum import Curve, Drift, Optimum, Transfer, drift, optimum, overall
 from .scaled import Recipe
-from .sweep import Curve, Progress, sweep
+from .sweep import Progress, sweep
 from .tasks import Prepared, Task
 from .tuning import Tuned, tune
 

@@ -17,8 +17,12 @@ from .scaled import Multipliers, Recipe
 from .sweep import Progress, train
 from .tasks import Prepared, Task
 
-REACH, STEPS = 2, (2, 1)
-"""log2 of the farthest random multiplier, and of the factors tried in the local search."""
+REACH, STEPS, FARTHEST = 2, (2, 1), 4
+"""log2 of the farthest random multiplier, of the factors tried in the local search, and of the farthest one it reaches.
+
+A search left free may freeze a tensor, because that is a little better for few steps; a frozen tensor is the same in
+every parameterization, and its own scaling would not be tested.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,8 @@ def tune(
 ) -> Tuned:
     """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
 
-    A local step is taken where it lowers the loss by more than its standard error over seeds, pairwise: flat directions
-    (an lr multiplier that is small enough already) are not followed to infinity. The same numbers are drawn for every
-    parameterization, so all get the same chance.
+    A local step is taken where it lowers the loss by more than its standard error over seeds, pairwise. The same random
+    numbers are drawn for every parameterization, so all get the same chance.
     """
     rng = np.random.default_rng(20240)
     names = ["lr", "init", "aggregation", *(f"lr.{role}" for role in recipe.scaling.tensors)]
@@ -79,7 +82,7 @@ def tune(
         k, shift = moves[tried]
         other = (*best[:k], best[k] + shift, *best[k + 1 :])
         tried += 1
-        if better(losses(other), losses(best)):
+        if abs(other[k]) <= FARTHEST and better(losses(other), losses(best)):
             best, tried = other, 0
             moves = [*moves[moves.index((k, shift)) :], *moves[: moves.index((k, shift))]]
     shifts = dict(zip(names, best, strict=True))
