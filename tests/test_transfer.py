@@ -134,6 +134,20 @@ def test_an_optimum_on_the_edge_ends_with_exit_3(tmp_path):
     assert [w["edge"] for w in only["widths"]] == [1, 1, 1] and only["drift"]["verdict"] == "INCONCLUSIVE"
 
 
+TINY = {"digits": [], "text": ["--set", "context=8", "--set", "blocks=1", "--set", "head=4"]}
+
+
+@pytest.mark.parametrize("data", TASKS)
+def test_every_task_runs_end_to_end(data):
+    args = ["--data", data, "--set", "batch=2", *TINY[data], "--grid=-7,-5", "--steps", "3", "--format", "json"]
+    found = run(*QUICK, "--optimizer", "adamw", "--parameterization", "mup", *args)
+    report = json.loads(found.stdout)
+    widths = report["parameterizations"]["mup"]["widths"]
+    assert found.exit_code == report["exit_code"] in (0, 1, 3) and report["environment"]["data"]
+    assert [w["dims"]["N"] for w in widths] == [8, 12, 16] and widths[0]["parameters"] < widths[1]["parameters"]
+    assert all(len(w["losses"]) == len(w["grid"]) >= 3 and len(w["losses"][0]) == 4 for w in widths)
+
+
 def test_a_blind_experiment_does_not_pass():
     """Negative control of the verdict: two steps are too few for SP to drift, so nothing can transfer."""
     args = ["--parameterization", "mup", "--parameterization", "sp", "--steps", "2", "--grid=-8,-4"]
