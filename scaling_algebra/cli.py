@@ -1,7 +1,7 @@
 """The command line: a thin layer over ``api`` that prints results and turns errors into one line and an exit code.
 
 Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2 wrong usage, 3 inconclusive.
-``table``, ``audit`` and ``verify`` are loaded only when called.
+``table``, ``audit``, ``verify`` and ``transfer`` are loaded only when called.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ _LAZY = {
     "verify": ("scaling_algebra.verify.command", "verify"),
     "report": ("scaling_algebra.verify.command", "report"),
     "experiment": ("scaling_algebra.verify.experiment_command", "command"),
+    "transfer": ("scaling_algebra.verify.transfer_command", "command"),
 }
 _HELP = {
     "experiment": "Run the experiments of the papers: routers, Adam's epsilon, clustered data.",
     "audit": "Hold every published table against the engine, cell by cell.",
     "report": "Merge what `verify -o DIR` measured, by one or several processes, into one report.",
     "table": "Print a published table, derived: markdown, latex, csv, json or html.",
+    "transfer": "Sweep the learning rate at several widths and say whether the optimum stays where it is.",
     "verify": "Train real torch models at several sizes and compare measured exponents with predicted ones.",
 }
 
 
 class Commands(click.Group):
-    """Loads ``table``, ``audit`` and ``verify`` on demand and prints every user error as one line."""
+    """Loads the commands of ``_LAZY`` on demand and prints every user error as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_LAZY]

@@ -147,7 +147,7 @@ def test_derive_imports_no_torch_and_no_numpy():
 
 def test_help_lists_every_command():
     out = run("--help").output
-    for name in ("derive", "signals", "table", "verify", "list"):
+    for name in ("derive", "signals", "table", "verify", "transfer", "list"):
         assert name in out
         assert run(name, "--help").exit_code == 0
 
@@ -166,7 +166,7 @@ def test_readme_examples(command, shown):
     """Printed output is real output: every line shown appears in what the command prints (measured digits aside)."""
     result = run(*shlex.split(command)[1:])
     assert result.exit_code == 0, result.output
-    measures = {"verify", "experiment"} & set(shlex.split(command))
+    measures = {"verify", "experiment", "transfer"} & set(shlex.split(command))
     digits = r"[-+ 0-9.\[\],]" if measures else r"\s+$"  # measured digits may differ between machines
 
     def clean(line):
@@ -180,7 +180,7 @@ def test_readme_examples(command, shown):
 
 def test_readme_has_examples_of_every_verb():
     verbs = {shlex.split(c)[1] for c, _ in EXAMPLES}
-    assert verbs >= {"derive", "table", "signals", "verify", "experiment", "list"}
+    assert verbs >= {"derive", "table", "signals", "verify", "experiment", "transfer", "list"}
 
 
 def test_docstring_examples():

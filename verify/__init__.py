@@ -1,7 +1,8 @@
 """Measures every predicted exponent on real torch models; the only part of the project that imports torch.
 
 ``measure`` trains, ``judge`` compares. Importing this package does not import torch; the first use does.
-Read next: ``model.py`` (what is trained), ``parts.py`` (what is measured), ``fit.py`` (slopes and verdicts).
+Read next: ``model.py`` (what is trained), ``parts.py`` (what is measured), ``fit.py`` (slopes and verdicts);
+``transfer.py`` (learning-rate sweeps) and ``coordinates.py`` (the Transformer's parts).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ DTYPE = torch.float64
 """Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
 
 
-def value(power: Power, dims: Mapping[str, int]) -> float:
+def value(power: Power, dims: Mapping[str, float]) -> float:
     """The number a power of the axes stands for at these dimensions."""
     result = 1.0
     for axis, exponent in power.terms:

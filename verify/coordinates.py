@@ -1,0 +1,238 @@
+"""Refined coordinate check of the Transformer: initial, propagating and effective parts in every MoE layer.
+
+Every weight is W_t = W_0 + dW and every input x_t = x_0 + dx, so a linear map has the parts ``.init`` W_0 x_0,
+``.propagating`` W_0 dx and ``.effective`` dW x_t. Per-expert parts and aggregates are taken over the token-expert pairs
+that top-K chose at step 0, so that no pair enters or leaves between steps; training itself routes as usual.
+Source: MSSP paper, App. Q.2.
+
+Names are those of the MoE block with the layer in brackets: ``h2[1].effective`` is dW2_i x in MoE layer 1 (from 0);
+``h1[k]`` is the residual stream that layer k reads, before its norm.
+
+Why the predictions carry over from the block: the norm in front of every MoE layer gives it a Theta(1) input, the
+residual stream moves by Theta(1) through embedding and attention (muP for dense layers), and Adam's epsilon is far
+below the gradients, so that one step of every tensor has the size of its learning rate. Hence
+
+- ``.init`` at every step is what the engine derives for the block at t = 0: it depends on W_0 alone.
+- ``.propagating`` of router, expert_in and expert_out has the exponent of ``.init``: the same tensor applied to another
+  Theta(1) vector. Where expert outputs are free before the aggregation (MSSP, regime II) this is not 0.
+- ``.effective`` and the changes of what mu-1 and mu-2 demand to be Theta(1) have the exponent 0; so has the aggregated
+  ``h3.propagating`` where its parts A2.1 and A2.2 are demanded to be (MSSP).
+- The readout starts at zero, so nothing but the readout moves in the first step; the load-balancing loss is left out
+  here, because its gradient would.
+
+With K < M growing apart every expert sees a shrinking share K/M of the batch, while the derivation averages over many
+tokens (``scaling_algebra.routing``): at a fixed batch the updates of experts and router then shrink, too.
+
+Read next: ``transformer.py`` (the network), ``report.py`` (``judge`` compares the result with ``predicted``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scaling_algebra.api import derived_goal, signals
+from scaling_algebra.architectures import MOE_BLOCK
+from scaling_algebra.axes import Ray
+from scaling_algebra.desiderata import Structure
+from scaling_algebra.errors import UsageError
+
+from .fixed_experts import FROZEN
+from .parts import Named, rms
+from .plan import plan_sizes
+from .report import Prediction
+from .runs import Measurement, Record, _device, _peak_memory, _seed
+from .scaled import Dims, Layer, recipe
+from .sweep import cross_entropy, spare_threads
+from .tasks import Batch, text
+from .transformer import Transformer
+
+Map = Callable[[Tensor, Tensor], Tensor]
+"""A linear map as a function of weight and input."""
+
+Trace = tuple[list[Tensor], list[Layer]]
+"""What ``Transformer.stream`` gives: the residual stream at every layer, and the MoE layers."""
+
+LR = 2.0**-8
+"""Global learning rate, constant: the same at every size, so it changes no exponent."""
+
+PARTS = ("init", "propagating", "effective")
+LINEAR = ("psi", "h2", "h3i")
+"""Outputs of router, expert_in and expert_out, one expert each."""
+
+JUDGED = {f"{x}.{part}" for x in (*LINEAR, "h3") for part in PARTS[1:]} | {"h1.change", "psi.change"}
+"""Parts whose exponent may follow from a desideratum."""
+
+
+def measure_transformer(
+    ray: Ray,
+    parameterization: str,
+    base: Dims,
+    *,
+    rule: str = "adamw",
+    widths: Sequence[int] = (32, 64, 128, 256),
+    seeds: int = 8,
+    steps: int = 4,
+    device: str = "cpu",
+    batch: int = 4,
+    context: int = 32,
+    blocks: int = 2,
+    head: int = 16,
+) -> Measurement:
+    """Trains at every width and seed, and records every part after 0, 1, ..., ``steps`` updates.
+
+    Args:
+        base: N, N_e, M, K at which all parameterizations are alike. widths: values of N, at least three.
+        batch, context: sequences per step and their length; the probe is such a batch of held-out text.
+        blocks, head: of the network.
+
+    Raises:
+        UsageError: unusable widths, seeds, steps, device or optimizer.
+    """
+    chosen, where = plan_sizes(ray, list(widths)), _device(device)
+    if seeds < 1 or steps < 0:
+        raise UsageError(f"need seeds >= 1 and steps >= 0; got {seeds} and {steps}")
+    made = recipe(ray, rule, parameterization, base, True)
+    data = text(batch, context, blocks, head)
+    batches = [data.batches(range(seeds), t, where) for t in range(steps)]  # the same at every size
+    probe = data.batches(range(seeds), None, where)[0][:, :batch]
+    found, started = Measurement(ray, made.scaling, made.optimizer, steps), time.perf_counter()
+    for index, width in enumerate(chosen):
+        streams = ((found.values, width, index), (found.control, chosen[0], FROZEN + index))
+        for store, at, stream in streams:
+            model = data.build(made, made.dims(at), [_seed(stream, r) for r in range(seeds)], where)
+            assert isinstance(model, Transformer)
+            hashed = hashlib.sha256()
+            for key, value in train(model, batches, probe, hashed.update).items():
+                store.setdefault(key, []).append(value)
+            if store is found.values:
+                found.sizes.append(float(width))
+                found.dims.append(dict(model.sizes))
+                found.parameters.append(model.count())
+                found.inputs.append(hashed.hexdigest())
+    found.environment = {
+        "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "dtype": "float64",
+        "optimizer": f"torch.optim.{made.optimizer.torch}",
+        "wall_seconds": round(time.perf_counter() - started, 2),
+        "peak_memory_bytes": _peak_memory(where),
+        "constants": {"lr": LR, "base": dict(made.base)},
+    }
+    return found
+
+
+@spare_threads()
+def train(
+    model: Transformer, batches: Sequence[Batch], probe: Tensor, seen: Callable[[bytes], None] = lambda raw: None
+) -> Record:
+    """Trains on the batches and returns the root-mean-square of every part on the probe (S,B,T) at every step.
+
+    Args:
+        seen: told the bytes of every input the network is given.
+    """
+    model.double()  # parts are differences of larger numbers
+    stepper = model.optimizer(LR, betas=(0.9, 0.95))
+    start = {name: p.detach().clone() for name, p in model.weights.items()}
+    record: dict[tuple[str, int], Tensor] = {}
+    with torch.no_grad():
+        first = model.stream(probe)
+    masks = [layer.gates > 0 for layer in first[1]]
+    for t in range(len(batches) + 1):
+        with torch.no_grad():
+            record |= {(name, t): rms(x) for name, x in split(model, start, first, masks, probe).items()}
+        seen(probe.cpu().numpy().tobytes())
+        if t < len(batches):
+            tokens, targets = batches[t]
+            seen(tokens.cpu().numpy().tobytes())
+            stepper.zero_grad()
+            cross_entropy(model(tokens)[0], targets).sum().backward()  # type: ignore[no-untyped-call]
+            stepper.step()
+    return {key: x.cpu().numpy() for key, x in record.items()}
+
+
+def split(
+    model: Transformer, start: Mapping[str, Tensor], first: Trace, masks: Sequence[Tensor], probe: Tensor
+) -> Named:
+    """Every named part on the probe, with a leading replica dimension; ``h1``, ``psi`` and ``h3`` are all layers.
+
+    Args:
+        start: weights at step 0 by name. first: what ``stream`` gave at step 0. masks: routing at step 0, (S,P,M).
+    """
+    streams, layers = model.stream(probe, [mask.to(first[0][0]) for mask in masks])
+    named: Named = {"h1": torch.stack(streams, 1)}
+    for name in ("psi", "h3"):
+        named[name] = torch.stack([getattr(layer, name) for layer in layers], 1)
+    for k, (old, new, mask) in enumerate(zip(first[1], layers, masks, strict=True)):
+        named |= {f"h1[{k}]": streams[k], f"h1[{k}].change": streams[k] - first[0][k]}
+        hidden = [F.gelu(layer.h2) for layer in (old, new)]
+        maps: dict[str, tuple[str, Map, Tensor, Tensor]] = {
+            "psi": (f"router_{k}", router, old.x, new.x),
+            "h2": (f"expert_in_{k}", expert_in, old.x, new.x),
+            "h3i": (f"expert_out_{k}", expert_out, hidden[0], hidden[1]),
+        }
+        for name, (weight, apply, x0, x) in maps.items():
+            w0 = start[weight]
+            parts = (apply(w0, x0), apply(w0, x - x0), apply(model.weights[weight] - w0, x))
+            for part, y in zip(PARTS, parts, strict=True):
+                named[f"{name}[{k}].{part}"] = y if name == "psi" else chosen_pairs(y, mask)
+                if name == "h3i":
+                    gates = old.gates if part == "init" else new.gates
+                    named[f"h3[{k}].{part}"] = model.multiplier * torch.einsum("spi,spib->spb", gates, y)
+        named |= {f"psi[{k}]": new.psi, f"psi[{k}].change": new.psi - old.psi}
+    return named
+
+
+def router(w: Tensor, x: Tensor) -> Tensor:
+    """(S,M,N) with (S,P,N) -> (S,P,M)."""
+    return x @ w.mT
+
+
+def expert_in(w: Tensor, x: Tensor) -> Tensor:
+    """(S,M,N_e,N) with (S,P,N) -> (S,P,M,N_e)."""
+    return (x @ w.flatten(1, 2).mT).view(*x.shape[:2], *w.shape[1:3])
+
+
+def expert_out(w: Tensor, x: Tensor) -> Tensor:
+    """(S,M,N_e,N) with (S,P,M,N_e) -> (S,P,M,N)."""
+    return torch.einsum("sike,spik->spie", w, x)
+
+
+def chosen_pairs(y: Tensor, mask: Tensor) -> Tensor:
+    """The rows of the token-expert pairs in the mask, (S,P,M,a) with (S,P,M) -> (S, pairs, a)."""
+    return y[mask].view(len(y), -1, y.shape[-1])
+
+
+def predicted(ray: Ray, parameterization: str, rule: str = "adamw", *, blocks: int = 2, steps: int = 4) -> Prediction:
+    """Exponents of n of the parts, by name and step; what follows neither from desiderata nor from init is left out.
+
+    Raises:
+        UsageError: a parameterization that is not derived from desiderata.
+    """
+    names = [f"{x}.init" for x in (*LINEAR, "h3")]
+    block = signals(None, rule, parameterization, ray=ray, steps=0, readout_init="zero", names=names)
+    goal = derived_goal(parameterization, MOE_BLOCK)
+    init = {x: block.prediction()[f"{x}.init"][0] for x in (*LINEAR, "h3")}
+    free = frozenset(x for x in LINEAR if (init[x] or 0) > 0)  # mu-1 bounds every other signal
+    scaling = block.derivation.scaling
+    zero = frozenset(role for role, scale in scaling.tensors.items() if scale.init_std is None)
+    demands = goal.demands(MOE_BLOCK, Structure(zero, frozenset(scaling.tied), free))
+    theta = {q for demand in demands if demand.kind == "theta" for q in demand.quantities}
+    if theta >= {"h3.A2.1", "h3.A2.2"}:  # a sum of positive parts has the size of the largest
+        theta.add("h3.propagating")
+    found: dict[str, list[Fraction | None]] = {}
+    for k in range(blocks):
+        found[f"h1[{k}]"] = [Fraction(0)] * (steps + 1)
+        found |= {f"{x}[{k}].init": [init[x]] for x in init}
+        later = {f"{x}.propagating": init[x] for x in LINEAR}
+        later |= {q: Fraction(0) for q in theta if q in JUDGED}
+        for q, exponent in sorted(later.items()):
+            name, _, part = q.partition(".")
+            found[f"{name}[{k}].{part}"] = [None, None, *[exponent] * (steps - 1)]
+    return found
