@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
@@ -11,27 +12,31 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.axes import regime  # noqa: E402
 from scaling_algebra.errors import UsageError  # noqa: E402
+from scaling_algebra.verify.campaign import job  # noqa: E402
 from scaling_algebra.verify.claims import Claim  # noqa: E402
-from scaling_algebra.verify.coordinates import measure_transformer, predicted, split  # noqa: E402
+from scaling_algebra.verify.coordinates import predicted, split  # noqa: E402
+from scaling_algebra.verify.plan import TRANSFORMER  # noqa: E402
 from scaling_algebra.verify.report import judge  # noqa: E402
 from scaling_algebra.verify.scaled import recipe  # noqa: E402
+from scaling_algebra.verify.session import Session  # noqa: E402
+from scaling_algebra.verify.store import Store  # noqa: E402
 from scaling_algebra.verify.transformer import Transformer  # noqa: E402
 
-BASE = {"II": {"N": 32, "N_e": 16, "M": 8, "K": 4}, "III": {"N": 32, "N_e": 16, "M": 4, "K": 2}}
 HALF, NONE = Fraction(1, 2), Fraction(0)
 
 
 @cache
 def trained(name, where):
-    return measure_transformer(
-        regime(where), name, BASE[where], widths=(32, 64, 128), seeds=4, steps=2, batch=2, device="cpu"
-    )
+    """A run of the Transformer, measured."""
+    run = job(where, "adamw", name, architecture="transformer", seeds=4)
+    store = Store()
+    Session(store, "cpu").perform([run])
+    return run, run.measured(store)
 
 
-def check(name, where, claims=(), against=None):
-    return judge(
-        trained(name, where), predicted(regime(where), against or name, steps=2), [Claim.parse(c) for c in claims]
-    )
+def check(name, where, claims=()):
+    run, found = trained(name, where)
+    return judge(found, run.prediction(), [Claim.parse(c) for c in claims])
 
 
 @pytest.mark.parametrize(("name", "where"), [("mup", "III"), ("mssp", "III"), ("mup", "II"), ("mssp", "II")])
@@ -39,16 +44,24 @@ def test_predictions_hold(name, where):
     report = check(name, where)
     later = [r for r in report.rows if r.predicted is not None]
     agree = sum(r.verdict == "AGREES" for r in later)
-    assert report.exit_code == 0 and all(g.passed for g in report.gates), report.text()
-    assert report.counts["REFUTED"] == 0 and agree > 0.8 * len(later) > 20, report.text()
+    assert report.exit_code == 0 and all(g.passed for g in report.gates)
+    assert "standard parameterization refuted" in [g.name for g in report.gates]
+    assert report.counts["REFUTED"] == 0 and agree > 0.8 * len(later) > 20
 
 
 def test_standard_parameterization_is_refuted():
     """Negative control: its effective updates grow like the width."""
-    report = check("sp", "III", against="mup")
+    run, found = trained("mup", "III")
+    report = judge(replace(found, values=found.standard, standard={}), run.prediction())
     refuted = {r.quantity for r in report.rows if r.verdict == "REFUTED"}
-    assert report.exit_code == 1
-    assert refuted >= {f"{x}[{k}].effective" for x in ("psi", "h2", "h3i", "h3") for k in (0, 1)}, report.text()
+    assert report.counts["REFUTED"]
+    assert refuted >= {f"{x}[{k}].effective" for x in ("psi", "h2", "h3i", "h3") for k in (0, 1)}
+
+
+def test_the_text_is_the_same_at_every_size():
+    _, found = trained("mup", "III")
+    assert len(set(found.inputs)) == 1 and len(found.inputs) == 3
+    assert len(set(found.parameters)) == 3 and found.dims[-1] == {"N": 128, "N_e": 64, "M": 16, "K": 8}
 
 
 def test_wrong_claims_are_refuted():
@@ -59,11 +72,11 @@ def test_wrong_claims_are_refuted():
 
 
 def test_predictions_come_from_desiderata_and_initial_signals():
-    mup, mssp = (predicted(regime("II"), name, blocks=1, steps=2) for name in ("mup", "mssp"))
+    mup, mssp = (predicted(regime("II"), name, steps=2) for name in ("mup", "mssp"))
     assert mup["h3[0].init"] == [-HALF] and mssp["h3[0].init"] == [NONE]
     assert mup["h3i[0].propagating"][2] == NONE and mssp["h3i[0].propagating"][2] == HALF
     assert "h3[0].propagating" not in mup and mssp["h3[0].propagating"] == [None, None, NONE]
-    router = predicted(regime("I"), "mssp", blocks=1, steps=2)  # starts at zero
+    router = predicted(regime("I"), "mssp", steps=2)  # starts at zero
     assert router["psi[0].propagating"] == [None] * 3 and router["psi[0].effective"][2] == NONE
     with pytest.raises(UsageError, match="derived parameterization"):
         predicted(regime("II"), "sp")
@@ -71,7 +84,7 @@ def test_predictions_come_from_desiderata_and_initial_signals():
 
 def test_parts_add_up():
     """propagating + effective is the change of the map's output, for every map of every layer, on the chosen pairs."""
-    made = recipe(regime("III"), "adamw", "mup", BASE["III"], True)
+    made = recipe(regime("III"), "adamw", "mup", dict(TRANSFORMER), True)
     model = Transformer(made, made.dims(32), [0, 1], "cpu", context=8, blocks=2, head=16).double()
     tokens = torch.randint(0, 256, (2, 2, 8), generator=torch.Generator().manual_seed(0))
     start = {k: p.detach().clone() for k, p in model.weights.items()}

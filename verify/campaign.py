@@ -23,14 +23,25 @@ from .cells import Setup, collect
 from .claims import Claim
 from .fit import LEVEL
 from .measurement import Measurement
-from .plan import LARGEST_ELEMENTS, WORK, plan_seeds, plan_sizes
-from .report import Report, judge
+from .plan import (
+    LARGEST_ELEMENTS,
+    TRANSFORMER,
+    TRANSFORMER_SEEDS,
+    TRANSFORMER_WIDTHS,
+    WORK,
+    plan_seeds,
+    plan_sizes,
+)
+from .report import Prediction, Report, judge
 from .store import Store
 
 FOLDER = Path(__file__).parent / "campaigns"
 
 PREDICTED = 3
 """Updates up to which exponents are predicted; later steps are measured and shown."""
+
+ARCHITECTURES = ("moe", "transformer")
+"""Networks that can be measured: the MoE block, and a compact GPT with MoE layers."""
 
 DTYPES = ("float64", "float32", "bfloat16")
 """Of torch."""
@@ -61,6 +72,7 @@ class Job:
     dtype: str = "float64"
     products: tuple[str, ...] = ()
     looks: int = 1
+    architecture: str = "moe"
 
     @property
     def name(self) -> str:
@@ -68,6 +80,7 @@ class Job:
         parts = [self.regime or self.ray or "", self.optimizer, self.parameterization]
         parts += [self.readout_init] if self.readout_init else []
         parts += [self.dtype] if self.dtype != "float64" else []
+        parts += [self.architecture] if self.architecture != "moe" else []
         return "-".join(parts).replace("/", "_")
 
     def derivation(self) -> Derivation:
@@ -86,7 +99,16 @@ class Job:
         if self.parameterization != STANDARD:
             standard = _derived(self.regime, self.optimizer, STANDARD, self.ray, None).scaling
         shared = (self.steps, self.sizes, self.seeds, self.dtype, self.products)
-        return Setup(d.ray, d.scaling, d.optimizer, *shared, standard)
+        base = TRANSFORMER if self.architecture == "transformer" else ()
+        return Setup(d.ray, d.scaling, d.optimizer, *shared, standard, d.parameterization, base)
+
+    def prediction(self) -> Prediction:
+        """Exponents of what is measured, for the first updates."""
+        if self.architecture == "moe":
+            return self.signals().prediction()
+        from .coordinates import predicted
+
+        return predicted(self.derivation().ray, self.parameterization, self.optimizer, steps=self.steps)
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """What a store holds of the run."""
@@ -96,7 +118,7 @@ class Job:
 
     def report(self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False) -> Report:
         """What a store holds of the run, judged."""
-        return judge(self.measured(store, interrupted), self.signals().prediction(), claims)
+        return judge(self.measured(store, interrupted), self.prediction(), claims)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -123,6 +145,7 @@ def job(
     seeds: int | None = None,
     dtype: str = "float64",
     products: Sequence[str] = (),
+    architecture: str = "moe",
     largest: float = LARGEST_ELEMENTS,
     work: float = WORK,
 ) -> Job:
@@ -135,11 +158,17 @@ def job(
         raise UsageError(f"steps is {steps}; give 0 or more")
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
+    if architecture not in ARCHITECTURES:
+        raise unknown_name("architecture", architecture, ARCHITECTURES)
+    if architecture == "transformer":
+        if dtype != "float64" or readout_init is not None:
+            raise UsageError("a transformer is measured in float64 with a zero readout; leave these options out")
+        sizes, seeds = sizes or TRANSFORMER_WIDTHS, seeds or TRANSFORMER_SEEDS
     where = _derived(regime, optimizer, parameterization, ray, readout_init).ray
     chosen = plan_sizes(where, sizes, largest)
     counts = plan_seeds(where, chosen, seeds, work)
     shared = (optimizer, parameterization, readout_init, steps, tuple(chosen), tuple(counts))
-    return Job(regime, ray, *shared, dtype, tuple(products))
+    return Job(regime, ray, *shared, dtype, tuple(products), architecture=architecture)
 
 
 def campaigns() -> dict[str, Path]:
@@ -168,7 +197,7 @@ def load(name: str) -> list[Job]:
 
 
 _LISTS = ("regimes", "rays", "optimizers", "parameterizations")
-_VALUES = ("steps", "dtype", "largest", "work", "sizes", "seeds", "readout_init")
+_VALUES = ("steps", "dtype", "largest", "work", "sizes", "seeds", "readout_init", "architecture")
 
 
 def _expand(run: Mapping[str, Any], where: str) -> list[Job]:

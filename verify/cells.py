@@ -5,6 +5,7 @@ Read next: ``runs.py`` (does a cell), ``store.py`` (keeps what cells measured).
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Setup:
         dtype: of torch, such as ``float64``.
         products: inner products ``<A@s, B@t>`` to record as well.
         standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
+        parameterization: its name.
+        base: of a Transformer, sizes of the axes that all others are relative to; empty for the MoE block.
     """
 
     ray: Ray
@@ -55,10 +58,20 @@ class Setup:
     dtype: str = "float64"
     products: tuple[str, ...] = ()
     standard: Scaling | None = None
+    parameterization: str = ""
+    base: tuple[tuple[str, int], ...] = ()
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
-        return dims_at(self.ray, self.sizes[size])
+        if not self.base:
+            return dims_at(self.ray, self.sizes[size])
+        wider = self.sizes[size] / dict(self.base)["N"]
+        return {axis: round(d * wider ** float(self.ray[axis] / self.ray["N"])) for axis, d in self.base}
+
+    @property
+    def standard_steps(self) -> int:
+        """Updates after which standard parameterization shows: the zero readout of a Transformer moves first."""
+        return min(2 if self.base else 1, self.steps)
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,7 @@ def cells(setup: Setup) -> list[Cell]:
 
 def cost(setup: Setup, cell: Cell) -> int:
     """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
-    steps = 1 if cell.kind == "standard" else setup.steps
+    steps = setup.standard_steps if cell.kind == "standard" else setup.steps
     return elements(setup.dims(0 if cell.kind == "control" else cell.size)) * cell.count * (steps + 1)
 
 
@@ -128,7 +141,8 @@ def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) ->
     names = (PARAMETERS, INPUT, SECONDS, GRADIENTS)
     facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in names}
     found.parameters = [int(v[0]) for v in facts[PARAMETERS][0]]
-    found.inputs = [float(x).hex() for v in facts[INPUT][0] for x in np.unique(v)]
+    shared = min(map(len, facts[INPUT][0]), default=0)  # replicas that every size has
+    found.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
     found.gradients = [float(np.nanmax(v)) for v in facts[GRADIENTS][0] if not np.isnan(v).all()]
     spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
     found.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}

@@ -21,7 +21,7 @@ from scaling_algebra.cli import where_options
 from scaling_algebra.errors import UsageError
 
 from .budget import in_bytes, seconds
-from .campaign import Job, campaigns, job, load
+from .campaign import ARCHITECTURES, Job, campaigns, job, load
 from .cells import rank
 from .claims import Claim
 from .output import Judged, as_json, closing, document, exit_code, sentence, write
@@ -42,6 +42,7 @@ FORMATS = ("text", "json")
     metavar="NAME|FILE",
     help=f"Run many configurations instead: {', '.join(campaigns())}, or a TOML file of your own.",
 )
+@click.option("--architecture", default="moe", show_default=True, metavar="NAME", help=", ".join(ARCHITECTURES))
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
 @click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
@@ -75,6 +76,7 @@ def verify(
     parameterization: str,
     readout_init: str | None,
     campaign: str | None,
+    architecture: str,
     device: str,
     dtype: str,
     sizes: str | None,
@@ -98,7 +100,7 @@ def verify(
     folder, command = resume or (output if output and output.suffix != ".json" else None), _command()
     mine, processes = rank()
     time_allowed, most = budget and seconds(budget), in_bytes(max_memory) if max_memory else None
-    _check_combination(given, folder, processes)
+    _check_combination(given, folder, processes, architecture)
     if output is not None and folder is None and not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
     if resume is not None:
@@ -109,11 +111,17 @@ def verify(
     else:
         wanted = [Claim.parse(text) for text in claims]
         products = [c.quantity for c in wanted if c.quantity.startswith("<")]
-        options: dict[str, Any] = {"ray": ray, "readout_init": readout_init, "steps": steps, "dtype": dtype}
+        options: dict[str, Any] = {
+            "architecture": architecture,
+            "ray": ray,
+            "readout_init": readout_init,
+            "steps": steps,
+            "dtype": dtype,
+        }
         chosen = None if sizes is None else _sizes(sizes)
         jobs = [job(regime, optimizer, parameterization, sizes=chosen, seeds=seeds, products=products, **options)]
         for claim in wanted:
-            claim.check(jobs[0].signals().quantities, steps)
+            claim.check(jobs[0].signals().quantities if architecture == "moe" else jobs[0].prediction(), steps)
 
     from .session import Session, device_of  # torch is loaded here, after the arguments are known to be sound
 
@@ -204,16 +212,30 @@ def _planned(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     return [Job.from_json(run) for run in plan["runs"]], claims, str(plan.get("command", ""))
 
 
-_WHAT = {"regime", "ray", "optimizer", "parameterization", "readout_init", "sizes", "seeds", "steps", "dtype", "claims"}
+_WHAT = {
+    "architecture",
+    "regime",
+    "ray",
+    "optimizer",
+    "parameterization",
+    "readout_init",
+    "sizes",
+    "seeds",
+    "steps",
+    "dtype",
+    "claims",
+}
 
 
-def _check_combination(given: set[str], folder: Path | None, processes: int) -> None:
+def _check_combination(given: set[str], folder: Path | None, processes: int, architecture: str) -> None:
     for one, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
         if one in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
             raise UsageError(f"--{one} says what to run; leave out {named}")
     if "budget" in given and given & {"sizes", "seeds"}:
         raise UsageError("--budget chooses sizes and seeds; leave out --sizes and --seeds")
+    if "budget" in given and architecture == "transformer":
+        raise UsageError("--budget chooses sizes of the MoE block; give --sizes and --seeds for a transformer")
     if processes > 1 and folder is None:
         raise UsageError(f"{processes} processes share a folder; give -o DIR")
     if processes > 1 and "budget" in given:

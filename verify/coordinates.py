@@ -28,8 +28,6 @@ Read next: ``transformer.py`` (the network), ``report.py`` (``judge`` compares t
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
@@ -41,14 +39,12 @@ from scaling_algebra.api import derived_goal, signals
 from scaling_algebra.architectures import MOE_BLOCK
 from scaling_algebra.axes import Ray
 from scaling_algebra.desiderata import Structure
-from scaling_algebra.errors import UsageError
 
-from .fixed_experts import FROZEN
+from .cells import Cell, Setup
+from .measurement import INPUT, PARAMETERS, Record
 from .parts import Named, rms
-from .plan import plan_sizes
 from .report import Prediction
-from .runs import Measurement, Record, _device, _peak_memory, _seed
-from .scaled import Dims, Layer, recipe
+from .scaled import Layer, recipe
 from .sweep import cross_entropy, spare_threads
 from .tasks import Batch, text
 from .transformer import Transformer
@@ -58,6 +54,9 @@ Map = Callable[[Tensor, Tensor], Tensor]
 
 Trace = tuple[list[Tensor], list[Layer]]
 """What ``Transformer.stream`` gives: the residual stream at every layer, and the MoE layers."""
+
+BATCH, CONTEXT, BLOCKS, HEAD = 2, 32, 2, 16
+"""Sequences in a step, their length, blocks of the network, dimension of a head: the same at every size."""
 
 LR = 2.0**-8
 """Global learning rate, constant: the same at every size, so it changes no exponent."""
@@ -70,73 +69,38 @@ JUDGED = {f"{x}.{part}" for x in (*LINEAR, "h3") for part in PARTS[1:]} | {"h1.c
 """Parts whose exponent may follow from a desideratum."""
 
 
-def measure_transformer(
-    ray: Ray,
-    parameterization: str,
-    base: Dims,
-    *,
-    rule: str = "adamw",
-    widths: Sequence[int] = (32, 64, 128, 256),
-    seeds: int = 8,
-    steps: int = 4,
-    device: str = "cpu",
-    batch: int = 4,
-    context: int = 32,
-    blocks: int = 2,
-    head: int = 16,
-) -> Measurement:
-    """Trains at every width and seed, and records every part after 0, 1, ..., ``steps`` updates.
-
-    Args:
-        base: N, N_e, M, K at which all parameterizations are alike. widths: values of N, at least three.
-        batch, context: sequences per step and their length; the probe is such a batch of held-out text.
-        blocks, head: of the network.
+def network(setup: Setup, cell: Cell, parameterization: str, device: str) -> Transformer:
+    """The Transformer of a cell, one replica for each of its seeds.
 
     Raises:
-        UsageError: unusable widths, seeds, steps, device or optimizer.
+        UsageError: a width or parameterization that does not fit, or an optimizer that torch does not have.
     """
-    chosen, where = plan_sizes(ray, list(widths)), _device(device)
-    if seeds < 1 or steps < 0:
-        raise UsageError(f"need seeds >= 1 and steps >= 0; got {seeds} and {steps}")
-    made = recipe(ray, rule, parameterization, base, True)
-    data = text(batch, context, blocks, head)
-    batches = [data.batches(range(seeds), t, where) for t in range(steps)]  # the same at every size
-    probe = data.batches(range(seeds), None, where)[0][:, :batch]
-    found, started = Measurement(ray, made.scaling, made.optimizer, steps), time.perf_counter()
-    for index, width in enumerate(chosen):
-        streams = ((found.values, width, index), (found.control, chosen[0], FROZEN + index))
-        for store, at, stream in streams:
-            model = data.build(made, made.dims(at), [_seed(stream, r) for r in range(seeds)], where)
-            assert isinstance(model, Transformer)
-            hashed = hashlib.sha256()
-            for key, value in train(model, batches, probe, hashed.update).items():
-                store.setdefault(key, []).append(value)
-            if store is found.values:
-                found.sizes.append(float(width))
-                found.dims.append(dict(model.sizes))
-                found.parameters.append(model.count())
-                found.inputs.append(hashed.hexdigest())
-    found.environment = {
-        "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "dtype": "float64",
-        "optimizer": f"torch.optim.{made.optimizer.torch}",
-        "wall_seconds": round(time.perf_counter() - started, 2),
-        "peak_memory_bytes": _peak_memory(where),
-        "constants": {"lr": LR, "base": dict(made.base)},
+    made = recipe(setup.ray, setup.optimizer.name, parameterization, dict(setup.base), True)
+    model = text(BATCH, CONTEXT, BLOCKS, HEAD).build(made, setup.dims(cell.size), cell.seeds, device)
+    assert isinstance(model, Transformer)
+    return model
+
+
+def measure(setup: Setup, cell: Cell, device: str) -> Record:
+    """Trains the replicas of a cell and records every part after 0, 1, ..., ``setup.steps`` updates.
+
+    Replicas see different text, each the same at every size; the probe is a batch of held-out text.
+    """
+    model = network(setup, cell, setup.parameterization, device)
+    data, replicas = text(BATCH, CONTEXT, BLOCKS, HEAD), range(cell.first, cell.first + cell.count)
+    batches = [data.batches(replicas, t, device) for t in range(setup.steps)]
+    probe = data.batches(replicas, None, device)[0][:, :BATCH]
+    seen = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1).double()
+    facts = {
+        (INPUT, 0): seen @ torch.linspace(1, 2, seen.shape[1], device=device, dtype=torch.float64),
+        (PARAMETERS, 0): torch.full((cell.count,), model.count()),
     }
-    return found
+    return {**train(model, batches, probe), **{key: x.double().cpu().numpy() for key, x in facts.items()}}
 
 
 @spare_threads()
-def train(
-    model: Transformer, batches: Sequence[Batch], probe: Tensor, seen: Callable[[bytes], None] = lambda raw: None
-) -> Record:
-    """Trains on the batches and returns the root-mean-square of every part on the probe (S,B,T) at every step.
-
-    Args:
-        seen: told the bytes of every input the network is given.
-    """
+def train(model: Transformer, batches: Sequence[Batch], probe: Tensor) -> Record:
+    """Trains on the batches and returns the root-mean-square of every part on the probe (S,B,T) at every step."""
     model.double()  # parts are differences of larger numbers
     stepper = model.optimizer(LR, betas=(0.9, 0.95))
     start = {name: p.detach().clone() for name, p in model.weights.items()}
@@ -147,10 +111,8 @@ def train(
     for t in range(len(batches) + 1):
         with torch.no_grad():
             record |= {(name, t): rms(x) for name, x in split(model, start, first, masks, probe).items()}
-        seen(probe.cpu().numpy().tobytes())
         if t < len(batches):
             tokens, targets = batches[t]
-            seen(tokens.cpu().numpy().tobytes())
             stepper.zero_grad()
             cross_entropy(model(tokens)[0], targets).sum().backward()  # type: ignore[no-untyped-call]
             stepper.step()
@@ -209,7 +171,7 @@ def chosen_pairs(y: Tensor, mask: Tensor) -> Tensor:
     return y[mask].view(len(y), -1, y.shape[-1])
 
 
-def predicted(ray: Ray, parameterization: str, rule: str = "adamw", *, blocks: int = 2, steps: int = 4) -> Prediction:
+def predicted(ray: Ray, parameterization: str, rule: str = "adamw", *, steps: int = 2) -> Prediction:
     """Exponents of n of the parts, by name and step; what follows neither from desiderata nor from init is left out.
 
     Raises:
@@ -227,12 +189,12 @@ def predicted(ray: Ray, parameterization: str, rule: str = "adamw", *, blocks: i
     if theta >= {"h3.A2.1", "h3.A2.2"}:  # a sum of positive parts has the size of the largest
         theta.add("h3.propagating")
     found: dict[str, list[Fraction | None]] = {}
-    for k in range(blocks):
+    for k in range(BLOCKS):
         found[f"h1[{k}]"] = [Fraction(0)] * (steps + 1)
         found |= {f"{x}[{k}].init": [init[x]] for x in init}
         later = {f"{x}.propagating": init[x] for x in LINEAR}
         later |= {q: Fraction(0) for q in theta if q in JUDGED}
         for q, exponent in sorted(later.items()):
             name, _, part = q.partition(".")
-            found[f"{name}[{k}].{part}"] = [None, None, *[exponent] * (steps - 1)]
+            found[f"{name}[{k}].{part}"] = [None, None, *[exponent] * (steps - 1)][: steps + 1]
     return found

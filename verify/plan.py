@@ -34,6 +34,12 @@ SEEDS = (24, 64)
 
 WIDTHS = ("N", "N_e", "M")
 
+TRANSFORMER = (("N", 32), ("N_e", 16), ("M", 4), ("K", 2))
+"""Base size of the Transformer: its sizes lie on the ray through it."""
+
+TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
+"""Default values of N, and replicas at each."""
+
 
 def dims_at(ray: Ray, n: int) -> dict[str, int]:
     """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at

@@ -20,9 +20,9 @@ from scaling_algebra.errors import UsageError
 from .findings import By, Experiment, Finding, Plan, Trial, exponent, steeper
 from .fit import Fit, fit
 from .fixed_experts import INIT, measure_fixed_experts
+from .measurement import Measurement
 from .model import value
 from .report import fit_of
-from .runs import Measurement
 
 Predicted = Callable[[Derivation, int], Fraction | None]
 """Exponent of a quantity after t updates of a configuration."""

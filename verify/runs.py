@@ -22,6 +22,7 @@ from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
 from scaling_algebra.quantities import inner_product
 
+from . import coordinates
 from .cells import Cell, Setup, cells, collect, cost
 from .fit import Array
 from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record
@@ -36,6 +37,9 @@ Progress = Callable[[int, int, str], None]
 
 CHUNK = 2**27
 """Bytes of memory for the replicas trained at once on a CPU: what fits is read from a cache again and again."""
+
+
+CONSTANTS = {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE}
 
 
 def measure(
@@ -83,6 +87,9 @@ def check(setup: Setup) -> None:
     Raises:
         UsageError: torch has no such optimizer, or the scaling lacks an epsilon.
     """
+    if setup.base:
+        coordinates.network(setup, Cell("values", 0, 0, 1), setup.parameterization, "cpu")
+        return
     model = MoEBlock(setup.dims(0), setup.scaling, [0])
     torch_optimizer(model, setup.dims(0), setup.scaling, setup.optimizer)
 
@@ -133,7 +140,7 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
         "optimizer": f"torch.optim.{setup.optimizer.torch}",
         "threads": _threads(),
         "peak_memory_bytes": _peak_memory(device),
-        "constants": {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE},
+        "constants": {"base": dict(setup.base), "lr": coordinates.LR} if setup.base else CONSTANTS,
     }
 
 
@@ -149,9 +156,11 @@ def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record
         setup = replace(setup, sizes=setup.sizes[:1] * len(setup.sizes))
     elif cell.kind == "standard":
         assert setup.standard is not None
-        setup = replace(setup, scaling=setup.standard, steps=min(1, setup.steps), products=())
+        setup = replace(setup, scaling=setup.standard, parameterization="sp", steps=setup.standard_steps, products=())
     elif cell.kind == "exact":
         setup = replace(setup, dtype="float64")
+    if setup.base:
+        return coordinates.measure(setup, cell, device)
     dims, dtype = setup.dims(cell.size), getattr(torch, setup.dtype)
     needed = bytes_per_entry(setup) * elements(dims)
     room = CHUNK if device == "cpu" else int(0.7 * torch.cuda.mem_get_info(device)[0])
