@@ -29,7 +29,7 @@ LARGEST_ELEMENTS = 7.2e6
 WORK = 1.2e8
 """Weight entries trained at each size of a default run, all seeds together (about eight seconds on two cores)."""
 
-SEEDS = (24, 64)
+SEEDS = (32, 256)
 """Fewest and most seeds of a default run."""
 
 WIDTHS = ("N", "N_e", "M")
