@@ -178,6 +178,22 @@ def test_readme_examples(command, shown):
             assert clean(line) in lines, line
 
 
+COMMANDS = re.findall(
+    r"^(?:torchrun .*)?(scalecalc .*)$", "\n".join(re.findall(r"```bash\n(.*?)```", README, re.S)), re.M
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_take_long_are_understood(command):
+    """Long runs are shown without output: their names and options are checked."""
+    verb, *rest = shlex.split(command)[1:]
+    found = main.get_command(None, verb).make_context(verb, rest)
+    if found.params.get("campaign"):
+        from scaling_algebra.verify.campaign import load
+
+        assert load(found.params["campaign"])
+
+
 def test_readme_has_examples_of_every_verb():
     verbs = {shlex.split(c)[1] for c, _ in EXAMPLES}
     assert verbs >= {"derive", "table", "signals", "verify", "experiment", "transfer", "list"}

@@ -63,7 +63,7 @@ def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> Gate:
 def standard_refuted(verdicts: Sequence[Verdict]) -> Gate:
     """Standard parameterization, measured at the same sizes, does not follow the predictions of another one."""
     refuted = list(verdicts).count(Verdict.REFUTED)
-    detail = f"it refutes {refuted} of {len(verdicts)} predictions at t = 0 and 1"
+    detail = f"it refutes {refuted} of {len(verdicts)} predictions of the first steps"
     return Gate("standard parameterization refuted", refuted > 0, detail)
 
 

@@ -167,8 +167,8 @@ class Scaled(nn.Module):
         n, n_e, m, k = (self.sizes[axis] for axis in AXES)
         if self.recipe.scaling.tensors["router"].init_std is None and k < m:
             raise UsageError(
-                f"{self.recipe.name} starts the router at zero, so top-K cannot choose {k} of {m} experts; give a base "
-                f"size with K = M, e.g. --base M={m},K={m}, or another parameterization"
+                f"{self.recipe.name} starts the router at zero, so top-K cannot choose {k} of {m} experts; take "
+                f"another parameterization, or a base size with K = M (transfer --base M={m},K={m})"
             )
         self.draw(f"router{suffix}", "router", (m, n), self.recipe.base["N"])
         self.draw(f"expert_in{suffix}", "expert_in", (m, n_e, n), self.recipe.base["N"], experts=True)
