@@ -19,7 +19,7 @@ RECORDS = {path.parent.name: json.loads(path.read_text()) for path in sorted(FOL
 
 def differences(run):
     """Recorded predictions that are not those of today's engine."""
-    prediction = Job.from_json(run["job"]).signals().prediction()
+    prediction = Job.from_json(run["job"]).prediction()
     today = {(q, t): None if p is None else str(p) for q, row in prediction.items() for t, p in enumerate(row)}
     return {(q, t) for q, t, predicted, *_ in run["rows"] if today.get((q, t), "none") != predicted}
 
