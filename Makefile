@@ -28,7 +28,7 @@ demo: setup
 test: setup browser
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadscope
 	$(BIN)/scalecalc table --all --check
 
 bench: setup

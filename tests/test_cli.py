@@ -100,9 +100,9 @@ def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
         "--parameterization",
         "mssp",
         "--sizes",
-        "16,24,32",
+        "16,24,36,54",
         "--seeds",
-        "16",
+        "32",
     ]
     wrong = run(*base, "--claim", "h3.A1@2=-1/2")
     assert wrong.exit_code == 1 and "REFUTED" in wrong.output

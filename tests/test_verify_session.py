@@ -238,6 +238,27 @@ def test_a_budget_chooses_sizes_and_seeds_and_widens_intervals(tmp_path):
     assert again.stdout.splitlines()[-1] == found.stdout.splitlines()[-1]
 
 
+def test_an_interrupted_budget_goes_on_with_all_its_runs(tmp_path, monkeypatch):
+    (tmp_path / "two.toml").write_text(
+        'steps = 0\nseeds = 8\nsizes = [8, 12, 18]\n[[run]]\nregimes = ["I", "III"]\noptimizers = ["sgd"]\n'
+    )
+    real, done = runs.train, []
+
+    def stops(*arguments):
+        done.append(arguments)
+        if len(done) == 6:  # two to try the speed
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(runs, "train", stops)
+    asked = ["--campaign", tmp_path / "two.toml", "--budget", "20s", "--max-memory", "20MB", "--device", "cpu"]
+    first = invoke("verify", *asked, "-o", tmp_path / "run")
+    assert first.exit_code == 3 and "--resume" in first.stderr and len(done) == 6
+    monkeypatch.setattr(runs, "train", real)
+    second = invoke("verify", "--resume", tmp_path / "run", "--device", "cpu")
+    assert "missing" not in second.stdout and "in 2 runs" in second.stdout
+
+
 def test_repeated_looks_have_wider_intervals(whole):
     run, store, report = whole
     from dataclasses import replace
@@ -257,7 +278,7 @@ def test_every_campaign_can_be_run(name):
     assert len({run.name for run in found}) == len(found)
     for run in found:
         runs.check(run.setup())
-        assert len(run.sizes) >= 4 and min(run.seeds) >= 8, run.name
+        assert len(run.sizes) >= 3 and min(run.seeds) >= 8, run.name
 
 
 def test_the_quick_campaign_has_every_configuration():
@@ -293,6 +314,7 @@ def test_a_wrong_campaign_is_one_clear_line(text, says, tmp_path):
         (["--regime", "III", "--budget", "soon"], "60s, 5m or 1h"),
         (["--regime", "III", "--budget", "5s", "--seeds", "4"], "leave out"),
         (["--regime", "III", "--max-memory", "lots"], "20GiB"),
+        (["--regime", "III", "--sizes", "8,12,18", "--max-memory", "1KiB"], "more than --max-memory"),
         (["--regime", "III", "--dtype", "float8"], "no dtype named 'float8'"),
     ],
 )

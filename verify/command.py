@@ -132,10 +132,10 @@ def verify(
             plan = {"scalecalc": version("scalecalc"), "command": command, "claims": [str(c) for c in wanted]}
             write_plan(folder, {**plan, "runs": [run.as_json() for run in runs]}, again or resume is not None)
 
+    keep(jobs)
     if time_allowed:
         jobs = session.within(jobs, float(time_allowed), keep)
     else:
-        keep(jobs)
         session.perform(jobs)
     if processes > 1:
         click.echo(f"process {mine} of {processes} is done; merge with: scalecalc report {folder}", err=True)

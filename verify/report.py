@@ -130,6 +130,8 @@ class Report:
     def conditions(self) -> str:
         """One line: optimizer, device, versions, time and memory."""
         e = self.environment
+        if "device" not in e:
+            return "nothing was measured"
         return (
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, "
             f"{e['wall_seconds']:.1f} s, peak memory {e['peak_memory_bytes'] / 2**20:.0f} MiB"

@@ -81,12 +81,18 @@ def measure(
     return collect(setup, store, "run", interrupted)
 
 
-def check(setup: Setup) -> None:
+def check(setup: Setup, most: int | None = None) -> None:
     """Builds the smallest model and its optimizer: what cannot be run fails before the long part.
 
     Raises:
-        UsageError: torch has no such optimizer, or the scaling lacks an epsilon.
+        UsageError: torch has no such optimizer, the scaling lacks an epsilon, or a replica takes more than ``most``.
     """
+    for size, n in enumerate(setup.sizes):
+        needed = bytes_per_entry(setup) * elements(setup.dims(size))
+        if most is not None and needed > most:
+            raise UsageError(
+                f"a replica at n={n} takes about {needed / 2**20:.2g} MiB, more than --max-memory; give smaller --sizes"
+            )
     if setup.base:
         coordinates.network(setup, Cell("values", 0, 0, 1), setup.parameterization, "cpu")
         return
@@ -133,7 +139,7 @@ def perform(
 def described(device: str, setup: Setup) -> dict[str, Any]:
     """Where and with what a run is measured: device, torch, dtype, optimizer, memory so far, base constants."""
     return {
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "dtype": setup.dtype,
@@ -304,5 +310,5 @@ def _device(name: str) -> str:
 
 def _peak_memory(device: str) -> int:
     if device.startswith("cuda"):
-        return int(torch.cuda.max_memory_allocated())
+        return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -42,8 +42,8 @@ class Session:
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Does this process's share of all cells that are not in the store; an interrupt ends it, nothing is lost."""
-        todo = [(cost(setup, cell), (job, setup, cell)) for job, setup in _setups(jobs) for cell in cells(setup)]
-        mine = share(todo, self.rank, self.ranks)
+        todo = [(cost(setup, cell), (job, setup, cell)) for job, setup in self._setups(jobs) for cell in cells(setup)]
+        mine = [item for item in share(todo, self.rank, self.ranks) if not self._done(item[0], item[2])]
         total, done = sum(cost(setup, cell) for _, setup, cell in mine), 0
         with _bar() as bar:
             task = bar.add_task("starting", total=total)
@@ -60,6 +60,8 @@ class Session:
     ) -> list[Job]:
         """Measures all runs in about so many seconds; returns them with the sizes and seeds that were used.
 
+        After an interrupt the runs that have not begun keep the sizes and seeds they came with.
+
         Args:
             keep: called with the runs as they are now, whenever one has changed.
 
@@ -72,45 +74,44 @@ class Session:
 
             def changed(new: Job, k: int = k) -> None:
                 found[k] = new
-                keep(found[: k + 1], True)
+                keep(found, True)
 
-            self._within(job, (end - time.monotonic()) / (len(jobs) - k), changed)
+            try:
+                self._within(job, (end - time.monotonic()) / (len(jobs) - k), changed)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                break
         return found
 
     def _within(self, job: Job, time_allowed: float, changed: Callable[[Job], None]) -> None:
         end = time.monotonic() + time_allowed
         setup = job.setup()
         speed = self._speed(setup)
-        entries = largest(speed, time_allowed, job.steps)
-        if self.most is not None:
-            entries = min(entries, self.most / runs.bytes_per_entry(setup))
-        sizes = tuple(plan_sizes(setup.ray, None, entries))
+        sizes = tuple(plan_sizes(setup.ray, None, self._fitting(setup, largest(speed, time_allowed, job.steps))))
         job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS)
         changed(job)
         with _bar() as bar:
             task = bar.add_task("first seeds", total=None)
-            try:
-                for look in range(1, LOOKS + 1):
-                    setup = job.setup()
-                    began, todo = time.monotonic(), self._missing(job, setup)
-                    self._cells(job, setup, todo, bar, task)
-                    speed = sum(cost(setup, c) for c in todo) / max(1e-9, time.monotonic() - began)
-                    left = end - time.monotonic()
-                    undecided = open_to_noise(job.report(self.store).rows)
-                    if look == LOOKS or not undecided or left <= 0:
-                        break
-                    spend = left * (0.5 if look < LOOKS - 1 else 0.9) * speed / (job.steps + 1)
-                    seeds = allocate(setup, job.measured(self.store), undecided, spend)
-                    if seeds == job.seeds:
-                        break
-                    job = replace(job, seeds=seeds)
-                    changed(job)
-                    bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
-            except KeyboardInterrupt:
-                self.interrupted = True
+            for look in range(1, LOOKS + 1):
+                setup = job.setup()
+                todo = [cell for cell in cells(setup) if not self._done(job, cell)]
+                began = time.monotonic()
+                self._cells(job, setup, todo, bar, task)
+                speed = sum(cost(setup, c) for c in todo) / max(1e-9, time.monotonic() - began)
+                left = end - time.monotonic()
+                undecided = open_to_noise(job.report(self.store).rows)
+                if look == LOOKS or not undecided or left <= 0:
+                    break
+                spend = left * (0.5 if look < LOOKS - 1 else 0.9) * speed / (job.steps + 1)
+                seeds = allocate(setup, job.measured(self.store), undecided, spend)
+                if seeds == job.seeds:
+                    break
+                job = replace(job, seeds=seeds)
+                changed(job)
+                bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
 
-    def _missing(self, job: Job, setup: Setup) -> list[Cell]:
-        return [cell for cell in cells(setup) if self.store.load(job.name, str(cell)) is None]
+    def _done(self, job: Job, cell: Cell) -> bool:
+        return self.store.load(job.name, str(cell)) is not None
 
     def _cells(self, job: Job, setup: Setup, todo: Sequence[Cell], bar: Progress, task: TaskID) -> None:
         before = bar.tasks[task].completed
@@ -123,9 +124,25 @@ class Session:
         finally:
             self.store.describe(job.name, self.rank, runs.described(self.device, setup))
 
+    def _fitting(self, setup: Setup, entries: float) -> float:
+        """Weight entries of a model, or as many as fit the memory."""
+        return entries if self.most is None else min(entries, self.most / runs.bytes_per_entry(setup))
+
+    def _setups(self, jobs: Sequence[Job]) -> list[tuple[Job, Setup]]:
+        found = []
+        for job in jobs:
+            setup = job.setup()
+            runs.check(setup, self.most)
+            found.append((job, setup))
+        names = [job.name for job in jobs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(f"the run {twice[0]} is there twice; leave one out")
+        return found
+
     def _speed(self, setup: Setup) -> float:
         """Weight entries a second (``cells.cost``), tried on a small model."""
-        small = tuple(plan_sizes(setup.ray, None, 1e6))
+        small = tuple(plan_sizes(setup.ray, None, self._fitting(setup, 1e6)))
         trial = replace(setup, sizes=small, seeds=(0,) * (len(small) - 1) + (BLOCK,), standard=None)
         todo = [cell for cell in cells(trial) if cell.kind == "values"]
         took = []
@@ -147,20 +164,8 @@ def device_of(name: str) -> str:
     return f"{found}:{local}" if found == "cuda" and local.isdigit() else found
 
 
-def _setups(jobs: Sequence[Job]) -> list[tuple[Job, Setup]]:
-    found = []
-    for job in jobs:
-        setup = job.setup()
-        runs.check(setup)
-        found.append((job, setup))
-    names = [job.name for job in jobs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(f"the run {twice[0]} is there twice; leave one out")
-    return found
-
-
 def _bar() -> Progress:
     """On stderr; nothing where that is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
