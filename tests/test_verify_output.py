@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.verify import output, plots, session  # noqa: E402
 from scaling_algebra.verify.campaign import job  # noqa: E402
-from scaling_algebra.verify.fit import Verdict  # noqa: E402
+from scaling_algebra.verify.fit import Fit, Verdict, judge_exponent  # noqa: E402
+from scaling_algebra.verify.gates import planted  # noqa: E402
 from scaling_algebra.verify.report import judge  # noqa: E402
 from scaling_algebra.verify.store import Store  # noqa: E402
 
@@ -80,13 +81,11 @@ def test_each_control_trips_its_gate(run):
     infinite = dict(m.values) | {("h3", 2): [np.full_like(v, np.inf) for v in m.values["h3", 2]]}
     assert "measured values finite" in tripped(replace(m, values=infinite), prediction)
     assert "gradients equal autograd's" in tripped(replace(m, gradients=[1e-3]), prediction)
-    noise = np.random.default_rng(0)  # so noisy that no prediction can fail
-    noisy = {key: [v * np.exp(3 * noise.standard_normal(len(v))) for v in s] for key, s in m.values.items()}
-    agreeing = {"h1.init": prediction["h1.init"], "h3.A1": prediction["h3.A1"]}
-    blurred = judge(replace(m, values=noisy, standard={}), agreeing)
-    if blurred.counts["AGREES"]:
-        assert not {g.name: g.passed for g in blurred.gates}["planted wrong exponents refuted"]
-    assert blurred.exit_code == 3
+    wide = Fit(0.0, 0.2, -0.4, 0.4, 0.0, False, 4, 24)  # agrees with 0, and refutes neither 1/2 nor -1/2
+    assert judge_exponent(wide, Fraction(0)) is not Verdict.REFUTED
+    assert not planted([(wide, Fraction(0))], HALF).passed
+    narrow = Fit(0.0, 0.02, -0.04, 0.04, 0.0, False, 4, 24)
+    assert planted([(narrow, Fraction(0))], HALF).passed
 
 
 def test_too_little_precision_is_seen_and_does_not_count():

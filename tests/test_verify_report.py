@@ -81,6 +81,13 @@ def test_json_is_serialisable_and_complete(mup):
 
 
 def test_a_failed_gate_makes_a_run_inconclusive(mup):
+    few = {key: series[:2] for key, series in mup.values.items()}
+    control = {key: series[:2] for key, series in mup.control.items()}
+    two = dataclasses.replace(mup, sizes=mup.sizes[:2], values=few, control=control)
+    assert "enough sizes" in [g.name for g in judge(two, PREDICTION, []).gates if not g.passed]
+    sparse = {key: [v[:3] for v in series] for key, series in mup.values.items()}
+    lacking = judge(dataclasses.replace(mup, values=sparse), PREDICTION, [])
+    assert "enough seeds" in [g.name for g in lacking.gates if not g.passed] and lacking.exit_code == 3
     same = dataclasses.replace(mup, parameters=[7] * len(SIZES))
     assert judge(same, PREDICTION, []).exit_code == 3
     assert judge(dataclasses.replace(mup, inputs=["a", "b", "b", "b"]), PREDICTION, []).exit_code == 3

@@ -25,6 +25,9 @@ from .report import Row
 
 LOOKS = 5
 
+SMALLEST = 3e4
+"""Weight entries of the largest model below which a run makes no sense, however little time there is."""
+
 FIRST = 0.35
 """Share of the time for the first seeds of every size; it sets the largest size."""
 

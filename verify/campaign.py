@@ -127,10 +127,13 @@ class Job:
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
         try:
-            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
-        except TypeError:
-            known = ", ".join(f.name for f in fields(cls))
-            raise UsageError(f"a run in plan.json has the entries {', '.join(data)}; they must be {known}") from None
+            found = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+            if all(isinstance(n, int) for n in (found.steps, *found.sizes, *found.seeds)):
+                return found
+        except (TypeError, AttributeError):
+            pass
+        known = ", ".join(f.name for f in fields(cls))
+        raise UsageError(f"a run in plan.json is not one: it must have {known}; start again with another -o DIR")
 
 
 def job(
@@ -163,7 +166,8 @@ def job(
     if architecture == "transformer":
         if dtype != "float64" or readout_init is not None:
             raise UsageError("a transformer is measured in float64 with a zero readout; leave these options out")
-        sizes, seeds = sizes or TRANSFORMER_WIDTHS, seeds or TRANSFORMER_SEEDS
+        sizes = TRANSFORMER_WIDTHS if sizes is None else sizes
+        seeds = TRANSFORMER_SEEDS if seeds is None else seeds
     where = _derived(regime, optimizer, parameterization, ray, readout_init).ray
     chosen = plan_sizes(where, sizes, largest)
     counts = plan_seeds(where, chosen, seeds, work)
@@ -193,6 +197,8 @@ def load(name: str) -> list[Job]:
     runs = data.get("run")
     if not isinstance(runs, list) or not runs:
         raise UsageError(f"{path} has no table [[run]]; write one for each set of configurations")
+    if not all(isinstance(run, dict) for run in runs):
+        raise UsageError(f"{path}: run is a list of {runs[0]!r}; write tables [[run]]")
     return [found for k, run in enumerate(runs, 1) for found in _expand({**shared, **run}, f"{path}, run {k}")]
 
 
@@ -201,12 +207,17 @@ _VALUES = ("steps", "dtype", "largest", "work", "sizes", "seeds", "readout_init"
 
 
 def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
+    for key in ("steps", "seeds"):
+        if not isinstance(run.get(key, 1), int):
+            raise UsageError(f"{where}: {key} is {run[key]!r}; write an integer")
     for key in run:
         if key not in (*_LISTS, *_VALUES):
             raise unknown_name(f"key in {where}", key, (*_LISTS, *_VALUES))
     for key in _LISTS:
         if not isinstance(run.get(key, []), list):
             raise UsageError(f"{where}: {key} is {run[key]!r}; write a list")
+    if not run.get("regimes") and not run.get("rays"):
+        raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
     places = [("regime", r) for r in run.get("regimes", [])] + [("ray", r) for r in run.get("rays", [])]
     options = {key: run[key] for key in _VALUES if key in run}
     made = product(places, run.get("optimizers", ["adam"]), run.get("parameterizations", ["mssp"]))

@@ -61,6 +61,11 @@ class Setup:
     parameterization: str = ""
     base: tuple[tuple[str, int], ...] = ()
 
+    def name(self, cell: Cell) -> str:
+        """Names what a cell measures, in this run or another one; fit for a file."""
+        n = self.sizes[0 if cell.kind == "control" else cell.size]
+        return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}"
+
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
         if not self.base:
@@ -82,9 +87,6 @@ class Cell:
     size: int
     first: int
     count: int
-
-    def __str__(self) -> str:
-        return f"{self.kind}-{self.size}-{self.first}-{self.count}"
 
     @property
     def seeds(self) -> list[int]:
@@ -123,7 +125,7 @@ def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) ->
     }
     records: dict[tuple[Kind, int], list[Record]] = {}
     for cell in cells(setup):
-        record = store.load(name, str(cell))
+        record = store.load(name, setup.name(cell))
         if record is None:
             found.missing += 1
         else:
@@ -143,9 +145,11 @@ def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) ->
     found.parameters = [int(v[0]) for v in facts[PARAMETERS][0]]
     shared = min(map(len, facts[INPUT][0]), default=0)  # replicas that every size has
     found.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
-    found.gradients = [float(np.nanmax(v)) for v in facts[GRADIENTS][0] if not np.isnan(v).all()]
+    found.gradients = [float(x) for v in facts[GRADIENTS][0] for x in np.unique(v[v >= 0])]
     spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
+    done = sum(cost(setup, cell) for cell in cells(setup) if store.load(name, setup.name(cell)) is not None)
     found.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
+    found.environment["entries_per_second"] = round(done / spent) if spent else 0
     return found
 
 
@@ -175,7 +179,8 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
         if mine in environment and all_of_them in environment:
             try:
                 first = int(environment.get(least, "0")) if least else 0
-                found = int(environment[mine]) - first, int(environment[all_of_them])
+                step = int(environment.get("SLURM_ARRAY_TASK_STEP", "1")) if least else 1
+                found = (int(environment[mine]) - first) // step, int(environment[all_of_them])
             except ValueError:
                 found = -1, 0
             if not 0 <= found[0] < found[1]:

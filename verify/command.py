@@ -99,8 +99,8 @@ def verify(
     given = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
     folder, command = resume or (output if output and output.suffix != ".json" else None), _command()
     mine, processes = rank()
-    time_allowed, most = budget and seconds(budget), in_bytes(max_memory) if max_memory else None
-    _check_combination(given, folder, processes, architecture)
+    time_allowed, most = None if budget is None else seconds(budget), in_bytes(max_memory) if max_memory else None
+    _check_combination(given, folder, processes)
     if output is not None and folder is None and not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
     if resume is not None:
@@ -122,6 +122,9 @@ def verify(
         jobs = [job(regime, optimizer, parameterization, sizes=chosen, seeds=seeds, products=products, **options)]
         for claim in wanted:
             claim.check(jobs[0].signals().quantities if architecture == "moe" else jobs[0].prediction(), steps)
+
+    if time_allowed and any(run.architecture == "transformer" for run in jobs):
+        raise UsageError("--budget chooses sizes of the MoE block; give --sizes and --seeds for a transformer")
 
     from .session import Session, device_of  # torch is loaded here, after the arguments are known to be sound
 
@@ -227,15 +230,13 @@ _WHAT = {
 }
 
 
-def _check_combination(given: set[str], folder: Path | None, processes: int, architecture: str) -> None:
+def _check_combination(given: set[str], folder: Path | None, processes: int) -> None:
     for one, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
         if one in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
             raise UsageError(f"--{one} says what to run; leave out {named}")
     if "budget" in given and given & {"sizes", "seeds"}:
         raise UsageError("--budget chooses sizes and seeds; leave out --sizes and --seeds")
-    if "budget" in given and architecture == "transformer":
-        raise UsageError("--budget chooses sizes of the MoE block; give --sizes and --seeds for a transformer")
     if processes > 1 and folder is None:
         raise UsageError(f"{processes} processes share a folder; give -o DIR")
     if processes > 1 and "budget" in given:

@@ -41,7 +41,7 @@ from scaling_algebra.axes import Ray
 from scaling_algebra.desiderata import Structure
 
 from .cells import Cell, Setup
-from .measurement import INPUT, PARAMETERS, Record
+from .measurement import INPUT, PARAMETERS, Record, fingerprint
 from .parts import Named, rms
 from .report import Prediction
 from .scaled import Layer, recipe
@@ -90,9 +90,9 @@ def measure(setup: Setup, cell: Cell, device: str) -> Record:
     data, replicas = text(BATCH, CONTEXT, BLOCKS, HEAD), range(cell.first, cell.first + cell.count)
     batches = [data.batches(replicas, t, device) for t in range(setup.steps)]
     probe = data.batches(replicas, None, device)[0][:, :BATCH]
-    seen = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1).double()
+    seen = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1)
     facts = {
-        (INPUT, 0): seen @ torch.linspace(1, 2, seen.shape[1], device=device, dtype=torch.float64),
+        (INPUT, 0): torch.tensor([fingerprint(x) for x in seen], dtype=torch.float64),
         (PARAMETERS, 0): torch.full((cell.count,), model.count()),
     }
     return {**train(model, batches, probe), **{key: x.double().cpu().numpy() for key, x in facts.items()}}

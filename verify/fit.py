@@ -55,6 +55,7 @@ class Fit:
         trend: where the slope goes if its bend from all sizes to the larger half goes on once more.
         zero: every value is exactly zero.
         sizes, seeds: sizes used, and the fewest seeds at any of them.
+        bends: the slope of the larger half lies outside the bootstrap interval.
     """
 
     slope: float
@@ -65,6 +66,7 @@ class Fit:
     zero: bool
     sizes: int
     seeds: int
+    bends: bool = False
 
 
 def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fit:
@@ -80,14 +82,14 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
     y = 0.5 * np.log2([s.mean() for s in square])
     slope = _slope(x, y[None])[0]
     with np.errstate(divide="ignore"):
-        drawn = 0.5 * np.log2(np.stack([_weights(len(s)) @ s for s in square], axis=1))
+        drawn = 0.5 * np.log2(np.stack([_weights(len(s), i) @ s for i, s in enumerate(square)], axis=1))
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
     slopes = _slope(x, drawn)
     low, high = np.percentile(slopes, [50 * (1 - level), 50 * (1 + level)])
     upper = len(n) // 2 if len(n) > MIN_SIZES else 0
     bent = _slope(x[upper:], y[None, upper:])[0]
-    low, high, trend = min(low, bent), max(high, bent), 2 * bent - slope
-    return Fit(float(slope), float(slopes.std()), float(low), float(high), float(trend), False, len(n), seeds)
+    ends = (float(min(low, bent)), float(max(high, bent)), float(2 * bent - slope))
+    return Fit(float(slope), float(slopes.std()), *ends, False, len(n), seeds, bool(not low <= bent <= high))
 
 
 def means(values: Sequence[Array]) -> Means:
@@ -145,8 +147,8 @@ def _slope(x: Array, y: Array) -> Array:
     return result
 
 
-@lru_cache(maxsize=64)
-def _weights(seeds: int) -> Array:
-    """Bootstrap weights, (RESAMPLES, seeds): how often each seed is drawn, divided by the number of seeds."""
-    drawn = np.random.default_rng([20240, seeds]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+@lru_cache(maxsize=16)
+def _weights(seeds: int, size: int) -> Array:
+    """Bootstrap weights, (RESAMPLES, seeds): how often each seed is drawn, over the number of seeds; sizes differ."""
+    drawn = np.random.default_rng([20240, seeds, size]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
     return drawn / seeds

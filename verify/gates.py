@@ -61,10 +61,13 @@ def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> Gate:
 
 
 def standard_refuted(verdicts: Sequence[Verdict]) -> Gate:
-    """Standard parameterization, measured at the same sizes, does not follow the predictions of another one."""
+    """Standard parameterization, measured at the same sizes, does not follow the predictions of another one.
+
+    Fails: if it refutes fewer than one in twenty of them, which chance may do.
+    """
     refuted = list(verdicts).count(Verdict.REFUTED)
     detail = f"it refutes {refuted} of {len(verdicts)} predictions of the first steps"
-    return Gate("standard parameterization refuted", refuted > 0, detail)
+    return Gate("standard parameterization refuted", 20 * refuted >= max(1, len(verdicts)), detail)
 
 
 def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
@@ -102,7 +105,7 @@ def _finite(m: Measurement) -> Gate:
 
 def _gradients(m: Measurement) -> Gate:
     """Gradients are written by hand, part by part: their sum must be what autograd finds."""
-    worst, bound = max(m.gradients), 100 * ROUNDING[m.environment.get("dtype", "float64")]
+    worst, bound = max(m.gradients), min(0.1, 100 * ROUNDING[m.environment.get("dtype", "float64")])
     return Gate(
         "gradients equal autograd's", worst <= bound, f"relative difference at most {worst:.1e}, up to {bound:.0e}"
     )

@@ -5,6 +5,7 @@ Read next: ``runs.py`` (measures), ``fit.py`` (turns the numbers into exponents)
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,11 @@ Series = dict[tuple[str, int], list[Array]]
 PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
 GRADIENTS = "difference of the gradients from autograd"
 """Facts recorded with replicas, from the model as it was trained."""
+
+
+def fingerprint(x: Any) -> float:
+    """A number that tells inputs (a torch tensor on any device) apart, exact in float64."""
+    return float(int.from_bytes(hashlib.sha256(x.cpu().double().numpy().tobytes()).digest()[:6], "big"))
 
 
 @dataclass

@@ -18,7 +18,7 @@ from torch import Tensor
 from scaling_algebra.optimizers import Optimizer
 
 BLOCK = 2**16
-"""Entries of a weight compared at once with its initial value: they stay in the cache."""
+"""Entries of a weight compared at once with its initial value on a CPU: they stay in the cache."""
 
 OWN_INPUT = ("W3",)
 """Tensors whose experts read a vector of their own."""
@@ -55,8 +55,9 @@ class Dense:
 
     def update_rms(self) -> Tensor:
         """Root-mean-square entry of dW of each replica, (S,)."""
-        sides = (w.reshape(len(w), -1).split(BLOCK, 1) for w in (self.now, self.start))
-        square = torch.stack([(a - b).square_().sum(1) for a, b in zip(*sides, strict=True)]).sum(0)
+        block = BLOCK if self.now.device.type == "cpu" else 2**10 * BLOCK
+        sides = (w.reshape(len(w), -1).split(block, 1) for w in (self.now, self.start))
+        square = torch.stack([(a - b).double().square_().sum(1) for a, b in zip(*sides, strict=True)]).sum(0)
         return (square / self.now[0].numel()).sqrt()
 
 

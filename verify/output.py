@@ -18,6 +18,7 @@ from scaling_algebra.errors import UsageError
 
 from . import plots
 from .campaign import Job
+from .fit import MIN_SEEDS, MIN_SIZES
 from .report import Report, Row
 
 Judged = Sequence[tuple[Job, Report]]
@@ -98,9 +99,11 @@ def sentence(row: Row) -> str:
 def _why(row: Row) -> str:
     """Noise, or a law that still bends at these sizes."""
     f = row.fit
-    if 4 * f.se >= f.high - f.low:
-        return f"noise: standard error {f.se:.2f}; more seeds"
-    return f"bends: the larger half of the sizes goes on towards {f.trend:+.2f}; larger sizes"
+    if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
+        return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+    if f.bends:
+        return f"bends: the larger half of the sizes goes on towards {f.trend:+.2f}; larger sizes"
+    return f"noise: standard error {f.se:.2f}; more seeds"
 
 
 def html(judged: Judged, command: str) -> str:

@@ -24,7 +24,7 @@ def rms(x: Tensor) -> Tensor:
     if x.ndim == 1:
         return x.abs()
     flat = x.flatten(1)
-    size: Tensor = torch.linalg.vector_norm(flat, dim=1) / flat.shape[1] ** 0.5
+    size: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64) / flat.shape[1] ** 0.5
     return size
 
 

@@ -20,7 +20,7 @@ from .report import Report, Row
 
 COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONCLUSIVE: "#b58900"}
 COLUMNS, LINES = 4, 12
-"""Panels side by side, and most curves in one."""
+"""Panels side by side, and most entries in a legend."""
 
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 8, "axes.titlesize": 9, "legend.fontsize": 6}
 

@@ -132,9 +132,10 @@ class Report:
         e = self.environment
         if "device" not in e:
             return "nothing was measured"
+        speed = f", {e['entries_per_second'] / 1e6:.0f} million entries a second" if "entries_per_second" in e else ""
         return (
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, "
-            f"{e['wall_seconds']:.1f} s, peak memory {e['peak_memory_bytes'] / 2**20:.0f} MiB"
+            f"{e['wall_seconds']:.1f} s, peak memory {e['peak_memory_bytes'] / 2**20:.0f} MiB{speed}"
         )
 
     @property

@@ -5,6 +5,7 @@ Read next: ``cells.py`` (how a run is cut), ``parts.py`` (what is recorded), ``r
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import sys
@@ -25,7 +26,7 @@ from scaling_algebra.quantities import inner_product
 from . import coordinates
 from .cells import Cell, Setup, cells, collect, cost
 from .fit import Array
-from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record
+from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record, fingerprint
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
 from .operators import Operator, Updates, linear, outer
 from .parts import Split, rms
@@ -38,6 +39,9 @@ Progress = Callable[[int, int, str], None]
 CHUNK = 2**27
 """Bytes of memory for the replicas trained at once on a CPU: what fits is read from a cache again and again."""
 
+
+SIGNALS = 25
+"""Parts of signals and gradients of every expert that are kept at once."""
 
 CONSTANTS = {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE}
 
@@ -88,10 +92,10 @@ def check(setup: Setup, most: int | None = None) -> None:
         UsageError: torch has no such optimizer, the scaling lacks an epsilon, or a replica takes more than ``most``.
     """
     for size, n in enumerate(setup.sizes):
-        needed = bytes_per_entry(setup) * elements(setup.dims(size))
-        if most is not None and needed > most:
+        needed = replica_bytes(setup, size) / 2**20
+        if most is not None and needed > most / 2**20:
             raise UsageError(
-                f"a replica at n={n} takes about {needed / 2**20:.2g} MiB, more than --max-memory; give smaller --sizes"
+                f"a replica at n={n} takes about {needed:.1f} MiB, more than --max-memory; give smaller --sizes"
             )
     if setup.base:
         coordinates.network(setup, Cell("values", 0, 0, 1), setup.parameterization, "cpu")
@@ -123,11 +127,11 @@ def perform(
     torch.set_num_threads(_threads())
     try:
         for cell in todo:
-            if store.load(name, str(cell)) is None:
+            if store.load(name, setup.name(cell)) is None:
                 began = time.perf_counter()
                 record = _measured(setup, cell, device, most)
                 each = np.full(cell.count, (time.perf_counter() - began) / cell.count)
-                store.save(name, str(cell), {**record, (SECONDS, 0): each})
+                store.save(name, setup.name(cell), {**record, (SECONDS, 0): each})
             done += cost(setup, cell)
             if progress:
                 dims = ", ".join(f"{axis}={size}" for axis, size in setup.dims(cell.size).items())
@@ -150,10 +154,11 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
     }
 
 
-def bytes_per_entry(setup: Setup) -> int:
-    """Memory for one weight entry: itself, gradient, what the optimizer and the measurement keep, one spare."""
-    copies = 3 if linear(setup.optimizer) else 7
-    return copies * getattr(torch, setup.dtype).itemsize
+def replica_bytes(setup: Setup, size: int) -> int:
+    """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
+    dims = setup.dims(size)
+    entries = (5 if linear(setup.optimizer) else 7) * elements(dims) + SIGNALS * dims["M"] * (dims["N"] + dims["N_e"])
+    return entries * getattr(torch, setup.dtype).itemsize
 
 
 def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record:
@@ -165,18 +170,20 @@ def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record
         setup = replace(setup, scaling=setup.standard, parameterization="sp", steps=setup.standard_steps, products=())
     elif cell.kind == "exact":
         setup = replace(setup, dtype="float64")
-    if setup.base:
-        return coordinates.measure(setup, cell, device)
     dims, dtype = setup.dims(cell.size), getattr(torch, setup.dtype)
-    needed = bytes_per_entry(setup) * elements(dims)
+    needed = replica_bytes(setup, cell.size)
     room = CHUNK if device == "cpu" else int(0.7 * torch.cuda.mem_get_info(device)[0])
     together = max(1, min(room if most is None else most, room) // needed)
     try:
+        if setup.base:
+            return coordinates.measure(setup, cell, device)
         parts = [
             train(dims, setup.scaling, setup.optimizer, seeds, setup.steps, device, setup.products, dtype, check)
             for seeds, check in _batches(cell.seeds, together, cell.kind == "values" and cell.first == 0)
         ]
-    except (torch.cuda.OutOfMemoryError, MemoryError):
+    except (MemoryError, RuntimeError) as reason:  # torch says "out of memory" (GPU) or "can't allocate memory" (CPU)
+        if not isinstance(reason, MemoryError) and "memory" not in str(reason):
+            raise
         where = f"n={setup.sizes[cell.size]}, {needed / 2**30:.1f} GiB a replica"
         raise UsageError(f"not enough memory on {device} at {where}; give smaller --sizes or --max-memory") from None
     return {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
@@ -208,10 +215,12 @@ def train(
     active = dims.get("K", dims["M"])
     routed: list[dict[str, torch.Tensor]] = []
     record: dict[tuple[str, int], torch.Tensor] = {}
-    weigh = torch.linspace(1, 2, len(model.x), device=device, dtype=dtype)
-    record[INPUT, 0] = (weigh @ model.x).expand(len(seeds))
+    record[INPUT, 0] = torch.full((len(seeds),), fingerprint(model.x), dtype=torch.float64)
     record[PARAMETERS, 0] = torch.full((len(seeds),), model.count())
     sides = {name: inner_product(name) for name in products}
+    unknown = [q for pair in sides.values() for q, _ in pair if q[0] in "dg" and q[1:] in weights]
+    if unknown:
+        raise UsageError(f"inner products are of signals, but {unknown[0]} is a matrix; claim its size instead")
     kept: dict[tuple[str, int], torch.Tensor] = {}
     for t in range(steps + 1):
         with torch.no_grad():
@@ -236,7 +245,7 @@ def train(
                 if all(x is not None for x in found):
                     record[name, t] = rms(_dot(*found))
         if t == steps:
-            record[GRADIENTS, 0] = torch.full((len(seeds),), _apart(model) if check else float("nan"))
+            record[GRADIENTS, 0] = torch.full((len(seeds),), _apart(model) if check else -1.0)
         if t < steps:
             stepper.step()
             memory.step(factors)
@@ -249,7 +258,13 @@ def _apart(model: MoEBlock) -> float:
     model.zero_grad()
     (LOSS_SLOPE * model().sum()).backward()
     pairs = [(a, w.grad) for a, w in zip(kept, model.parameters(), strict=True)]
-    return max(float((a - b).norm() / b.norm().clamp(min=1e-300)) for a, b in pairs if a is not None and b is not None)
+    sizes = [
+        [float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (a - b, b)]
+        for a, b in pairs
+        if a is not None and b is not None
+    ]
+    apart = max(difference / size if size else difference for difference, size in sizes)
+    return apart if apart == apart else math.inf
 
 
 def _moved(
@@ -290,8 +305,9 @@ def _batches(seeds: Sequence[int], together: int, check: bool) -> Iterator[tuple
 
 
 def _threads() -> int:
-    """Waiting for a busy core costs more than a core brings."""
-    return max(1, (os.cpu_count() or 1) // 2)
+    """Half of the cores this process may use: waiting for a busy core costs more than a core brings."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, mine // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _seed(size: int, replica: int) -> int:

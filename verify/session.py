@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from scaling_algebra.errors import UsageError
 
 from . import runs
-from .budget import LOOKS, allocate, largest, open_to_noise
+from .budget import LOOKS, SMALLEST, allocate, largest, open_to_noise
 from .campaign import Job
 from .cells import BLOCK, Cell, Setup, cells, cost, share
 from .plan import plan_sizes
@@ -87,7 +88,7 @@ class Session:
         end = time.monotonic() + time_allowed
         setup = job.setup()
         speed = self._speed(setup)
-        sizes = tuple(plan_sizes(setup.ray, None, self._fitting(setup, largest(speed, time_allowed, job.steps))))
+        sizes = self._fitting(setup, largest(speed, time_allowed, job.steps))
         job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS)
         changed(job)
         with _bar() as bar:
@@ -111,7 +112,7 @@ class Session:
                 bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
 
     def _done(self, job: Job, cell: Cell) -> bool:
-        return self.store.load(job.name, str(cell)) is not None
+        return self.store.load(job.name, job.setup().name(cell)) is not None
 
     def _cells(self, job: Job, setup: Setup, todo: Sequence[Cell], bar: Progress, task: TaskID) -> None:
         before = bar.tasks[task].completed
@@ -124,9 +125,20 @@ class Session:
         finally:
             self.store.describe(job.name, self.rank, runs.described(self.device, setup))
 
-    def _fitting(self, setup: Setup, entries: float) -> float:
-        """Weight entries of a model, or as many as fit the memory."""
-        return entries if self.most is None else min(entries, self.most / runs.bytes_per_entry(setup))
+    def _fitting(self, setup: Setup, entries: float) -> tuple[int, ...]:
+        """Sizes up to so many weight entries, or as many as fit the memory.
+
+        Raises:
+            UsageError: not even the smallest sizes fit.
+        """
+        while True:
+            sizes = tuple(plan_sizes(setup.ray, None, max(entries, SMALLEST)))
+            fitting = replace(setup, sizes=sizes)
+            if self.most is None or runs.replica_bytes(fitting, len(sizes) - 1) <= self.most:
+                return sizes
+            if entries < SMALLEST:
+                runs.check(fitting, self.most)
+            entries *= 0.8
 
     def _setups(self, jobs: Sequence[Job]) -> list[tuple[Job, Setup]]:
         found = []
@@ -142,7 +154,7 @@ class Session:
 
     def _speed(self, setup: Setup) -> float:
         """Weight entries a second (``cells.cost``), tried on a small model."""
-        small = tuple(plan_sizes(setup.ray, None, self._fitting(setup, 1e6)))
+        small = self._fitting(setup, 1e6)
         trial = replace(setup, sizes=small, seeds=(0,) * (len(small) - 1) + (BLOCK,), standard=None)
         todo = [cell for cell in cells(trial) if cell.kind == "values"]
         took = []
@@ -161,7 +173,7 @@ def device_of(name: str) -> str:
     """
     found = runs._device(name)
     local = os.environ.get("LOCAL_RANK", "")
-    return f"{found}:{local}" if found == "cuda" and local.isdigit() else found
+    return f"{found}:{int(local) % torch.cuda.device_count()}" if found == "cuda" and local.isdigit() else found
 
 
 def _bar() -> Progress:

@@ -7,9 +7,10 @@ Read next: ``cells.py`` (what a cell is), ``runs.py`` (fills a store).
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import zipfile
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,28 +48,25 @@ class Store:
     def save(self, run: str, cell: str, record: Record) -> None:
         self._kept[run, cell] = record
         if self._folders:
-            path = self._folders[0] / "cells" / run / f"{cell}.npz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(f".{os.getpid()}")
-            with part.open("wb") as file:
-                names = np.array([f"{name}@{t}" for name, t in record])
-                np.savez_compressed(file, names=names, values=np.stack(list(record.values())))
-            part.replace(path)
+            out = io.BytesIO()
+            names = np.array([f"{name}@{t}" for name, t in record])
+            np.savez_compressed(out, names=names, values=np.stack(list(record.values())))
+            _write(self._folders[0] / "cells" / run / f"{cell}.npz", out.getvalue())
 
     def describe(self, run: str, rank: int, environment: dict[str, Any]) -> None:
         """Where and with what a process measures a run."""
         self._environments[run, rank] = environment
         if self._folders:
             path = self._folders[0] / "cells" / run / f"environment-{rank}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(environment))
+            _write(path, json.dumps(environment).encode())
 
     def environment(self, run: str) -> dict[str, Any]:
         """Where and with what a run was measured; several processes: all their devices, and the largest memory."""
         found = [e for (name, _), e in sorted(self._environments.items()) if name == run]
-        for folder in self._folders if not found else ():
+        for folder in self._folders:
             for path in sorted((folder / "cells" / run).glob("environment-*.json")):
-                found.append(json.loads(path.read_text()))
+                with suppress(OSError, ValueError):
+                    found.append(json.loads(path.read_text()))
         if not found:
             return {}
         devices = ", ".join(sorted({e["device"] for e in found}))
@@ -76,13 +74,30 @@ class Store:
 
 
 def _read(path: Path) -> Record | None:
+    if not path.exists():
+        return None
     try:
         with np.load(path) as file:
             names, values = file["names"].tolist(), file["values"]
-    except (FileNotFoundError, zipfile.BadZipFile, ValueError, KeyError, EOFError, OSError):
+        keys = [(name, int(t)) for name, _, t in (text.rpartition("@") for text in names)]
+        return dict(zip(keys, values, strict=True))
+    except Exception:  # a damaged file fails in as many ways as there are formats inside it
         return None
-    keys = [(name, int(t)) for name, _, t in (text.rpartition("@") for text in names)]
-    return dict(zip(keys, values, strict=True))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A file, whole or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    part = path.with_suffix(f".{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as reason:
+        raise UsageError(f"cannot write {path}: {reason.strerror}; make room or choose another -o DIR") from None
 
 
 def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
@@ -96,11 +111,9 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not again and path.exists() and read_plan(folder)["runs"] != json.loads(json.dumps(plan["runs"])):
             raise UsageError(f"{folder} holds another run; continue it with --resume {folder}, or give another -o DIR")
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(plan, indent=1) + "\n")
-        part.replace(path)
     except OSError as reason:
         raise UsageError(f"cannot write {path}: {reason.strerror}; choose another -o DIR") from None
+    _write(path, (json.dumps(plan, indent=1) + "\n").encode())
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
