@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -92,10 +93,10 @@ def measure(setup: Setup, cell: Cell, device: str) -> Record:
     probe = data.batches(replicas, None, device)[0][:, :BATCH]
     seen = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1)
     facts = {
-        (INPUT, 0): torch.tensor([fingerprint(x) for x in seen], dtype=torch.float64),
-        (PARAMETERS, 0): torch.full((cell.count,), model.count()),
+        (INPUT, 0): np.array([fingerprint(x) for x in seen]),
+        (PARAMETERS, 0): np.full(cell.count, float(model.count())),
     }
-    return {**train(model, batches, probe), **{key: x.double().cpu().numpy() for key, x in facts.items()}}
+    return {**train(model, batches, probe), **facts}
 
 
 @spare_threads()

@@ -50,7 +50,7 @@ def value(power: Power, dims: Mapping[str, float]) -> float:
 
 def sample(device: str) -> Tensor:
     """The one training input, shape (D,), unit length, independent of size and seed."""
-    x = torch.randn(D, generator=torch.Generator().manual_seed(1), dtype=DTYPE)
+    x = torch.randn(D, generator=torch.Generator("cpu").manual_seed(1), dtype=DTYPE, device="cpu")
     unit: Tensor = x / x.norm()
     return unit.to(device)
 

@@ -215,8 +215,7 @@ def train(
     active = dims.get("K", dims["M"])
     routed: list[dict[str, torch.Tensor]] = []
     record: dict[tuple[str, int], torch.Tensor] = {}
-    record[INPUT, 0] = torch.full((len(seeds),), fingerprint(model.x), dtype=torch.float64)
-    record[PARAMETERS, 0] = torch.full((len(seeds),), model.count())
+    facts = {INPUT: fingerprint(model.x), PARAMETERS: float(model.count())}
     sides = {name: inner_product(name) for name in products}
     unknown = [q for pair in sides.values() for q, _ in pair if q[0] in "dg" and q[1:] in weights]
     if unknown:
@@ -245,11 +244,12 @@ def train(
                 if all(x is not None for x in found):
                     record[name, t] = rms(_dot(*found))
         if t == steps:
-            record[GRADIENTS, 0] = torch.full((len(seeds),), _apart(model) if check else -1.0)
+            facts[GRADIENTS] = _apart(model) if check else -1.0
         if t < steps:
             stepper.step()
             memory.step(factors)
-    return {key: x.double().cpu().numpy() for key, x in record.items()}
+    told = {(name, 0): np.full(len(seeds), fact) for name, fact in facts.items()}
+    return {key: x.double().cpu().numpy() for key, x in record.items()} | told
 
 
 def _apart(model: MoEBlock) -> float:
