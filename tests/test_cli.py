@@ -102,7 +102,7 @@ def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
         "--sizes",
         "16,24,36,54",
         "--seeds",
-        "32",
+        "64",
     ]
     wrong = run(*base, "--claim", "h3.A1@2=-1/2")
     assert wrong.exit_code == 1 and "REFUTED" in wrong.output
