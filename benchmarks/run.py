@@ -32,7 +32,7 @@ WHOLE = (
     ["phases", "--parameterization", "mup", "--optimizer", "sgd"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mup", "--prove"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mssp", "--prove"],
-    ["derive", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup", "--prove", "--drop"],
+    ["derive", "--regime", "II", "--optimizer", "adam", "--parameterization", "mup", "--prove", "--drop"],
     ["signals", "--regime", "II", "--optimizer", "adam", "--parameterization", "mssp", "--steps", "3"],
 )
 """Commands that are timed as a user runs them."""

@@ -103,15 +103,15 @@ def _values(system: System, point: Point) -> dict[str, Fraction]:
 
 
 def _freed_epsilon(system: System, demand: Demand, point: Point) -> set[str] | None:
-    """A smaller epsilon, and a larger one with the learning rate that goes with it; None if neither is seen to work."""
-    role, half, free = demand.fixes.removeprefix("d."), Fraction(1, 2), set()
+    """A larger epsilon and the learning rate that goes with it, else a smaller one; None if neither is seen to work."""
+    role, half = demand.fixes.removeprefix("d."), Fraction(1, 2)
     rest = [d for d in system.demands if d != demand]
     for names, c, d in (
-        (("d",), point.c[role], point.d[role] + half),
         (("c", "d"), point.c[role] - half, point.d[role] - half),
+        (("d",), point.c[role], point.d[role] + half),
     ):
         moved = replace(point, c={**point.c, role: c}, d={**point.d, role: d})
         with suppress(Undecided):
             if system.unmet(rest, system.look(moved, system.prover.optimizer), certified=True) is None:
-                free |= {f"{name}.{role}" for name in names}
-    return free or None
+                return {f"{name}.{role}" for name in names}
+    return None
