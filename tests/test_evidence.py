@@ -35,7 +35,9 @@ def test_evidence_says_where_it_comes_from_and_what_it_shows(name):
     record = RECORDS[name]
     assert record["command"].startswith("scalecalc ")
     for run in record["runs"]:
-        assert {"device", "torch", "dtype", "wall_seconds", "peak_memory_bytes", "sizes"} <= set(run["environment"])
+        assert {"device", "machine", "torch", "dtype", "wall_seconds", "peak_memory_bytes", "sizes"} <= set(
+            run["environment"]
+        )
         assert run["environment"]["gates"]
     counts = Counter(row[-1] for run in record["runs"] for row in run["rows"])
     assert {k: v for k, v in record["total"].items() if v} == {"predicted": counts.total(), **counts}

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +41,6 @@ Progress = Callable[[int, int, str], None]
 
 CHUNK = 2**27
 """Bytes of memory for the replicas trained at once on a CPU: what fits is read from a cache again and again."""
-
 
 SIGNALS = 25
 """Parts of signals and gradients of every expert that are kept at once."""
@@ -144,6 +146,7 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
     """Where and with what a run is measured: device, torch, dtype, optimizer, memory so far, base constants."""
     return {
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "dtype": setup.dtype,
@@ -302,6 +305,15 @@ def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _batches(seeds: Sequence[int], together: int, check: bool) -> Iterator[tuple[Sequence[int], bool]]:
     """Seeds in groups, and whether to check the gradients of a group: only the first."""
     return ((seeds[i : i + together], check and i == 0) for i in range(0, len(seeds), together))
+
+
+def _processor() -> str:
+    """The name of the CPU, where the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _threads() -> int:
