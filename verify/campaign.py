@@ -19,7 +19,7 @@ from typing import Any
 from scaling_algebra.api import Derivation, Signals, derive, signals
 from scaling_algebra.errors import UsageError, unknown_name
 
-from .cells import Setup, collect
+from .cells import STANDARD, Setup, collect
 from .claims import Claim
 from .fit import LEVEL
 from .measurement import Measurement
@@ -45,9 +45,6 @@ ARCHITECTURES = ("moe", "transformer")
 
 DTYPES = ("float64", "float32", "bfloat16")
 """Of torch."""
-
-STANDARD = "sp"
-"""The parameterization that every other one is told apart from."""
 
 
 @dataclass(frozen=True)

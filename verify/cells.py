@@ -31,6 +31,9 @@ CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
 STREAMS = {"values": 0, "control": 1000, "standard": 2000, "exact": 0}
 """Offsets of the random streams: no two of them coincide, but the exact replicas repeat the first ones."""
 
+STANDARD = "sp"
+"""The parameterization that every other one is told apart from."""
+
 Item = TypeVar("Item")
 
 Kind = Literal["values", "control", "standard", "exact"]

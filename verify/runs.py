@@ -27,7 +27,7 @@ from scaling_algebra.parameterizations import Scaling
 from scaling_algebra.quantities import inner_product
 
 from . import coordinates
-from .cells import Cell, Setup, cells, collect, cost
+from .cells import STANDARD, Cell, Setup, cells, collect, cost
 from .fit import Array
 from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record, fingerprint
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
@@ -170,7 +170,9 @@ def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record
         setup = replace(setup, sizes=setup.sizes[:1] * len(setup.sizes))
     elif cell.kind == "standard":
         assert setup.standard is not None
-        setup = replace(setup, scaling=setup.standard, parameterization="sp", steps=setup.standard_steps, products=())
+        setup = replace(
+            setup, scaling=setup.standard, parameterization=STANDARD, steps=setup.standard_steps, products=()
+        )
     elif cell.kind == "exact":
         setup = replace(setup, dtype="float64")
     dims, dtype = setup.dims(cell.size), getattr(torch, setup.dtype)
