@@ -1,14 +1,15 @@
 """Prints what measuring costs: a training step that records every named quantity, over the bare training step.
 
 The bare step is the model's forward pass, autograd's backward pass and the optimizer's step; nothing is recorded.
-Run: ``python benchmarks/instrumentation.py [--runs 5] [--device cpu|cuda] [--entries 5e6]``.
+Run: ``python benchmarks/instrumentation.py [--runs 9] [--device cpu|cuda] [--entries 5e6]``.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 import torch
@@ -23,20 +24,25 @@ from scaling_algebra.verify.runs import train
 STEPS = 4
 
 
-def seconds(run: Callable[[], object], device: str, runs: int) -> float:
-    """Median time of a call."""
-    times = []
+def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> list[float]:
+    """Median time of every call, taking turns, so that a slow spell of the machine meets all of them.
+
+    On a CPU it is user time: the kernel's time for fresh memory varies tenfold from call to call on a virtual machine.
+    """
+    clock = time.perf_counter if device == "cuda" else lambda: resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(runs + 1):  # the first one warms up
-        start = time.perf_counter()
-        run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+        for call, seen in zip(calls, times, strict=True):
+            start = clock()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seen.append(clock() - start)
+    return [statistics.median(seen[1:]) for seen in times]
 
 
 @click.command()
-@click.option("--runs", default=5, show_default=True, help="Repetitions; medians are printed.")
+@click.option("--runs", default=9, show_default=True, help="Repetitions; medians are printed.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
 @click.option("--entries", default=5e6, show_default=True, help="Weight entries of a model.")
 def main(runs: int, device: str, entries: float) -> None:
@@ -61,8 +67,8 @@ def main(runs: int, device: str, entries: float) -> None:
             def measured(setup=setup, dims=dims) -> None:
                 train(dims, setup.scaling, setup.optimizer, [1], STEPS - 1, device)
 
-            making = seconds(lambda made=made: MoEBlock(*made), device, runs)
-            times = [seconds(run, device, runs) - making for run in (bare, measured)]
+            making, *both = seconds([lambda made=made: MoEBlock(*made), bare, measured], device, runs)
+            times = [t - making for t in both]
             size = ", ".join(f"{axis}={d}" for axis, d in dims.items())
             speed = f"{STEPS * elements(dims) / times[1] / 1e6:.0f}"
             each = [f"{1e3 * t / STEPS:.1f} ms" for t in times]

@@ -28,7 +28,7 @@ def test_the_batch_average_is_exact():
     w = model.weights
     h1 = w["W1"] @ model.x
     phi = torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
-    h3i = (w["W3"] @ torch.einsum("sika,sa->sik", w["W2"], h1)[..., None])[..., 0]
+    h3i = torch.einsum("sikb,sika,sa->sib", w["W3"], w["W2"], h1)
     choices = list(combinations(range(dims["M"]), dims["K"]))
     whole = 0.0
     for chosen in choices:  # every token with its own experts

@@ -46,7 +46,7 @@ def test_fixed_experts_name_their_device():
 
 def test_a_forgotten_device_would_be_seen(monkeypatch):
     """Negative control."""
-    setup, real = job("III", "sgd", "mup", sizes=(8, 12, 16), seeds=2).setup(), runs.rms
-    monkeypatch.setattr(runs, "rms", lambda x: real(x) * torch.ones(1))
+    setup, real = job("III", "sgd", "mup", sizes=(8, 12, 16), seeds=2).setup(), runs.outer_rms
+    monkeypatch.setattr(runs, "outer_rms", lambda *sides: real(*sides) * torch.ones(1))
     with torch.device("meta"), pytest.raises((NotImplementedError, RuntimeError)):
         runs._measured(setup, Cell("values", 0, 0, 2), "cpu", None)

@@ -14,7 +14,7 @@ from scaling_algebra.optimizers import OPTIMIZERS, optimizer  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling  # noqa: E402
 from scaling_algebra.verify.model import MoEBlock, torch_optimizer, value  # noqa: E402
 from scaling_algebra.verify.operators import LowRank, Updates, linear, matrix, vector  # noqa: E402
-from scaling_algebra.verify.parts import Split  # noqa: E402
+from scaling_algebra.verify.parts import Parts, Split, rms  # noqa: E402
 from scaling_algebra.verify.runs import train  # noqa: E402
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
@@ -59,7 +59,7 @@ def test_parts_sum_to_the_forward_pass_and_to_autograd(name):
     phi.retain_grad()
     h2 = torch.einsum("sika,sa->sik", w["W2"], h1)
     h2.retain_grad()
-    h3i = torch.einsum("sibk,sik->sib", w["W3"], h2)
+    h3i = torch.einsum("sikb,sik->sib", w["W3"], h2)
     h3i.retain_grad()
     h3 = model.multiplier * torch.einsum("si,sib->sb", phi, h3i)
     h3.retain_grad()
@@ -74,10 +74,10 @@ def test_parts_sum_to_the_forward_pass_and_to_autograd(name):
 def test_updates_are_what_the_optimizer_did(name):
     model, memory, start = trained(name, steps=3)
     kept = {symbol for symbol, operator in memory.operators().items() if isinstance(operator, LowRank)}
-    assert kept == ({"W2"} if linear(optimizer(name)) else set())  # the others are too small to be of low rank
+    assert kept == ({"W2", "W3"} if linear(optimizer(name)) else set())  # the others are too small to be of low rank
     for symbol, operator in memory.operators().items():
         g, o, i = operator.now.shape[1:]
-        change = (model.weights[symbol].detach() - start[symbol]).reshape(3, g, o, i)
+        change = matrix(symbol, model.weights[symbol].detach() - start[symbol])
         if not optimizer(name).decoupled_decay:  # decay moves the reference, too
             torch.testing.assert_close(operator.update_rms(), change.square().mean((1, 2, 3)).sqrt(), msg=symbol)
             v, u = torch.randn(3, g, 2, i, dtype=change.dtype), torch.randn(3, g, 2, o, dtype=change.dtype)
@@ -101,6 +101,17 @@ def test_gradients_are_the_outer_products_that_are_kept(name):
         torch.testing.assert_close(whole, matrix(symbol, model.weights[symbol].grad), msg=symbol)
 
 
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_sizes_of_sums_are_those_of_the_sums_formed(name):
+    model, memory, _ = trained(name)
+    n = Split(memory.operators(), model.x, model.multiplier).named
+    sizes = n.rms()
+    unformed = [quantity for group in n.sums for quantity in group.which]
+    assert unformed and not set(unformed) & set(n)
+    for quantity in unformed:
+        torch.testing.assert_close(sizes[quantity], rms(n[quantity]), msg=quantity)
+
+
 def test_pieces_sum_to_their_whole():
     model, memory, _ = trained()
     n = Split(memory.operators(), model.x, model.multiplier).named
@@ -118,15 +129,9 @@ def test_pieces_sum_to_their_whole():
     assert not torch.allclose(a2, n["h3.propagating"])  # W3_0 dW2 dh1 is in neither piece
 
 
-def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
-    import scaling_algebra.verify.runs as runs
-
-    seen, keep = {}, runs.rms
-    runs.rms = lambda x: x if x.ndim == 2 else keep(x)
-    try:
-        seen = train(DIMS, SCALING, optimizer("sgd"), [1, 2], 2, "cpu")
-    finally:
-        runs.rms = keep
+def test_pathway_split_of_the_sgd_update_sums_to_the_whole(monkeypatch):
+    monkeypatch.setattr(Parts, "rms", lambda parts: {name: x for name, x in parts.items() if x.ndim == 2})
+    seen = train(DIMS, SCALING, optimizer("sgd"), [1, 2], 2, "cpu")
     for t in range(3):
         both = seen["psi.propagating.expert", t] + seen["psi.propagating.router", t]
         assert both == pytest.approx(seen["psi.propagating", t], abs=1e-12)

@@ -55,6 +55,15 @@ def sample(device: str) -> Tensor:
     return unit.to(device)
 
 
+INPUT_FIRST = ("W3",)
+"""Tensors that are stored as (input, output)."""
+
+
+def matrices(symbol: str, weight: Tensor) -> Tensor:
+    """A weight as (..., output, input), however it is stored."""
+    return weight.mT if symbol in INPUT_FIRST else weight
+
+
 class MoEBlock(nn.Module):
     """Minimal MoE block. Source: MSSP paper, App. J.1.
 
@@ -66,7 +75,8 @@ class MoEBlock(nn.Module):
         seeds: one replica is drawn per entry (S of them).
 
     Attributes:
-        weights: parameters by symbol, shapes W1 (S,N,D), Q (S,M,N), W2 (S,M,N_e,N), W3 (S,M,N,N_e), W4 (S,N).
+        weights: parameters by symbol, shapes W1 (S,N,D), Q (S,M,N), W2 (S,M,N_e,N), W3 (S,M,N_e,N), W4 (S,N). W3 is
+            stored input first, so that with all experts side by side it is one matrix, as W2 is.
         multiplier: of the aggregation; with K in ``dims`` times K/M, as a batch sees it (``scaling_algebra.routing``).
     """
 
@@ -87,9 +97,10 @@ class MoEBlock(nn.Module):
             std = scaling.tensors[role].init_std
             shared = tensor.experts if role in scaling.tied else ""
             drawn = [1 if c == shared else s for s, c in zip(shape, tensor.letters, strict=True)]
-            weight = torch.zeros(len(seeds), *shape, device=device, dtype=dtype)
+            stored = [*shape[:-2], *shape[:-3:-1]] if tensor.symbol in INPUT_FIRST else shape
+            weight = torch.zeros(len(seeds), *stored, device=device, dtype=dtype)
             if std is not None:
-                for replica, generator in zip(weight, generators, strict=True):
+                for replica, generator in zip(matrices(tensor.symbol, weight), generators, strict=True):
                     replica.copy_(torch.randn(drawn, generator=generator, device=device))  # float32: drawn 5x faster
                 weight *= INIT[role] * value(std, dims)
             self.weights[tensor.symbol] = nn.Parameter(weight)
@@ -102,7 +113,7 @@ class MoEBlock(nn.Module):
         h1 = w["W1"] @ self.x
         phi = torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
         h2 = torch.einsum("sika,sa->sik", w["W2"], h1)
-        h3i = (w["W3"] @ h2[..., None])[..., 0]
+        h3i = (h2[:, :, None] @ w["W3"])[:, :, 0]
         h3 = self.multiplier * torch.einsum("si,sib->sb", phi, h3i)
         f: Tensor = (w["W4"] * h3).sum(-1)
         return f

@@ -3,7 +3,8 @@
 ``W_t v = W_0 v + dW v`` is needed part by part. An optimizer that is linear in the gradients leaves dW as a sum of
 outer products, one for each step (one sample), and W_0 need not be kept; any other one keeps W_0, and ``dW v`` is the
 difference. Weights are groups of matrices, (S, g, out, in): S replicas, g = M for expert out and 1 for all others
-(expert in is one matrix with the rows of all experts, because they all read the same vector).
+(expert in is one matrix with the rows of all experts, because they all read the same vector). A vector for g = 1 is one
+for all groups.
 Read next: ``parts.py`` (applies these at every step), ``runs.py`` (makes them).
 """
 
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.optimizers import Optimizer
+
+from .model import INPUT_FIRST, matrices
 
 BLOCK = 2**16
 """Entries of a weight compared at once with its initial value on a CPU: they stay in the cache."""
@@ -36,10 +39,14 @@ class Dense:
     now: Tensor
     start: Tensor
 
-    def forward(self, columns: Tensor, both: int | None = None) -> tuple[Tensor, Tensor]:
-        """``(W_0 v, dW v)`` for c vectors, dW only for the first ``both``: (S, g, c, in) -> twice (S, g, c, out)."""
-        initial = columns @ self.start.mT
-        return initial, columns[:, :, :both] @ self.now.mT - initial[:, :, :both]
+    def initial(self, columns: Tensor) -> Tensor:
+        """``W_0 v`` for c vectors: (S, g, c, in) -> (S, g, c, out)."""
+        return times(columns, self.start.mT)
+
+    def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """``(W_0 v, dW v)`` for c vectors: (S, g, c, in) -> twice (S, g, c, out)."""
+        initial = self.initial(columns)
+        return initial, times(columns, self.now.mT).sub_(initial)
 
     def backward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         """``(W_0^T v, dW^T v)`` for c vectors: (S, g, c, out) -> twice (S, g, c, in)."""
@@ -49,16 +56,21 @@ class Dense:
         """The first n rows."""
         return Dense(self.now[:, :, :n], self.start[:, :, :n])
 
-    def groups(self, n: int) -> Dense:
-        """The first n groups."""
-        return Dense(self.now[:, :n], self.start[:, :n])
+    def groups(self, some: slice) -> Dense:
+        """Some of the groups."""
+        return Dense(self.now[:, some], self.start[:, some])
+
+    def joined(self) -> Dense:
+        """One matrix for the vectors of all groups, one after the other, which makes the sum of what they make."""
+        return Dense(_joined(self.now), _joined(self.start))
 
     def update_rms(self) -> Tensor:
         """Root-mean-square entry of dW of each replica, (S,)."""
         block = BLOCK if self.now.device.type == "cpu" else 2**10 * BLOCK
-        sides = (w.reshape(len(w), -1).split(block, 1) for w in (self.now, self.start))
-        square = torch.stack([(a - b).double().square_().sum(1) for a, b in zip(*sides, strict=True)]).sum(0)
-        return (square / self.now[0].numel()).sqrt()
+        stored = (w if w.is_contiguous() else w.mT for w in (self.now, self.start))
+        sides = (w.reshape(len(w), -1).split(block, 1) for w in stored)
+        norms = [torch.linalg.vector_norm(a - b, dim=1, dtype=torch.float64) for a, b in zip(*sides, strict=True)]
+        return torch.linalg.vector_norm(torch.stack(norms), dim=0) / self.now[0].numel() ** 0.5
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class LowRank:
 
     Attributes:
         now: W_t, shape (S, g, out, in).
-        left, right: shapes (S, g, steps, out) and (S, g, steps, in).
+        left, right: shapes (S, g, steps, out) and (S, g, steps, in); either may have g = 1 where all groups share it.
         coefficients: shape (steps,).
     """
 
@@ -76,9 +88,12 @@ class LowRank:
     right: Tensor
     coefficients: Tensor
 
-    def forward(self, columns: Tensor, both: int | None = None) -> tuple[Tensor, Tensor]:
-        update = ((columns @ self.right.mT) * self.coefficients) @ self.left
-        return columns @ self.now.mT - update, update[:, :, :both]
+    def initial(self, columns: Tensor) -> Tensor:
+        return self.forward(columns)[0]
+
+    def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        update = times(times(columns, self.right.mT) * self.coefficients, self.left)
+        return times(columns, self.now.mT).sub_(update), update
 
     def backward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         return LowRank(self.now.mT, self.right, self.left, self.coefficients).forward(columns)
@@ -86,8 +101,12 @@ class LowRank:
     def rows(self, n: int) -> LowRank:
         return LowRank(self.now[:, :, :n], self.left[..., :n], self.right, self.coefficients)
 
-    def groups(self, n: int) -> LowRank:
-        return LowRank(self.now[:, :n], self.left[:, :n], self.right[:, :n], self.coefficients)
+    def groups(self, some: slice) -> LowRank:
+        left, right = (side if side.shape[1] == 1 else side[:, some] for side in (self.left, self.right))
+        return LowRank(self.now[:, some], left, right, self.coefficients)
+
+    def joined(self) -> LowRank:
+        return LowRank(_joined(self.now), self.left, _joined(self.right), self.coefficients)
 
     def update_rms(self) -> Tensor:
         left = self.left * self.coefficients[:, None]
@@ -98,9 +117,25 @@ class LowRank:
 Operator = Dense | LowRank
 
 
+def times(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` for groups of matrices, (S, g, c, k) with (S, g, k, out); what has g = 1 is not copied."""
+    if a.shape[1] == b.shape[1]:
+        return a @ b
+    if b.shape[1] == 1:
+        return (a.flatten(1, 2) @ b[:, 0]).unflatten(1, a.shape[1:3])
+    wide = b.mT
+    return (wide.flatten(1, 2) @ a[:, 0].mT).unflatten(1, wide.shape[1:3]).mT
+
+
+def _joined(groups: Tensor) -> Tensor:
+    """Matrices side by side, (S, g, out, in) -> (S, 1, out, g * in)."""
+    return groups.mT.flatten(1, 2)[:, None].mT
+
+
 def matrix(symbol: str, weight: Tensor) -> Tensor:
     """A weight as (S, g, out, in)."""
-    return weight if symbol in OWN_INPUT else weight.reshape(len(weight), 1, -1, weight.shape[-1])
+    full = matrices(symbol, weight)
+    return full if symbol in OWN_INPUT else full.reshape(len(weight), 1, -1, weight.shape[-1])
 
 
 def vector(symbol: str, side: Tensor) -> Tensor:
@@ -108,10 +143,18 @@ def vector(symbol: str, side: Tensor) -> Tensor:
     return side if symbol in OWN_INPUT else side.flatten(1)[:, None]
 
 
-def outer(symbol: str, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """``left right^T`` as (S, g, out, in), into the memory of ``out`` if it is given."""
-    rows, columns = vector(symbol, left)[..., None], vector(symbol, right)[:, :, None, :]
-    return torch.mul(rows, columns, out=None if out is None else matrix(symbol, out))
+def outer(symbol: str, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Writes ``left right^T`` into ``out``, which has the shape of the weight, and returns it."""
+    sides = [vector(symbol, side) for side in (left, right)]
+    rows, columns = reversed(sides) if symbol in INPUT_FIRST else sides
+    torch.mul(rows[..., None], columns[:, :, None], out=out.view(len(out), -1, rows.shape[2], columns.shape[2]))
+    return out
+
+
+def outer_rms(symbol: str, left: Tensor, right: Tensor) -> Tensor:
+    """Root-mean-square entry of ``left right^T`` of each replica, (S,)."""
+    squares = [vector(symbol, side).double().square().mean(2) for side in (left, right)]
+    return (squares[0] * squares[1]).mean(1).sqrt()
 
 
 def linear(rule: Optimizer) -> bool:
@@ -137,9 +180,16 @@ class Updates:
     ) -> None:
         self.linear = linear(rule)
         self._weights, self._done = weights, 0
-        thin = {symbol for symbol, w in weights.items() if self.linear and _thin(matrix(symbol, w), steps)}
-        self._start = {s: matrix(s, w).detach().clone() for s, w in weights.items() if s not in thin}
-        self._sides: dict[str, tuple[Tensor, ...]] = dict.fromkeys(thin, ())
+        self._start: dict[str, Tensor] = {}
+        self._sides: dict[str, tuple[Tensor, Tensor]] = {}
+        for symbol, weight in weights.items():
+            w = matrix(symbol, weight).detach()
+            thin = self.linear and _thin(w, steps)
+            seeds, experts, rows, columns = w.shape
+            rank = steps if thin else 0
+            self._sides[symbol] = (w.new_empty(seeds, 1, rank, rows), w.new_empty(seeds, experts, rank, columns))
+            if not thin:
+                self._start[symbol] = w.clone()
         self._units = {s: torch.zeros(steps, dtype=w.dtype, device=w.device) for s, w in weights.items()}
         groups = list(zip(weights, stepper.param_groups, strict=True))
         self._decay = {s: 1 - g["lr"] * g["weight_decay"] for s, g in groups if rule.decoupled_decay}
@@ -150,12 +200,9 @@ class Updates:
         for symbol, unit in self._units.items():
             unit.grad = torch.zeros_like(unit)
             unit.grad[self._done] = 1
-            if symbol in self._sides:
-                sides = [vector(symbol, side) for side in factors[symbol]]
-                if not self._done:
-                    self._sides[symbol] = tuple(s.new_empty(*s.shape[:2], len(unit), s.shape[2]) for s in sides)
-                for kept, side in zip(self._sides[symbol], sides, strict=True):
-                    kept[:, :, self._done] = side
+            if symbol not in self._start:
+                for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
+                    kept[:, :, self._done] = vector(symbol, side)
             elif symbol in self._decay:
                 self._start[symbol].mul_(self._decay[symbol])
         self._stepper.step()
@@ -170,15 +217,15 @@ class Updates:
         found: dict[str, Operator] = {}
         for symbol, w in self._weights.items():
             now = matrix(symbol, w).detach()
-            if symbol in self._start or not self._done:
-                found[symbol] = Dense(now, self._start.get(symbol, now))
-            else:
+            if symbol in self._start and self._done:
+                found[symbol] = Dense(now, self._start[symbol])
+            else:  # before the first update nothing has been added to any weight
                 left, right = (side[:, :, : self._done] for side in self._sides[symbol])
                 found[symbol] = LowRank(now, left, right, self.coefficients(symbol))
         return found
 
 
 def _thin(weight: Tensor, steps: int) -> bool:
-    """Do the outer products of all steps take less than half the memory of a weight?"""
-    rows, columns = weight.shape[2:]
-    return 2 * steps * (rows + columns) < rows * columns
+    """Do the outer products of all steps take less than half the memory of a weight? Groups share their left side."""
+    groups, rows, columns = weight.shape[1:]
+    return 2 * steps * (rows + groups * columns) < groups * rows * columns

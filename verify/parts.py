@@ -7,7 +7,8 @@ Read next: ``runs.py`` (calls this at every step of every run).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -18,6 +19,9 @@ from .operators import Operator, vector
 Named = dict[str, Tensor]
 MODES = ("init", "update")
 
+CACHED = 2**18
+"""Entries of the signals of experts that are made at once on a CPU."""
+
 
 def rms(x: Tensor) -> Tensor:
     """Root-mean-square over the entries of each replica, (S, ...) -> (S,)."""
@@ -26,6 +30,63 @@ def rms(x: Tensor) -> Tensor:
     flat = x.flatten(1)
     size: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64) / flat.shape[1] ** 0.5
     return size
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Named sums of several summands, formed only where somebody reads them: the products of the summands with each
+    other give their sizes, and with many narrow experts such signals would outweigh the weights.
+
+    Attributes:
+        products: the mean over entries of the product of any two summands, (S, c, c).
+        summands: makes all of them, shapes (S, M, b).
+        which: numbers of the summands in every sum, by its name.
+    """
+
+    products: Tensor
+    summands: Callable[[], Sequence[Tensor]]
+    which: Mapping[str, Sequence[int]]
+
+    def rms(self) -> dict[str, Tensor]:
+        """Root-mean-square of every sum over the entries of each replica, (S,)."""
+        summands = range(self.products.shape[1])
+        rows = [[float(k in numbers) for k in summands] for numbers in self.which.values()]
+        chosen = torch.tensor(rows, dtype=self.products.dtype, device=self.products.device)
+        squares = (chosen @ self.products * chosen).sum(2).clamp(min=0)
+        return dict(zip(self.which, squares.sqrt().unbind(1), strict=True))
+
+    def formed(self, name: str) -> Tensor:
+        """Shape (S, M, b)."""
+        made = self.summands()
+        return reduce(torch.add, [made[k] for k in self.which[name]])
+
+
+class Parts(dict[str, Tensor]):
+    """Named signals, shapes (S, ...). Those in ``sums`` are formed when they are first read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: list[Sums] = []
+
+    def __missing__(self, name: str) -> Tensor:
+        for group in self.sums:
+            if name in group.which:
+                self[name] = group.formed(name)
+                return self[name]
+        raise KeyError(name)
+
+    def rms(self) -> dict[str, Tensor]:
+        """Root-mean-square of every signal over the entries of each replica, (S,)."""
+        alike: dict[tuple[int, ...], list[str]] = {}
+        for name, x in self.items():
+            alike.setdefault(tuple(x.shape), []).append(name)
+        found: dict[str, Tensor] = {}
+        for names in alike.values():  # few operations on many signals: each would cost more than its few entries
+            together = torch.stack([self[name] for name in names])
+            found |= dict(zip(names, rms(together.flatten(0, 1)).unflatten(0, together.shape[:2]), strict=True))
+        for group in self.sums:
+            found |= group.rms()
+        return found
 
 
 class Split:
@@ -40,7 +101,7 @@ class Split:
     def __init__(self, weights: Mapping[str, Operator], x: Tensor, multiplier: float) -> None:
         self.weights, self.multiplier = weights, multiplier
         self.experts = weights["Q"].now.shape[2]
-        self.named: Named = {}
+        self.named = Parts()
         self.x = x.expand(len(weights["W1"].now), -1)
         h1 = self._first()
         psi = self._linear("psi", "Q", *h1)
@@ -50,24 +111,18 @@ class Split:
         slope = phi0 * (1 - phi0)  # parts of the gate to first order in those of its argument
         self.named |= {f"phi.{p}": slope * self.named[f"psi.{p}"] for p in ("propagating", "effective", "cross")}
         h2 = self._linear("h2", "W2", *h1)
-        h3i = self._linear("h3i", "W3", *h2, self.named["h2.propagating"], self.named["h2.effective"])
-        h3 = self._aggregated(h3i, self.phi - phi0, phi0)
-        self._linear("f", "W4", *h3)
+        self._linear("f", "W4", *self._experts(h2, phi0))
         self._backward()
 
     def forward(self, symbol: str, *signals: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """``W_0 v`` of each signal and ``dW v`` of the first two, in one pass over the weight."""
-        sides = self.weights[symbol].forward(torch.stack([vector(symbol, v) for v in signals], 2), 2)
+        """``W_0 v`` and ``dW v`` of each signal, in one pass over the weight."""
+        sides = self.weights[symbol].forward(torch.stack([vector(symbol, v) for v in signals], 2))
         initial, update = ([self._signal(symbol, part) for part in side.unbind(2)] for side in sides)
         return initial, update
 
-    def aggregate(self, x: Tensor, gates: Tensor) -> Tensor:
-        """``multiplier * sum_i gates_i x_i``: (S, i, b) with (S, i) -> (S, b)."""
-        return self.multiplier * (gates[:, None, :] @ x)[:, 0]
-
     def _signal(self, symbol: str, made: Tensor) -> Tensor:
         """What a weight made, (S, g, out), in the shape of the signal."""
-        if symbol in ("W2", "W3"):
+        if symbol == "W2":
             return made.reshape(len(made), self.experts, -1)
         return made[:, 0, 0] if symbol == "W4" else made[:, 0]
 
@@ -76,51 +131,83 @@ class Split:
         self.named |= {"h1": start + change, "h1.init": start, "h1.effective": change, "h1.change": change}
         return start, change
 
-    def _linear(self, name: str, symbol: str, start: Tensor, change: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        """Records the four parts of ``W_t x_t``; returns its initial value, its change, and ``W_0 v`` for ``more``."""
-        (init, propagating, *also), (effective, cross) = self.forward(symbol, start, change, *more)
+    def _linear(self, name: str, symbol: str, start: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Records the four parts of ``W_t x_t``; returns its initial value and its change."""
+        (init, propagating), (effective, cross) = self.forward(symbol, start, change)
         total = propagating + effective + cross
         parts = (init, propagating, effective, cross, total, init + total)
         suffixes = (".init", ".propagating", ".effective", ".cross", ".change", "")
         self.named |= {name + suffix: part for suffix, part in zip(suffixes, parts, strict=True)}
-        return init, total, *also
+        return init, total
 
-    def _aggregated(self, h3i: tuple[Tensor, ...], dphi: Tensor, phi0: Tensor) -> tuple[Tensor, Tensor]:
-        """Records A1 .. D (all with the current gates); returns the initial value and the change of h3."""
-        n = self.named
-        init, _, through_h1, through_w2 = h3i
-        pieces = {
-            "A1": init,
-            "A2.1": through_h1,
-            "A2.2": through_w2,
-            "A3": n["h3i.effective"],
-            "D": n["h3i.cross"],
-            "propagating": n["h3i.propagating"],
-        }
-        n |= {f"h3.{piece}": self.aggregate(x, self.phi) for piece, x in pieces.items()}
-        n |= {"h3.init": n["h3.A1"], "h3.effective": n["h3.A3"], "h3.cross": n["h3.D"]}
-        start = self.aggregate(init, phi0)
-        total = n["h3.propagating"] + n["h3.effective"] + n["h3.cross"] + self.aggregate(init, dphi)
+    def _experts(self, h2: tuple[Tensor, Tensor], phi0: Tensor) -> tuple[Tensor, Tensor]:
+        """Records h3i, and A1 .. D (all with the current gates); returns the initial value and the change of h3."""
+        n, w3 = self.named, self.weights["W3"]
+        read = torch.stack(h2, 2)
+        products, mixed = self._all_experts(read, torch.stack([self.phi, phi0, self.phi - phi0], 1))
+
+        def h3i() -> list[Tensor]:
+            return [x for side in w3.forward(read) for x in side.unbind(2)]
+
+        which = {"init": [0], "propagating": [1], "effective": [2], "cross": [3], "change": [1, 2, 3]}
+        named = {f"h3i.{part}": numbers for part, numbers in which.items()}
+        n.sums.append(Sums(products, h3i, {**named, "h3i": range(4)}))
+        gated, gated_0, regated = ((self.multiplier * m).unbind(1) for m in mixed.unbind(1))
+        n |= {f"h3.{part}": m for part, m in zip(which, gated, strict=False)}
+        n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}
+        weights = self.multiplier * self.phi[..., None]
+        through = [(weights * n[f"h2.{part}"]).flatten(1)[:, None] for part in ("propagating", "effective")]
+        n["h3.A2.1"], n["h3.A2.2"] = w3.joined().initial(torch.stack(through, 2))[:, 0].unbind(1)
+        start, total = gated_0[0], n["h3.propagating"] + n["h3.effective"] + n["h3.cross"] + regated[0]
         n |= {"h3": start + total, "h3.change": total}
         return start, total
 
+    def _all_experts(self, read: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+        """What W3 and dW3 make of c vectors, for some experts at a time: what they make stays in a cache.
+
+        Args:
+            read: shape (S, M, c, N_e).
+            gates: shape (S, k, M).
+
+        Returns:
+            The mean over entries of the product of any two of the 2 c vectors made, (S, 2 c, 2 c), and
+            ``sum_i gates_i`` of each, (S, k, 2 c, b).
+        """
+        w3 = self.weights["W3"]
+        width = 2 * w3.now.shape[2] * read.shape[2] * len(read)
+        together = max(1, (CACHED if read.device.type == "cpu" else 2**10 * CACHED) // width)
+        products, mixed = [], []
+        for first in range(0, self.experts, together):
+            some = slice(first, first + together)
+            made = w3.groups(some).forward(read[:, some])
+            initial, update = (side.double() for side in made)
+            across = (initial @ update.mT).sum(1)
+            rows = ((initial @ initial.mT).sum(1), across), (across.mT, (update @ update.mT).sum(1))
+            products.append(torch.cat([torch.cat(row, 2) for row in rows], 1))
+            mixed.append(torch.cat([(gates[:, :, some] @ m.flatten(2)).unflatten(2, m.shape[2:]) for m in made], 2))
+        return reduce(torch.add, products) / (self.experts * w3.now.shape[2]), reduce(torch.add, mixed)
+
     def _backward(self) -> None:
         """Derivatives of f, by hand, one entry per choice of initial or updated part of every weight on the way."""
-        n, gates = self.named, self.multiplier * self.phi[..., None]
+        n, gates = self.named, self.multiplier * self.phi
         one = torch.ones_like(self.phi[:, None, None, :1])
         readout = dict(zip(MODES, (r[:, 0, 0] for r in self.weights["W4"].backward(one)), strict=True))
         above = torch.stack(list(readout.values()), 1)  # (S, 2, b)
-        back = self.weights["W3"].backward(above[:, None].expand(-1, self.experts, -1, -1))
-        made = (n["h3i.init"] + n["h3i.propagating"], n["h3i.effective"] + n["h3i.cross"])
+        back = self.weights["W3"].backward(above[:, None])
         g2: Named = {}
         gphi: Named = {}
-        for outer, w3, here in zip(MODES, back, made, strict=True):
-            seen = self.multiplier * (here @ above.mT)
+        for outer, w3 in zip(MODES, back, strict=True):
             for k, inner in enumerate(readout):
-                g2[f"{outer}-{inner}"] = gates * w3[:, :, k]
-                gphi[f"{outer}-{inner}"] = seen[..., k]
-        g3i = {mode: gates * r[:, None, :] for mode, r in readout.items()}
-        for name, parts in (("g3", readout), ("g3i", g3i), ("g2", g2), ("gphi", gphi)):
+                g2[f"{outer}-{inner}"] = gates[..., None] * w3[:, :, k]
+                gphi[f"{outer}-{inner}"] = self.multiplier * (n["h2"] * w3[:, :, k]).sum(-1)
+        both = above.double()
+        products = (both @ both.mT) / both.shape[2] * gates.double().square().mean(1)[:, None, None]
+
+        def g3i() -> list[Tensor]:
+            return [gates[..., None] * r[:, None] for r in readout.values()]
+
+        n.sums.append(Sums(products, g3i, {"g3i.init": [0], "g3i.update": [1], "g3i": [0, 1]}))
+        for name, parts in (("g3", readout), ("g2", g2), ("gphi", gphi)):
             n |= {f"{name}.{part}": g for part, g in parts.items()}
             n[name] = reduce(torch.add, parts.values())
         self._into_h1(g2, gphi)
@@ -144,13 +231,16 @@ class Split:
         n["g1"] = n["g1.expert"] + n["g1.router"]
 
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """``gradient of f = left right^T`` for every weight: what flows back into what it makes, and what it reads."""
+        """``gradient of f = left right^T`` for every weight: what flows back into what it makes, and what it reads.
+
+        Of W3 the gates are on the right, so that its left side is the same for all experts.
+        """
         n = self.named
         gpsi = self.phi * (1 - self.phi) * n["gphi"]
         return {
             "W1": (n["g1"], self.x),
             "Q": (gpsi, n["h1"]),
             "W2": (n["g2"], n["h1"]),
-            "W3": (n["g3i"], n["h2"]),
+            "W3": (n["g3"][:, None], self.multiplier * self.phi[..., None] * n["h2"]),
             "W4": (torch.ones_like(self.phi[:, :1]), n["h3"]),
         }

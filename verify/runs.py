@@ -31,8 +31,8 @@ from .cells import STANDARD, Cell, Setup, cells, collect, cost
 from .fit import Array
 from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record, fingerprint
 from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
-from .operators import Operator, Updates, linear, outer
-from .parts import Split, rms
+from .operators import Operator, Updates, linear, outer, outer_rms
+from .parts import Parts, Split, rms
 from .plan import elements, plan_seeds, plan_sizes
 from .store import Store
 
@@ -43,7 +43,7 @@ CHUNK = 2**27
 """Bytes of memory for the replicas trained at once on a CPU: what fits is read from a cache again and again."""
 
 SIGNALS = 25
-"""Parts of signals and gradients of every expert that are kept at once."""
+"""Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
 
 CONSTANTS = {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE}
 
@@ -160,7 +160,7 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
 def replica_bytes(setup: Setup, size: int) -> int:
     """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
     dims = setup.dims(size)
-    entries = (5 if linear(setup.optimizer) else 7) * elements(dims) + SIGNALS * dims["M"] * (dims["N"] + dims["N_e"])
+    entries = (5 if linear(setup.optimizer) else 7) * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]
     return entries * getattr(torch, setup.dtype).itemsize
 
 
@@ -232,17 +232,17 @@ def train(
             batch = Split(operators, model.x, model.multiplier)
             factors = {s: (LOSS_SLOPE * left, right) for s, (left, right) in batch.factors().items()}
             for symbol, w in weights.items():
-                w.grad = outer(symbol, *factors[symbol], w.grad).view_as(w)
+                w.grad = outer(symbol, *factors[symbol], torch.empty_like(w) if w.grad is None else w.grad)
             named = batch.named if active == dims["M"] else _token(operators, model, active, dims)
             if memory.linear:
                 for path in ("expert", "router"):
                     moved = _moved(memory.coefficients("W1"), [g[path] for g in routed], named["h1"], model.x)
                     named[f"psi.propagating.{path}"] = operators["Q"].forward(moved[:, None, None])[0][:, 0, 0, :active]
                 routed.append({path: LOSS_SLOPE * batch.named[f"g1.{path}"] for path in ("expert", "router")})
-            record |= {(name, t): rms(x) for name, x in named.items()}
+            record |= {(name, t): size for name, size in named.rms().items()}
             for symbol, operator in operators.items():
                 record[f"d{symbol}", t] = operator.update_rms()
-                record[f"g{symbol}", t] = rms(weights[symbol].grad)
+                record[f"g{symbol}", t] = outer_rms(symbol, *factors[symbol])
             kept |= {(q, t): named[q] for pair in sides.values() for q, _ in pair}
             for name, pair in sides.items():
                 found = [kept.get((q, t if step is None else step)) for q, step in pair]
@@ -282,15 +282,13 @@ def _moved(
     return total
 
 
-def _token(
-    operators: Mapping[str, Operator], model: MoEBlock, active: int, dims: Mapping[str, int]
-) -> dict[str, torch.Tensor]:
+def _token(operators: Mapping[str, Operator], model: MoEBlock, active: int, dims: Mapping[str, int]) -> Parts:
     """Parts as one token sees them: its experts are the first ``active`` ones, which are as good as any others."""
     seen = {
         **operators,
         "Q": operators["Q"].rows(active),
         "W2": operators["W2"].rows(active * dims["N_e"]),
-        "W3": operators["W3"].groups(active),
+        "W3": operators["W3"].groups(slice(active)),
     }
     return Split(seen, model.x, model.multiplier * dims["M"] / active).named
 
