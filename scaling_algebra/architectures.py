@@ -10,7 +10,7 @@ from itertools import product
 from typing import Literal
 
 from .errors import unknown_name
-from .programs import Adjoint, Aggregate, Gate, Linear, Mode, Norm, Program, Statement, Sum, Tensor
+from .programs import Adjoint, Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement, Sum, Tensor
 
 
 def _grid(*roles: str) -> dict[str, dict[str, Mode]]:
@@ -146,12 +146,19 @@ GATES: tuple[Literal["softmax", "sigmoid"], ...] = ("softmax", "sigmoid")
 """Gates that take part in the dynamics."""
 
 
-def fixed_experts(kind: Literal["sigmoid", "softmax"], bias: bool = False, selects: bool = False) -> Program:
+SHIFTS: tuple[Literal["", "bias", "noise"], ...] = ("", "bias", "noise")
+"""What may be added to the logits of the router."""
+
+
+def fixed_experts(
+    kind: Literal["sigmoid", "softmax"], shift: Literal["", "bias", "noise"] = "", selects: bool = False
+) -> Program:
     """A block of linear experts and a router whose gate is part of the dynamics (routers paper, Def. 1).
 
     Args:
         kind: gate.
-        bias: a trained Theta(1) bias on the logits.
+        shift: added to the logits: nothing, a trained Theta(1) bias, or Theta(1) noise, drawn anew at every step
+            (routers paper, App. F.1, both cases).
         selects: top-K.
     """
     tensors = {
@@ -162,12 +169,14 @@ def fixed_experts(kind: Literal["sigmoid", "softmax"], bias: bool = False, selec
     }
     signals = {"data": "x", "h1": "a", "psi": "i", "phi": "i", "h3i": "ib", "h3": "b", "f": ""}
     router: tuple[Statement, ...] = (Linear("psi", "router", "h1"),)
-    if bias:
-        tensors["bias"] = Tensor("B", "ix", fan_in="x", fan_out="i")
+    if shift:
+        if shift == "bias":
+            tensors["bias"] = Tensor("B", "ix", fan_in="x", fan_out="i")
         signals |= {"logits": "i", "shift": "i"}
-        router = (Linear("logits", "router", "h1"), Linear("shift", "bias", "data"), Sum("psi", "logits", "shift"))
-    suffix = ("-bias" if bias else "") + ("-topk" if selects else "")
-    extras = (" with a bias" if bias else "") + (" with top-K" if selects else "")
+        added = Linear("shift", "bias", "data") if shift == "bias" else Noise("shift")
+        router = (Linear("logits", "router", "h1"), added, Sum("psi", "logits", "shift"))
+    suffix = (f"-{shift}" if shift else "") + ("-topk" if selects else "")
+    extras = {"": "", "bias": " with a bias", "noise": " with noise"}[shift] + (" with top-K" if selects else "")
     return Program(
         name=f"routers-{kind}{suffix}",
         title=f"fixed number of linear experts, {kind} gate{extras} (routers paper, Def. 1)",
@@ -188,7 +197,7 @@ def fixed_experts(kind: Literal["sigmoid", "softmax"], bias: bool = False, selec
             Adjoint("gphi", "phi"),
             Adjoint("gpsi", "psi"),
             Adjoint("g1.expert", "h1", via="h3i"),
-            Adjoint("g1.router", "h1", via="logits" if bias else "psi"),
+            Adjoint("g1.router", "h1", via="logits" if shift else "psi"),
             Adjoint("g1", "h1"),
         ),
         tracked="i",
@@ -202,7 +211,7 @@ ARCHITECTURES: dict[str, Program] = {
         MLP,
         normed(MOE_BLOCK),
         stacked(2),
-        *(fixed_experts(k, b, s) for k, b, s in product(GATES, (False, True), (False, True))),
+        *(fixed_experts(k, b, s) for k, b, s in product(GATES, SHIFTS, (False, True))),
     )
 }
 """Every architecture, by name."""

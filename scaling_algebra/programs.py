@@ -80,6 +80,17 @@ class Sum:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """``out`` is Theta(1) noise, drawn anew at every step."""
+
+    out: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
 class Norm:
     """``out = source / rms(source)``: RMSNorm with negligible epsilon."""
 
@@ -104,7 +115,7 @@ class Aggregate:
         return (self.gate, self.source)
 
 
-Statement = Linear | Gate | Sum | Norm | Aggregate
+Statement = Linear | Gate | Sum | Noise | Norm | Aggregate
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .architectures import MOE_BLOCK
 from .errors import UsageError, unknown_name
-from .programs import Adjoint, Aggregate, Gate, Linear, Mode, Norm, Program, Statement
+from .programs import Adjoint, Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement
 from .signals import Signal
 from .training import Trajectory
 
@@ -104,6 +104,8 @@ def _texts(program: Program, how: Statement) -> dict[str, str]:
             "effective": f"d{w}_t {s}_0",
             "cross": f"d{w}_t d{s}_t",
         }
+    if isinstance(how, Noise):
+        return {}
     parts = ("propagating", "effective", "cross", "regated")
     whole = "M^-a sum_i phi_i " if isinstance(how, Aggregate) else f"{how.out} from "
     return {"init": f"{how.out} from initial values", **{p: f"{whole}{how.source}.{p}" for p in parts}}
@@ -120,6 +122,8 @@ def _parts(program: Program, how: Statement) -> dict[str, Reading]:
             "cross": lambda tr, t: tr.apply(role, "update", tr.change(s, t), t),
         }
         return {k: parts[k] for k in ("init", "effective")} if s == "data" else parts
+    if isinstance(how, Noise):
+        return {}
     if not isinstance(how, Aggregate):  # gate, sum, norm: the parts are those of its argument
         below = program.producer(how.source)
         assert below is not None

@@ -14,7 +14,7 @@ from fractions import Fraction
 from .axes import AXES
 from .kernels import INDICATOR
 from .optimizers import Optimizer
-from .programs import Aggregate, Gate, Linear, Mode, Norm, Program, Statement, Sum
+from .programs import Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement, Sum
 from .signals import Algebra, Scalar, Signal
 
 
@@ -100,11 +100,7 @@ class Trajectory:
         """Value after t updates."""
         if t == 0 or signal == "data":
             return self.initial(signal)
-        return self._kept(
-            ("value", signal, t),
-            f"{signal}@{t}",
-            lambda: self.algebra.add([self.initial(signal), self.change(signal, t)]),
-        )
+        return self._kept(("value", signal, t), f"{signal}@{t}", lambda: self._value(signal, t))
 
     def apply(self, role: str, mode: Mode, x: Signal, t: int, out: str | None = None) -> Signal:
         """``W_0 x`` or ``(W_t - W_0) x`` for the tensor of a role; letters missing from ``out`` are summed at once."""
@@ -222,9 +218,19 @@ class Trajectory:
             return self._gated(how, 0)
         if isinstance(how, Sum):
             return self.algebra.add([self.initial(x) for x in how.inputs])
+        if isinstance(how, Noise):
+            return self._drawn_noise(how, 0)
         if isinstance(how, Norm):
             return self.normalised(how, self.initial(how.source), 0)
         return self.aggregate(how, "init", self.initial(self.program.linear_into(how.source).source), 0)
+
+    def _value(self, signal: str, t: int) -> Signal:
+        how = self.program.producer(signal)
+        if isinstance(how, Noise):
+            return self._drawn_noise(how, t)
+        if isinstance(how, Sum):
+            return self.algebra.add([self.value(x, t) for x in how.inputs])
+        return self.algebra.add([self.initial(signal), self.change(signal, t)])
 
     def _change(self, signal: str, t: int) -> Signal:
         how = self.program.producer(signal)
@@ -237,12 +243,21 @@ class Trajectory:
             return self._gate_change(how, t)
         if isinstance(how, Sum):
             return add([self.change(x, t) for x in how.inputs])
+        if isinstance(how, Noise):
+            return add([self._drawn_noise(how, t), self.initial(how.out)])
         if isinstance(how, Norm):
             return add([self.normalised(how, self.value(how.source, t), t), self.initial(how.out)])
         below = self.program.linear_into(how.source).source
         propagated = named(self.aggregate(how, "init", self.change(below, t), t), f"{how.out}.propagating")
         updated = named(self.aggregate(how, "update", self.value(below, t), t), f"{how.out} from updated tensors")
         return add([propagated, updated, named(self.regated(how, t), f"{how.out}.regated")])
+
+    def _drawn_noise(self, how: Noise, t: int) -> Signal:
+        """Along an axis that does not grow one leaf stands for the draws of all steps: a sum over finitely many entries
+        is as large whether they are correlated or not."""
+        letters = self.program.signals[how.out]
+        grows = any(self.algebra.ray[self.program.axes[letter]] for letter in letters)
+        return self.algebra.tensor(f"{how.out}@{t if grows else 0}", letters, 0)
 
     def _weighted(self, how: Aggregate, gate: Signal, x: Signal) -> Signal:
         whole = self.algebra.contract(gate, x, self.program.signals[how.out])
@@ -309,6 +324,7 @@ class Trajectory:
     def _through(self, how: Statement, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
         above = self.gradient(how.out, t, modes)
         letters = self.program.signals[signal]
+        assert not isinstance(how, Noise)  # it reads nothing
         if isinstance(how, Sum):
             return above
         if isinstance(how, Norm):

@@ -671,6 +671,30 @@ def test_softmax_cancels_the_symmetric_gradient(rule):
     check(at(bias, 0, 1, 2), "psi.spread 0 0 0 \n gpsi -1/2 0 0")
 
 
+def test_noise_breaks_the_symmetry():
+    """Routers paper, App. F.1, case 1: fresh Theta(1) noise on the logits makes experts differ from the start, so that
+    the router learns under softmax; with top-K, too, although the gates lose what all experts share."""
+    for kind in ("softmax-noise", "softmax-noise-topk"):
+        check(
+            at(router_tables(kind, "sgd"), 0, 1, 2),
+            """
+            shift.change  .    0  0
+            psi.spread    0    0  0
+            logits.change . -1/2  0
+            dQ            . -3/2 -1
+            """,
+        )
+    check(at(router_tables("softmax", "sgd"), 2), "psi.spread -1/2 \n psi.change -1/2 \n dQ -3/2")  # control
+
+
+@pytest.mark.parametrize(("regime", "draws"), [("I", 1), ("III", 3)])
+def test_noise_of_different_steps_is_told_apart_where_the_number_of_experts_grows(regime, draws):
+    program, rule = architecture("routers-sigmoid-noise"), optimizer("sgd")
+    point = derive("I", "sgd", "mup", architecture=program.name).scaling.point(REGIMES["I"])
+    trajectory = Analysis(REGIMES[regime], point, rule, program).run("psi", 0)
+    assert len({frozenset(trajectory.value("shift", t).terms) for t in range(3)}) == draws
+
+
 def test_top_k_breaks_the_symmetry():
     """Routers paper, Prop. 4 and App. E: the support of top-K is drawn by logits of n^(-1/2), however small they are.
 

@@ -29,6 +29,7 @@ from scaling_algebra.verify.fixed_experts import (  # noqa: E402
 from scaling_algebra.verify.report import fit_of  # noqa: E402
 
 BLOCKS = ["routers-softmax", "routers-sigmoid", "routers-softmax-bias", "routers-softmax-topk", "routers-sigmoid-topk"]
+BLOCKS += ["routers-softmax-noise", "routers-sigmoid-noise-topk"]
 ROUTER = ["gpsi", "psi.change", "psi.effective", "psi.propagating"]
 DIMS = {"N": 7, "N_e": 7, "M": 4, "K": 2}
 SIZES, SEEDS = [64, 112, 196, 344], 32
@@ -69,6 +70,7 @@ def trained(architecture, steps=2, optimizer="sgd"):
         named = split(model, start)
         if t < steps:
             stepper.step()
+            model.step()
     return model, named
 
 
@@ -99,7 +101,7 @@ def test_router_gradient_by_hand(architecture):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("architecture", ["routers-softmax-bias", "routers-sigmoid-topk"])
+@pytest.mark.parametrize("architecture", ["routers-softmax-bias", "routers-softmax-noise", "routers-sigmoid-topk"])
 def test_parts_sum_to_their_whole(architecture, optimizer):
     model, n = trained(architecture, optimizer=optimizer)
     for whole in ("psi", "h3i", "f"):

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.api import Derivation
-from scaling_algebra.architectures import fixed_experts
+from scaling_algebra.architectures import SHIFTS, fixed_experts
 from scaling_algebra.errors import UsageError
-from scaling_algebra.programs import Gate
+from scaling_algebra.programs import Gate, Noise
 
 from .cells import CONTROL_SEEDS
 from .measurement import Measurement, Record
@@ -36,8 +36,8 @@ LR, RAW_LR = 1.0, 0.4
 """Base learning rates: of optimizers that normalise, and of others, whose gradients grow like |h1|^2. There rate 1 puts
 logits near 10 at the second step, which saturates a sigmoid; a bounded step of 0.4 would hide behind n^(-1/2)."""
 
-FROZEN, BIAS = 1000, 2000
-"""Offsets of the random streams of the control and of the bias: no two streams coincide."""
+FROZEN, BIAS, NOISE = 1000, 2000, 3000
+"""Offsets of the random streams of the control, of the bias and of the noise: no two streams coincide."""
 
 
 def measure_fixed_experts(
@@ -53,7 +53,7 @@ def measure_fixed_experts(
     """Trains at every size and seed, and records every quantity after 0, 1, ..., ``steps`` updates.
 
     Args:
-        derivation: scaling and optimizer; its architecture says gate, bias and top-K.
+        derivation: scaling and optimizer; its architecture says gate, bias or noise, and top-K.
         sizes: values of n; by default five, from 64 to about 1000.
         seeds: replicas per size; by default more at small sizes, where they are cheap.
         device: ``cpu``, ``cuda`` or ``auto``.
@@ -94,7 +94,8 @@ def measure_fixed_experts(
 
 
 class FixedExperts(nn.Module):
-    """h1 = W1 x; psi = Q h1 (+ B); phi = gate(psi); h3i = W3_i h1; h3 = multiplier * sum_i phi_i h3i; f = W4 h3.
+    """h1 = W1 x; psi = Q h1 (+ B, or noise); phi = gate(psi); h3i = W3_i h1; h3 = multiplier * sum_i phi_i h3i;
+    f = W4 h3.
 
     Source: routers paper, Def. 1; top-K: App. F.
 
@@ -102,11 +103,12 @@ class FixedExperts(nn.Module):
         derivation: architecture, init stds and multiplier.
         dims: N, the number of experts M and of active ones K.
         replicas: one network is drawn per entry (S of them).
-        stream: random stream of the weights. The bias of a replica is the same in every stream, hence at every size:
-            limits with a bias are conditional on it (App. F.1).
+        stream: random stream of the weights. Bias and noise of a replica are the same in every stream, hence at every
+            size: limits with a bias or noise are conditional on it (App. F.1).
 
     Attributes:
         weights: parameters by symbol, shapes W1 (S,N,D), Q (S,M,N), W3 (S,M,N,N), W4 (S,N), B (S,M).
+        noise: standard normal noise on the logits at this step and at the first one, (S,M); None where there is none.
     """
 
     def __init__(
@@ -130,6 +132,24 @@ class FixedExperts(nn.Module):
             self.weights[tensor.symbol] = nn.Parameter(weight)
         self.register_buffer("x", sample(device))
         self.x: Tensor
+        noisy = any(isinstance(s, Noise) for s in program.statements)
+        self._noise = [torch.Generator(device).manual_seed(_seed(NOISE, r)) for r in replicas] if noisy else []
+        self.noise = self.first_noise = self._drawn()
+
+    def _drawn(self) -> Tensor | None:
+        experts, like = self.weights["Q"].shape[1], self.x
+        draws = [torch.randn(experts, generator=g, device=like.device) for g in self._noise]
+        return torch.stack(draws).to(like.dtype) if draws else None
+
+    def step(self) -> None:
+        """Draws the noise of the next step."""
+        self.noise = self._drawn()
+
+    def shift(self, start: Mapping[str, Tensor] | None = None) -> Tensor | None:
+        """What is added to the logits now, or with the initial weights at the first step, (S,M)."""
+        if self.noise is not None:
+            return self.noise if start is None else self.first_noise
+        return (self.weights if start is None else start)["B"] if "B" in self.weights else None
 
     def forward(self) -> Named:
         """All signals; ``h1.router`` and ``h1.expert`` are copies of h1, so that each keeps its own gradient."""
@@ -137,7 +157,8 @@ class FixedExperts(nn.Module):
         h1 = w["W1"] @ self.x
         to_router, to_expert = h1.clone(), h1.clone()
         (psi,) = _apply(w["Q"], to_router)
-        psi = psi + w["B"] if "B" in w else psi
+        shift = self.shift()
+        psi = psi if shift is None else psi + shift
         phi = self.gated(psi)
         (h3i,) = _apply(w["W3"], to_expert)
         h3 = self.aggregate(phi, h3i)
@@ -171,6 +192,7 @@ def train(
         record |= {(name, t): rms(x) for name, x in split(model, start).items()}
         if t < steps:
             stepper.step()
+            model.step()
             for group in stepper.param_groups if derivation.optimizer.decoupled_decay else ():
                 start[group["symbol"]].mul_(1 - group["lr"] * group["weight_decay"])  # as torch decays the weight
     return {key: x.cpu().numpy() for key, x in record.items()}
@@ -220,10 +242,11 @@ def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
         h1_0, dh1 = start["W1"] @ model.x, update["W1"] @ model.x
         named |= {"h1.init": h1_0, "h1.change": dh1, "h1.effective": dh1}
         linear("psi", "Q", h1_0, dh1)
-        if "B" in start:
+        shift, first = model.shift(), model.shift(start)
+        if shift is not None and first is not None:
             named |= {name.replace("psi", "logits"): x for name, x in named.items() if name.startswith("psi")}
-            named |= {"logits": named["psi"] - model.weights["B"], "shift": model.weights["B"]}
-            named |= {"psi.init": named["psi.init"] + start["B"], "psi.change": named["psi.change"] + update["B"]}
+            named |= {"logits": named["psi"] - shift, "shift": shift, "shift.change": shift - first}
+            named |= {"psi.init": named["psi.init"] + first, "psi.change": named["psi.change"] + shift - first}
         named["psi.spread"] = named["psi"] - named["psi"].mean(1, keepdim=True)
         phi_0 = model.gated(named["psi.init"])
         named["phi.change"] = named["phi"] - phi_0
@@ -258,8 +281,8 @@ def _apply(weight: Tensor, *signals: Tensor) -> tuple[Tensor, ...]:
 def _check(derivation: Derivation, steps: int, experts: int, active: int) -> None:
     program, scaling, rule = derivation.program, derivation.scaling, derivation.optimizer
     gate = next((s for s in program.statements if isinstance(s, Gate)), None)
-    known = gate and gate.kind != "held" and fixed_experts(gate.kind, "bias" in program.tensors, gate.selects)
-    if program != known:
+    known = gate and gate.kind != "held" and [fixed_experts(gate.kind, shift, gate.selects) for shift in SHIFTS]
+    if not known or program not in known:
         raise UsageError(f"{program.name} is not a block with fixed experts; give one of the routers- architectures")
     if derivation.ray["M"] or not derivation.ray["N"]:
         raise UsageError(f"this block has a fixed number of experts and grows in N, but the ray is {derivation.ray}")

@@ -113,6 +113,11 @@ LEARNS = (
     Asked("psi.spread", 2, "Sec. 3.2", planted=-HALF),
     Asked("phi.deficit", 2, "Sec. 3.2", planted=Fraction(-1)),
 )
+NOISY = (
+    Asked("psi.effective", 2, "Sec. 3.2, App. F.1", published=ZERO, planted=-HALF),
+    Asked("relative dQ", 2, "Sec. 3.2", planted=-HALF),
+    Asked("logits.change", 2, "App. F.1", planted=-HALF),
+)
 SELECTS = (
     Asked("psi.effective", 3, "Prop. 4, Fig. 5, Fig. 6", published=ZERO, planted=-HALF),
     Asked("relative dQ", 3, "Prop. 4", planted=-HALF),
@@ -142,11 +147,15 @@ def saturates(rule: str, asked: tuple[Asked, ...], shrink: int, more: int, plan:
     return [*findings(d, run, asked), *typical]
 
 
-def learns(gate: str, asked: tuple[Asked, ...], plan: Plan) -> list[Finding]:
-    """The paper's muP (its Table 1) with a gate, trained by SGD."""
+def learns(gate: str, asked: tuple[Asked, ...], plan: Plan, stretch: int = 1) -> list[Finding]:
+    """The paper's muP (its Table 1) with a gate, trained by SGD.
+
+    Args:
+        stretch: sizes are n * stretch, where small networks have not settled.
+    """
     d = derive("I", "sgd", "mup-sigmoid", architecture=f"routers-{gate}")
-    steps = max(a.step for a in asked)
-    run = measure_fixed_experts(d, sizes=plan.sizes, seeds=plan.seeds, steps=steps, device=plan.device)
+    steps, sizes = max(a.step for a in asked), [n * stretch for n in plan.sizes]
+    run = measure_fixed_experts(d, sizes=sizes, seeds=plan.seeds, steps=steps, device=plan.device)
     return findings(d, run, asked)
 
 
@@ -183,6 +192,8 @@ ROUTERS = Experiment(
         Trial("muP, softmax: freezes at uniform", partial(learns, "softmax", FREEZES)),
         Trial("muP, sigmoid: learns the same for every expert", partial(learns, "sigmoid", SYNCHRONOUS)),
         Trial("muP, softmax and bias: learns", partial(learns, "softmax-bias", LEARNS)),
+        Trial("muP, softmax and noise: learns", partial(learns, "softmax-noise", NOISY, stretch=2)),
+        Trial("muP, softmax top-2 of noisy logits: learns", partial(learns, "softmax-noise-topk", NOISY, stretch=2)),
         Trial("muP, softmax top-2: learns", partial(learns, "softmax-topk", SELECTS)),
         Trial("muP, sigmoid top-2: learns", partial(learns, "sigmoid-topk", SELECTS)),
     ),
