@@ -6,6 +6,7 @@ Read next: ``training.py`` (runs and differentiates a program), ``quantities.py`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Literal
 
@@ -99,6 +100,21 @@ def normed(program: Program) -> Program:
         statements=(*before, Norm("hn", last.source), Linear(last.out, last.tensor, "hn")),
         adjoints=program.adjoints,
         pathways=program.pathways,
+    )
+
+
+def live(program: Program) -> Program:
+    """The block with a sigmoid gate that is part of the dynamics, instead of one held at its mean and slope (standing
+    assumption B2 of MSSP paper, J.2).
+
+    A gate is a function of Q_0 h1, so that a sum over experts of Q_0 times what the gates weigh has a part along h1. It
+    outweighs the random part where M > N.
+    """
+    return replace(
+        program,
+        name=f"{program.name}-sigmoid",
+        title="minimal MoE block with the gate in the dynamics (MSSP paper, J.1, without assumption B2)",
+        statements=tuple(replace(s, kind="sigmoid") if isinstance(s, Gate) else s for s in program.statements),
     )
 
 
@@ -209,6 +225,7 @@ ARCHITECTURES: dict[str, Program] = {
     for p in (
         MOE_BLOCK,
         MLP,
+        live(MOE_BLOCK),
         normed(MOE_BLOCK),
         stacked(2),
         *(fixed_experts(k, b, s) for k, b, s in product(GATES, SHIFTS, (False, True))),

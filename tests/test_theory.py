@@ -11,7 +11,8 @@ import pytest
 
 from scaling_algebra import REGIMES, derive
 from scaling_algebra.analysis import Analysis
-from scaling_algebra.architectures import MLP, MOE_BLOCK, architecture, stacked
+from scaling_algebra.architectures import MLP, MOE_BLOCK, architecture, live, stacked
+from scaling_algebra.axes import Ray
 from scaling_algebra.desiderata import Structure, mssp_demands, mup_demands
 from scaling_algebra.exponents import Power
 from scaling_algebra.optimizers import optimizer
@@ -491,6 +492,38 @@ def test_sp_with_a_global_learning_rate():
         assert (size(sp, "f", 3) <= 0) == (c >= 1)
     check(at(dense("sp", -HALF), 4), "h2.change 0 \n f.change 1/2 \n h1.change -1")
     check(at(dense("sp", Fraction(-1, 4)), 1, 2, 3), "h2.change 1/4 1/2 3/4 \n f.change 3/4 5/4 7/4")
+
+
+# gates in the dynamics ----------------------------------------------------------------------------------------------
+
+WIDE = Ray.parse("N=1/2,N_e=1/2,M=1")
+
+
+def held_and_live(ray, rule):
+    """The block's muP, with gates held at mean and slope (assumption B2 of MSSP paper, J.2), and in the dynamics."""
+    point = derive(None, rule, "mup", ray=ray).scaling.point(ray)
+    return [Analysis(ray, point, optimizer(rule), p) for p in (MOE_BLOCK, live(MOE_BLOCK))]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_gates_may_be_held_while_no_more_experts_than_neurons(rule):
+    for name in ("II", "III"):
+        held, alive = held_and_live(REGIMES[name], rule)
+        for quantity in ("g1.router.Q0", "g1.expert.E.1", "h3.change", "gphi"):
+            assert size(held, quantity, 1) == size(alive, quantity, 1), (name, quantity)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_held_gates_miss_an_alignment_where_experts_outnumber_neurons(rule):
+    """A gate is a function of Q_0 h1: sum_i Q_0i F(psi_i) has a part M |Q_0|^2 h1 beside the random M^(1/2) |Q_0|."""
+    held, alive = held_and_live(WIDE, rule)
+    check([(held, 1), (alive, 1)], "g1.router.Q0 -3/4 -1/2 \n g1.expert.E.1 -5/4 -1")
+    assert size(held, "g1", 1) == size(alive, "g1", 1)
+
+
+def test_parameterizations_do_not_need_held_gates():
+    for name in ("I", "III"):
+        assert derive(name, "sgd", "mup", architecture="moe-sigmoid").scaling == derive(name, "sgd", "mup").scaling
 
 
 # fixed number of experts --------------------------------------------------------------------------------------------

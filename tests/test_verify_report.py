@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scaling_algebra import derive  # noqa: E402
 from scaling_algebra.architectures import MOE_BLOCK  # noqa: E402
 from scaling_algebra.axes import Ray, regime  # noqa: E402
 from scaling_algebra.errors import UsageError  # noqa: E402
@@ -17,6 +18,8 @@ from scaling_algebra.exponents import Power  # noqa: E402
 from scaling_algebra.optimizers import optimizer  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling, standard  # noqa: E402
 from scaling_algebra.verify import Claim, judge, measure  # noqa: E402
+from scaling_algebra.verify.campaign import as_trained  # noqa: E402
+from scaling_algebra.verify.fit import Verdict  # noqa: E402
 from scaling_algebra.verify.plan import dims_at, plan_seeds, plan_sizes  # noqa: E402
 
 HALF = Fraction(1, 2)
@@ -171,3 +174,17 @@ def test_default_plans_grow_every_growing_axis_and_stay_affordable(rates):
         values = [d[axis] for d in dims]
         assert values == sorted(set(values)) if ray[axis] else len(set(values)) == 1
     assert dims[-1]["N"] * dims[-1]["N_e"] * dims[-1]["M"] < 5e6
+
+
+def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
+    """With gates held at mean and slope (MSSP paper, J.2, B2) this product would be n^(-1/2)."""
+    aligned, ray = "<g1.router.Q0@1, h1@0>", "N=1/2,N_e=1/2,M=1"
+    d = derive(None, "sgd", "mup", ray=ray)
+    m = measure(
+        d.ray, d.scaling, d.optimizer, sizes=[256, 400, 676, 1156], seeds=64, steps=1, device="cpu", products=[aligned]
+    )
+    assert as_trained(d).analysis()("g1.router.Q0", 1).exponent != d.analysis()("g1.router.Q0", 1).exponent
+    assert as_trained(derive("III", "sgd", "mup")).architecture == "moe"
+    claims = [Claim.parse(f"{aligned}@1={exponent}") for exponent in ("-1/2", "0")]
+    held, alive = judge(m, {}, claims).claims
+    assert held.verdict is Verdict.REFUTED and alive.verdict is not Verdict.REFUTED

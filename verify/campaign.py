@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.api import Derivation, Signals, derive, signals
+from scaling_algebra.api import Derivation, Signals, derive
+from scaling_algebra.architectures import MOE_BLOCK, live
 from scaling_algebra.errors import UsageError, unknown_name
 
 from .cells import STANDARD, Setup, collect
@@ -231,4 +232,12 @@ def _derived(regime: str | None, rule: str, name: str, ray: str | None, readout:
 
 @lru_cache(maxsize=256)
 def _predicted(regime: str | None, rule: str, name: str, ray: str | None, readout: str | None, steps: int) -> Signals:
-    return signals(regime, rule, name, ray=ray, readout_init=readout, steps=steps)
+    d = _derived(regime, rule, name, ray, readout)
+    trained = as_trained(d)
+    return Signals(trained, steps, trained.analysis().all(steps, d.analysis().table))
+
+
+def as_trained(d: Derivation) -> Derivation:
+    """The derivation with the gate in the dynamics, as torch has it, where holding it at its mean and slope (assumption
+    B2 of MSSP paper, J.2) would change exponents: where there are more experts than neurons."""
+    return replace(d, architecture=live(MOE_BLOCK).name) if d.ray["M"] > d.ray["N"] else d
