@@ -1,7 +1,7 @@
 """Prints what measuring costs: a training step that records every named quantity, over the bare training step.
 
 The bare step is the model's forward pass, autograd's backward pass and the optimizer's step; nothing is recorded.
-Run: ``python benchmarks/instrumentation.py [--runs 9] [--device cpu|cuda] [--entries 5e6]``.
+Run: ``python benchmarks/instrumentation.py [--runs 9] [--device cpu|cuda] [--entries 7.2e6]``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tabulate import tabulate
 from scaling_algebra.axes import REGIMES
 from scaling_algebra.verify.campaign import job
 from scaling_algebra.verify.model import LOSS_SLOPE, MoEBlock, torch_optimizer
-from scaling_algebra.verify.plan import dims_at, elements
+from scaling_algebra.verify.plan import LARGEST_ELEMENTS, dims_at, elements
 from scaling_algebra.verify.runs import train
 
 STEPS = 4
@@ -44,7 +44,7 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
 @click.command()
 @click.option("--runs", default=9, show_default=True, help="Repetitions; medians are printed.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
-@click.option("--entries", default=5e6, show_default=True, help="Weight entries of a model.")
+@click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of a model.")
 def main(runs: int, device: str, entries: float) -> None:
     """Times every regime with SGD and Adam."""
     torch.set_num_threads(1)
