@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,17 @@ def test_cells_cover_every_replica_once_and_more_seeds_only_add_cells():
         assert sum(n for (kind, _, _), n in seen.items() if kind == "values") == sum(setup.seeds)
         assert all(c.count == 1 or c.count * elements(setup.dims(c.size)) <= CELL for c in cells(setup))
     assert set(cells(few)) < set(cells(many))
+
+
+def test_more_replicas_in_a_cell_change_no_value(whole):
+    run, _, report = whole
+    wide = replace(run, together=64)
+    assert len(cells(wide.setup())) < len(cells(run.setup()))
+    store = Store()
+    session.Session(store, "cpu").perform([wide])
+    for row, same in zip(report.rows, wide.report(store).rows, strict=True):
+        assert (row.quantity, row.step) == (same.quantity, same.step)
+        assert row.fit.slope == pytest.approx(same.fit.slope, rel=1e-9, nan_ok=True)
 
 
 def test_random_streams_of_kinds_and_sizes_never_meet():

@@ -20,7 +20,7 @@ from scaling_algebra.api import Derivation, Signals, derive
 from scaling_algebra.architectures import MOE_BLOCK, live
 from scaling_algebra.errors import UsageError, unknown_name
 
-from .cells import STANDARD, Setup, collect
+from .cells import BLOCK, STANDARD, Setup, collect
 from .claims import Claim
 from .fit import LEVEL
 from .measurement import Measurement
@@ -57,6 +57,7 @@ class Job:
         sizes, seeds: n, and replicas at every n.
         products: inner products that are measured as well.
         looks: how often the data may be looked at; intervals are widened accordingly (``budget.py``).
+        together: replicas in a cell (``cells.Setup``).
     """
 
     regime: str | None
@@ -71,6 +72,7 @@ class Job:
     products: tuple[str, ...] = ()
     looks: int = 1
     architecture: str = "moe"
+    together: int = BLOCK
 
     @property
     def name(self) -> str:
@@ -98,7 +100,7 @@ class Job:
             standard = _derived(self.regime, self.optimizer, STANDARD, self.ray, None).scaling
         shared = (self.steps, self.sizes, self.seeds, self.dtype, self.products)
         base = TRANSFORMER if self.architecture == "transformer" else ()
-        return Setup(d.ray, d.scaling, d.optimizer, *shared, standard, d.parameterization, base)
+        return Setup(d.ray, d.scaling, d.optimizer, *shared, standard, d.parameterization, base, self.together)
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
@@ -149,6 +151,7 @@ def job(
     architecture: str = "moe",
     largest: float = LARGEST_ELEMENTS,
     work: float = WORK,
+    together: int = BLOCK,
 ) -> Job:
     """A run with its sizes and seeds chosen where they are not given.
 
@@ -157,6 +160,8 @@ def job(
     """
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
+    if together < 1:
+        raise UsageError(f"together is {together}; give 1 or more")
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     if architecture not in ARCHITECTURES:
@@ -170,7 +175,7 @@ def job(
     chosen = plan_sizes(where, sizes, largest)
     counts = plan_seeds(where, chosen, seeds, work)
     shared = (optimizer, parameterization, readout_init, steps, tuple(chosen), tuple(counts))
-    return Job(regime, ray, *shared, dtype, tuple(products), architecture=architecture)
+    return Job(regime, ray, *shared, dtype, tuple(products), architecture=architecture, together=together)
 
 
 def campaigns() -> dict[str, Path]:
@@ -201,11 +206,11 @@ def load(name: str) -> list[Job]:
 
 
 _LISTS = ("regimes", "rays", "optimizers", "parameterizations")
-_VALUES = ("steps", "dtype", "largest", "work", "sizes", "seeds", "readout_init", "architecture")
+_VALUES = ("steps", "dtype", "largest", "work", "sizes", "seeds", "readout_init", "architecture", "together")
 
 
 def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
-    for key in ("steps", "seeds"):
+    for key in ("steps", "seeds", "together"):
         if not isinstance(run.get(key, 1), int):
             raise UsageError(f"{where}: {key} is {run[key]!r}; write an integer")
     for key in run:

@@ -23,7 +23,7 @@ from .plan import dims_at, effective_n, elements
 from .store import Store
 
 CELL, BLOCK = 2**25, 8
-"""Most weight entries (some seconds on a CPU core) and replicas trained in one cell."""
+"""Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign says more."""
 
 CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
 """Most replicas at every size of the controls, and of the comparison with float64."""
@@ -49,6 +49,7 @@ class Setup:
         products: inner products ``<A@s, B@t>`` to record as well.
         standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
         parameterization: its name.
+        together: replicas in a cell where they are small; more suit a large GPU, which waits for small networks.
         base: of a Transformer, sizes of the axes that all others are relative to; empty for the MoE block.
     """
 
@@ -63,6 +64,7 @@ class Setup:
     standard: Scaling | None = None
     parameterization: str = ""
     base: tuple[tuple[str, int], ...] = ()
+    together: int = BLOCK
 
     def name(self, cell: Cell) -> str:
         """Names what a cell measures, in this run or another one; fit for a file."""
@@ -99,15 +101,15 @@ class Cell:
 
 
 def cells(setup: Setup) -> list[Cell]:
-    """All cells of a run, small sizes first. More seeds, in multiples of ``BLOCK``, add cells and change none."""
+    """All cells of a run, small sizes first. More seeds, in multiples of ``together``, add cells and change none."""
     found: list[Cell] = []
     for size, count in enumerate(setup.seeds):
-        found += _cut("values", size, count, setup.dims(size))
-        found += _cut("control", size, min(CONTROL_SEEDS, count), setup.dims(0))
+        found += _cut("values", size, count, setup.dims(size), setup.together)
+        found += _cut("control", size, min(CONTROL_SEEDS, count), setup.dims(0), setup.together)
         if setup.standard is not None:
-            found += _cut("standard", size, min(STANDARD_SEEDS, count), setup.dims(size))
+            found += _cut("standard", size, min(STANDARD_SEEDS, count), setup.dims(size), setup.together)
         if setup.dtype != "float64":
-            found += _cut("exact", size, min(EXACT_SEEDS, count), setup.dims(size))
+            found += _cut("exact", size, min(EXACT_SEEDS, count), setup.dims(size), setup.together)
     return found
 
 
@@ -193,8 +195,8 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return 0, 1
 
 
-def _cut(kind: Kind, size: int, count: int, dims: Mapping[str, int]) -> list[Cell]:
-    most = BLOCK
-    while most > 1 and most * elements(dims) > CELL:
+def _cut(kind: Kind, size: int, count: int, dims: Mapping[str, int], together: int) -> list[Cell]:
+    most = together
+    while most > 1 and most * elements(dims) > CELL * together / BLOCK:
         most //= 2
     return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

@@ -89,7 +89,7 @@ class Session:
         setup = job.setup()
         speed = self._speed(setup)
         sizes = self._fitting(setup, largest(speed, time_allowed, job.steps))
-        job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS)
+        job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS, together=BLOCK)
         changed(job)
         with _bar() as bar:
             task = bar.add_task("first seeds", total=None)
