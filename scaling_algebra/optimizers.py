@@ -26,6 +26,7 @@ class Optimizer:
     Attributes:
         name: for the command line and reports.
         torch: class in ``torch.optim`` that ``verify`` steps with, and its options; empty if torch has none.
+        first: size of torch's first step, in learning rates; ``verify`` divides its learning rates by it.
         normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
         memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
         epsilon: the normaliser is at least epsilon ~ n^-d.
@@ -37,6 +38,7 @@ class Optimizer:
     name: str
     torch: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    first: float = 1.0
     normalises: Literal["", "entry", "matrix"] = ""
     memory: bool = False
     epsilon: bool = False
@@ -89,7 +91,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
             note=f"{_ENTRY}; {_DECAY}",
             source="Loshchilov and Hutter (2019)",
         ),
-        Optimizer("rmsprop", "RMSprop", normalises="entry", memory=True, epsilon=True, note=_ENTRY),
+        Optimizer(  # the mean of squares starts at 0 and is not corrected for it: 1 / sqrt(1 - alpha), alpha = 0.99
+            "rmsprop", "RMSprop", first=10.0, normalises="entry", memory=True, epsilon=True, note=_ENTRY
+        ),
         Optimizer("signsgd", "", normalises="entry", note=_ENTRY, source="Bernstein et al. (2018)"),
         Optimizer("lion", "", normalises="entry", memory=True, note=_ENTRY, source="Chen et al. (2023)"),
         Optimizer("muon", "", normalises="matrix", note=_MATRIX, source="Jordan et al. (2024)"),

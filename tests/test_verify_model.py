@@ -167,3 +167,12 @@ def test_every_tensor_has_its_own_group_and_powers_are_evaluated_raw():
     assert len(stepper.param_groups) == len(MOE_BLOCK.tensors)
     assert value(Power.of({"M": 1, "N": 1, "N_e": -1}), DIMS) == pytest.approx(20)
     assert len({g["lr"] * g["weight_decay"] for g in stepper.param_groups}) <= 2  # one number, up to rounding
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURABLE if optimizer(name).normalises])
+def test_first_steps_are_as_long_as_the_registry_says(name):
+    """Ten times longer ones saturate the gates of regime I at the second step, and their slopes mean nothing."""
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    weight.grad = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    getattr(torch.optim, optimizer(name).torch)([weight], lr=0.5, **optimizer(name).options).step()
+    torch.testing.assert_close(weight.detach().abs(), torch.full_like(weight, 0.5 * optimizer(name).first))

@@ -138,7 +138,7 @@ def torch_optimizer(
     groups = []
     for role, tensor in MOE_BLOCK.tensors.items():
         scale = scaling.tensors[role]
-        lr = LR[role] * value(scale.lr, dims)
+        lr = LR[role] / optimizer.first * value(scale.lr, dims)
         group: dict[str, object] = {"params": [model.weights[tensor.symbol]], "lr": lr}
         if optimizer.epsilon:
             if scale.eps is None:
