@@ -52,6 +52,4 @@ def test_a_changed_exponent_would_be_seen():
 
 
 def test_the_quick_campaign_is_the_committed_one():
-    assert [run["job"] for run in RECORDS["quick"]["runs"]] == json.loads(
-        json.dumps([j.as_json() for j in load("quick")])
-    )
+    assert [Job.from_json(run["job"]) for run in RECORDS["quick"]["runs"]] == load("quick")
