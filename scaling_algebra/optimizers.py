@@ -26,7 +26,8 @@ class Optimizer:
     Attributes:
         name: for the command line and reports.
         torch: class in ``torch.optim`` that ``verify`` steps with, and its options; empty if torch has none.
-        first: size of torch's first step, in learning rates; ``verify`` divides its learning rates by it.
+        first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
+            divided by it, so that all rules that normalise start with the same step.
         normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
         memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
         epsilon: the normaliser is at least epsilon ~ n^-d.

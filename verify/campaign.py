@@ -1,8 +1,9 @@
 """What to verify: configurations with sizes and seeds, one from the command line or many from a file.
 
 A campaign (``campaigns/*.toml``) has optional top-level ``steps``, ``dtype``, ``largest`` (weight entries of the
-largest model), ``work`` (weight entries trained at every size, all seeds together), and tables ``[[run]]`` whose lists
-``regimes`` or ``rays``, ``optimizers`` and ``parameterizations`` are combined; a run may override the top level.
+largest model), ``work`` (weight entries trained at every size, all seeds together), ``together`` (replicas in a cell, a
+power of two; more suit a large GPU), and tables ``[[run]]`` whose lists ``regimes`` or ``rays``, ``optimizers`` and
+``parameterizations`` are combined; a run may override the top level.
 Read next: ``cells.py`` (a run as a grid of cells), ``session.py`` (does all runs).
 """
 
@@ -113,6 +114,9 @@ class Job:
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """What a store holds of the run."""
         found = collect(self.setup(), store, self.name, interrupted)
+        found.environment["predicted_with"] = self.architecture
+        if self.architecture == "moe":
+            found.environment["predicted_with"] = self.signals().derivation.architecture
         found.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return found
 
@@ -128,7 +132,8 @@ class Job:
         """Raises UsageError if it is not one."""
         try:
             found = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
-            if all(isinstance(n, int) for n in (found.steps, *found.sizes, *found.seeds)):
+            counts = (found.steps, found.together, *found.sizes, *found.seeds)
+            if all(isinstance(n, int) for n in counts) and found.together > 0:
                 return found
         except (TypeError, AttributeError):
             pass
@@ -160,8 +165,8 @@ def job(
     """
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
-    if together < 1:
-        raise UsageError(f"together is {together}; give 1 or more")
+    if together < 1 or together & (together - 1):
+        raise UsageError(f"together is {together}; give a power of two")
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     if architecture not in ARCHITECTURES:

@@ -26,7 +26,7 @@ SPECIALISED, MIXED = 0.15, 0.5
 """Dispatch entropy in nats, log 4 at most: below, nearly every expert has one cluster; above, most have several."""
 
 LEARNED = 0.98
-"""Accuracy of a mixture that has learnt the clusters, in setting 1."""
+"""Accuracy of a mixture that has learnt the clusters, in settings 1 and 4."""
 
 CUBIC, LINEAR = Network(steps=300), Network(steps=300, cubic=False)
 SINGLE = Network(experts=1, filters=128, steps=100)
@@ -86,6 +86,7 @@ CLUSTERS = Experiment(
     source="switch-cluster paper",
     trials=(
         Trial("setting 1: cubic and linear experts", partial(specialisation, 1, CUBIC, LINEAR)),
+        Trial("setting 4: cubic and linear experts", partial(specialisation, 4, CUBIC, LINEAR)),
         Trial("setting 3: a mixture and a single expert", partial(ceiling, 3, CUBIC, (SINGLE, SINGLE_LINEAR))),
     ),
     sizes=(),

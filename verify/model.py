@@ -143,7 +143,7 @@ def torch_optimizer(
         if optimizer.epsilon:
             if scale.eps is None:
                 raise UsageError(f"the scaling gives no epsilon for {role}, but {optimizer.name} needs one")
-            group["eps"] = EPS * value(scale.eps, dims)
+            group["eps"] = EPS / optimizer.first * value(scale.eps, dims)
         if optimizer.decoupled_decay:
             group["weight_decay"] = DECAY / lr
         groups.append(group)

@@ -45,15 +45,12 @@ class Sums:
 
     products: Tensor
     summands: Callable[[], Sequence[Tensor]]
-    which: Mapping[str, Sequence[int]]
+    which: Mapping[str, list[int]]
 
     def rms(self) -> dict[str, Tensor]:
         """Root-mean-square of every sum over the entries of each replica, (S,)."""
-        summands = range(self.products.shape[1])
-        rows = [[float(k in numbers) for k in summands] for numbers in self.which.values()]
-        chosen = torch.tensor(rows, dtype=self.products.dtype, device=self.products.device)
-        squares = (chosen @ self.products * chosen).sum(2).clamp(min=0)
-        return dict(zip(self.which, squares.sqrt().unbind(1), strict=True))
+        squares = {name: self.products[:, k][:, :, k].sum((1, 2)) for name, k in self.which.items()}
+        return {name: square.clamp(min=0).sqrt() for name, square in squares.items()}
 
     def formed(self, name: str) -> Tensor:
         """Shape (S, M, b)."""
@@ -149,11 +146,11 @@ class Split:
         def h3i() -> list[Tensor]:
             return [x for side in w3.forward(read) for x in side.unbind(2)]
 
-        which = {"init": [0], "propagating": [1], "effective": [2], "cross": [3], "change": [1, 2, 3]}
-        named = {f"h3i.{part}": numbers for part, numbers in which.items()}
-        n.sums.append(Sums(products, h3i, {**named, "h3i": range(4)}))
+        parts = ("init", "propagating", "effective", "cross")
+        which = {f"h3i.{part}": [k] for k, part in enumerate(parts)}
+        n.sums.append(Sums(products, h3i, {**which, "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}))
         gated, gated_0, regated = ((self.multiplier * m).unbind(1) for m in mixed.unbind(1))
-        n |= {f"h3.{part}": m for part, m in zip(which, gated, strict=False)}
+        n |= {f"h3.{part}": m for part, m in zip(parts, gated, strict=True)}
         n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}
         weights = self.multiplier * self.phi[..., None]
         through = [(weights * n[f"h2.{part}"]).flatten(1)[:, None] for part in ("propagating", "effective")]

@@ -133,9 +133,11 @@ class Report:
         if "device" not in e:
             return "nothing was measured"
         speed = f", {e['entries_per_second'] / 1e6:.0f} million entries a second" if "entries_per_second" in e else ""
+        live = e.get("predicted_with") == "moe-sigmoid"
+        gates = "; predicted with the gate in the dynamics (moe-sigmoid), as M > N" if live else ""
         return (
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, "
-            f"{e['wall_seconds']:.1f} s, peak memory {e['peak_memory_bytes'] / 2**20:.0f} MiB{speed}"
+            f"{e['wall_seconds']:.1f} s, peak memory {e['peak_memory_bytes'] / 2**20:.0f} MiB{speed}{gates}"
         )
 
     @property

@@ -86,9 +86,11 @@ class Session:
 
     def _within(self, job: Job, time_allowed: float, changed: Callable[[Job], None]) -> None:
         end = time.monotonic() + time_allowed
+        job.prediction()  # where M > N it takes a minute
         setup = job.setup()
         speed = self._speed(setup)
-        sizes = self._fitting(setup, largest(speed, time_allowed, job.steps))
+        sizes = self._fitting(setup, largest(speed, max(1.0, end - time.monotonic()), job.steps))
+        # small cells, because seeds are added in steps of BLOCK
         job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS, together=BLOCK)
         changed(job)
         with _bar() as bar:
@@ -99,8 +101,8 @@ class Session:
                 began = time.monotonic()
                 self._cells(job, setup, todo, bar, task)
                 speed = sum(cost(setup, c) for c in todo) / max(1e-9, time.monotonic() - began)
-                left = end - time.monotonic()
                 undecided = open_to_noise(job.report(self.store).rows)
+                left = end - time.monotonic()
                 if look == LOOKS or not undecided or left <= 0:
                     break
                 spend = left * (0.5 if look < LOOKS - 1 else 0.9) * speed / (job.steps + 1)
