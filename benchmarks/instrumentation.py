@@ -17,9 +17,10 @@ from tabulate import tabulate
 
 from scaling_algebra.axes import REGIMES
 from scaling_algebra.verify.campaign import job
+from scaling_algebra.verify.cells import BLOCK, Setup
 from scaling_algebra.verify.model import LOSS_SLOPE, MoEBlock, torch_optimizer
-from scaling_algebra.verify.plan import LARGEST_ELEMENTS, dims_at, elements
-from scaling_algebra.verify.runs import train
+from scaling_algebra.verify.plan import LARGEST_ELEMENTS
+from scaling_algebra.verify.runs import CHUNK, replica_bytes, train
 
 STEPS = 4
 
@@ -41,39 +42,53 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
     return [statistics.median(seen[1:]) for seen in times]
 
 
+def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -> list[float]:
+    """Seconds of a bare and of a measured step of so many replicas, making the model apart."""
+    dims, seeds = setup.dims(size), list(range(1, replicas + 1))
+
+    def make() -> MoEBlock:
+        return MoEBlock(dims, setup.scaling, seeds, device)
+
+    def bare() -> None:
+        model = make()
+        stepper = torch_optimizer(model, dims, setup.scaling, setup.optimizer)
+        for step in range(STEPS):
+            stepper.zero_grad()
+            (LOSS_SLOPE * model().sum()).backward()
+            if step < STEPS - 1:  # as below: the last state is measured, too
+                stepper.step()
+
+    def measured() -> None:
+        train(dims, setup.scaling, setup.optimizer, seeds, STEPS - 1, device)
+
+    making, *both = seconds([make, bare, measured], device, runs)
+    return [(t - making) / STEPS for t in both]
+
+
 @click.command()
 @click.option("--runs", default=9, show_default=True, help="Repetitions; medians are printed.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
-@click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of a model.")
+@click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of the largest model.")
 def main(runs: int, device: str, entries: float) -> None:
-    """Times every regime with SGD and Adam."""
+    """Times every regime with SGD and Adam: one replica of the largest size, and a whole run with sizes, seeds and
+    replicas at once as ``verify`` plans them."""
     torch.set_num_threads(1)
     rows = []
     for regime in REGIMES:
         for rule in ("sgd", "adam"):
             setup = job(regime, rule, "mup", largest=entries).setup()
-            dims = dims_at(setup.ray, setup.sizes[-1])
-            made = (dims, setup.scaling, [1], device)
-
-            def bare(setup=setup, dims=dims, made=made) -> None:
-                model = MoEBlock(*made)
-                stepper = torch_optimizer(model, dims, setup.scaling, setup.optimizer)
-                for step in range(STEPS):
-                    stepper.zero_grad()
-                    (LOSS_SLOPE * model().sum()).backward()
-                    if step < STEPS - 1:  # as below: the last state is measured, too
-                        stepper.step()
-
-            def measured(setup=setup, dims=dims) -> None:
-                train(dims, setup.scaling, setup.optimizer, [1], STEPS - 1, device)
-
-            making, *both = seconds([lambda made=made: MoEBlock(*made), bare, measured], device, runs)
-            times = [t - making for t in both]
+            last = len(setup.sizes) - 1
+            dims, times = setup.dims(last), step_times(setup, last, 1, device, runs)
+            whole = [0.0, 0.0]
+            for size, count in enumerate(setup.seeds):
+                together = max(1, min(BLOCK, count, CHUNK // replica_bytes(setup, size)))
+                each = step_times(setup, size, together, device, runs)
+                whole = [w + t * count / together for w, t in zip(whole, each, strict=True)]
             size = ", ".join(f"{axis}={d}" for axis, d in dims.items())
-            speed = f"{STEPS * elements(dims) / times[1] / 1e6:.0f}"
-            each = [f"{1e3 * t / STEPS:.1f} ms" for t in times]
-            rows.append((regime, rule, size, *each, f"{times[1] / times[0]:.2f}", speed))
-    header = ("regime", "optimizer", "size", "bare step", "measured step", "ratio", "million entries / s")
+            shown = [f"{1e3 * t:.1f} ms" for t in times]
+            ratios = [f"{measured / bare:.2f}" for bare, measured in (times, whole)]
+            rows.append((regime, rule, size, *shown, *ratios))
+    header = ("regime", "optimizer", "size", "bare step", "measured step", "ratio", "ratio, whole run")
     click.echo(tabulate(rows, header, disable_numparse=True))
 
 
