@@ -14,7 +14,7 @@ from scaling_algebra.optimizers import OPTIMIZERS, optimizer  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling  # noqa: E402
 from scaling_algebra.verify.model import MoEBlock, torch_optimizer, value  # noqa: E402
 from scaling_algebra.verify.operators import LowRank, Updates, linear, matrix, vector  # noqa: E402
-from scaling_algebra.verify.parts import Parts, Split, rms  # noqa: E402
+from scaling_algebra.verify.parts import Parts, Split, Sums, rms  # noqa: E402
 from scaling_algebra.verify.runs import train  # noqa: E402
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
@@ -110,6 +110,12 @@ def test_sizes_of_sums_are_those_of_the_sums_formed(name):
     assert unformed and not set(unformed) & set(n)
     for quantity in unformed:
         torch.testing.assert_close(sizes[quantity], rms(n[quantity]), msg=quantity)
+
+
+def test_an_overflow_spoils_only_the_sums_it_is_in():
+    products = torch.tensor([[[4.0, 0.0], [0.0, float("inf")]]], dtype=torch.float64)
+    sizes = Sums(products, list, {"fine": [0], "spoilt": [0, 1]}).rms()
+    assert sizes["fine"].item() == 2 and not sizes["spoilt"].isfinite().item()
 
 
 def test_pieces_sum_to_their_whole():

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.cli import main  # noqa: E402
 from scaling_algebra.errors import UsageError  # noqa: E402
 from scaling_algebra.verify import budget, runs, session  # noqa: E402
-from scaling_algebra.verify.campaign import campaigns, job, load  # noqa: E402
+from scaling_algebra.verify.campaign import Job, campaigns, job, load  # noqa: E402
 from scaling_algebra.verify.cells import CELL, cells, cost, rank, share  # noqa: E402
 from scaling_algebra.verify.plan import elements  # noqa: E402
 from scaling_algebra.verify.store import Store, read_plan, write_plan  # noqa: E402
@@ -86,6 +86,19 @@ def test_more_replicas_in_a_cell_change_no_value(whole):
     for row, same in zip(report.rows, wide.report(store).rows, strict=True):
         assert (row.quantity, row.step) == (same.quantity, same.step)
         assert row.fit.slope == pytest.approx(same.fit.slope, rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("together", [0, "x", None])
+def test_a_plan_with_unusable_cells_is_refused(together):
+    with pytest.raises(UsageError, match="is not one"):
+        Job.from_json(small().as_json() | {"together": together})
+
+
+def test_a_report_names_the_engine_that_predicted(whole):
+    _, _, report = whole
+    assert report.environment["predicted_with"] == "moe" and "dynamics" not in report.conditions
+    alive = replace(report, environment={**report.environment, "predicted_with": "moe-sigmoid"})
+    assert "gate in the dynamics" in alive.conditions
 
 
 def test_random_streams_of_kinds_and_sizes_never_meet():
@@ -331,6 +344,8 @@ def test_the_quick_campaign_has_every_configuration():
         ("[[run]]\nregimes = 'III'", "write a list"),
         ("[[run]]\noptimizers = ['sgd']", "no regimes and no rays"),
         ("[[run]]\nregimes = ['III']\nseeds = 8.5", "write an integer"),
+        ("together = 3\n[[run]]\nregimes = ['III']", "give a power of two"),
+        ("together = 'x'\n[[run]]\nregimes = ['III']", "write an integer"),
         ("run = [1]", "write tables"),
         ("[[run]]\nregimes = ['III']\noptimizers = ['adm']", "did you mean 'adam'"),
         ("[[run]]\nregimes = ['III']\nsizes = [8, 4, 2]", "increasing"),
