@@ -17,7 +17,7 @@ from tabulate import tabulate
 
 from scaling_algebra.axes import REGIMES
 from scaling_algebra.verify.campaign import job
-from scaling_algebra.verify.cells import BLOCK, Setup
+from scaling_algebra.verify.cells import TOGETHER, Setup
 from scaling_algebra.verify.model import LOSS_SLOPE, MoEBlock, torch_optimizer
 from scaling_algebra.verify.plan import LARGEST_ELEMENTS
 from scaling_algebra.verify.runs import CHUNK, replica_bytes, train
@@ -81,7 +81,7 @@ def main(runs: int, device: str, entries: float) -> None:
             dims, times = setup.dims(last), step_times(setup, last, 1, device, runs)
             whole = [0.0, 0.0]
             for size, count in enumerate(setup.seeds):
-                together = max(1, min(BLOCK, count, CHUNK // replica_bytes(setup, size)))
+                together = max(1, min(TOGETHER, count, CHUNK // replica_bytes(setup, size)))
                 each = step_times(setup, size, together, device, runs)
                 whole = [w + t * count / together for w, t in zip(whole, each, strict=True)]
             size = ", ".join(f"{axis}={d}" for axis, d in dims.items())

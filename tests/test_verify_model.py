@@ -112,6 +112,27 @@ def test_sizes_of_sums_are_those_of_the_sums_formed(name):
         torch.testing.assert_close(sizes[quantity], rms(n[quantity]), msg=quantity)
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_over_experts_keep_their_digits_whatever_the_size_of_the_update(scale, dtype):
+    start, left, right = (torch.randn(3, *shape) for shape in ((5, 7, 4), (1, 2, 7), (5, 2, 4)))
+    coefficients = torch.tensor([scale, -scale / 3], dtype=dtype)
+    update = torch.einsum(
+        "r,sgro,sgri->sgoi", coefficients.double(), left.expand(-1, 5, -1, -1).double(), right.double()
+    )
+    columns, gates = torch.randn(3, 5, 2, 4, dtype=dtype), torch.rand(3, 3, 5, dtype=dtype)
+    now = (start + update).to(dtype)
+    kept = LowRank(now, left.to(dtype), right.to(dtype), coefficients)
+    made = torch.cat([columns.double() @ w.mT for w in (now.double() - update, update)], 2)
+    products, mixed = kept.summed(columns, gates)
+    close = {"rtol": 0, "atol": 100 * torch.finfo(dtype).eps * max(1, scale)}  # W_0 is W_t less the update
+    sizes = torch.einsum("sgcb,sgcb->sc", made, made).sqrt()
+    scales = sizes[:, :, None] * sizes[:, None]
+    torch.testing.assert_close(products / scales, torch.einsum("sgcb,sgdb->scd", made, made) / scales, **close)
+    whole = torch.einsum("skg,sgcb->skcb", gates.double(), made)
+    torch.testing.assert_close(mixed.double() / sizes[:, None, :, None], whole / sizes[:, None, :, None], **close)
+
+
 def test_an_overflow_spoils_only_the_sums_it_is_in():
     products = torch.tensor([[[4.0, 0.0], [0.0, float("inf")]]], dtype=torch.float64)
     sizes = Sums(products, list, {"fine": [0], "spoilt": [0, 1]}).rms()

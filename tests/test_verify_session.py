@@ -68,7 +68,7 @@ def whole():
 
 
 def test_cells_cover_every_replica_once_and_more_seeds_only_add_cells():
-    few, many = small().setup(), small(seeds=40).setup()
+    few, many = small(together=8).setup(), small(seeds=40, together=8).setup()
     for setup in (few, many):
         seen = Counter((c.kind, c.size, seed) for c in cells(setup) for seed in c.seeds)
         assert set(seen.values()) == {1}
@@ -79,11 +79,11 @@ def test_cells_cover_every_replica_once_and_more_seeds_only_add_cells():
 
 def test_more_replicas_in_a_cell_change_no_value(whole):
     run, _, report = whole
-    wide = replace(run, together=64)
-    assert len(cells(wide.setup())) < len(cells(run.setup()))
+    narrow = replace(run, together=4)
+    assert len(cells(run.setup())) < len(cells(narrow.setup()))
     store = Store()
-    session.Session(store, "cpu").perform([wide])
-    for row, same in zip(report.rows, wide.report(store).rows, strict=True):
+    session.Session(store, "cpu").perform([narrow])
+    for row, same in zip(report.rows, narrow.report(store).rows, strict=True):
         assert (row.quantity, row.step) == (same.quantity, same.step)
         assert row.fit.slope == pytest.approx(same.fit.slope, rel=1e-9, nan_ok=True)
 
@@ -102,13 +102,13 @@ def test_a_report_names_the_engine_that_predicted(whole):
 
 
 def test_random_streams_of_kinds_and_sizes_never_meet():
-    streams = Counter(s for c in cells(small(seeds=64).setup()) if c.kind != "exact" for s in c.seeds)
+    streams = Counter(s for c in cells(small(seeds=40).setup()) if c.kind != "exact" for s in c.seeds)
     assert max(streams.values()) == 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 def test_processes_share_all_cells_by_cost(ranks):
-    setup = small(seeds=64).setup()
+    setup = small(seeds=40).setup()
     todo = [(cost(setup, c), c) for c in cells(setup)]
     shares = [share(todo, r, ranks) for r in range(ranks)]
     assert sorted(str(c) for mine in shares for c in mine) == sorted(str(c) for _, c in todo)

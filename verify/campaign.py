@@ -21,7 +21,7 @@ from scaling_algebra.api import Derivation, Signals, derive
 from scaling_algebra.architectures import MOE_BLOCK, live
 from scaling_algebra.errors import UsageError, unknown_name
 
-from .cells import BLOCK, STANDARD, Setup, collect
+from .cells import STANDARD, TOGETHER, Setup, collect
 from .claims import Claim
 from .fit import LEVEL
 from .measurement import Measurement
@@ -73,7 +73,7 @@ class Job:
     products: tuple[str, ...] = ()
     looks: int = 1
     architecture: str = "moe"
-    together: int = BLOCK
+    together: int = TOGETHER
 
     @property
     def name(self) -> str:
@@ -156,7 +156,7 @@ def job(
     architecture: str = "moe",
     largest: float = LARGEST_ELEMENTS,
     work: float = WORK,
-    together: int = BLOCK,
+    together: int = TOGETHER,
 ) -> Job:
     """A run with its sizes and seeds chosen where they are not given.
 

@@ -22,8 +22,11 @@ from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Rec
 from .plan import dims_at, effective_n, elements
 from .store import Store
 
-CELL, BLOCK = 2**25, 8
+CELL, TOGETHER = 2**25, 32
 """Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign says more."""
+
+BLOCK = 8
+"""Replicas in a cell of a run with a time budget, which adds seeds so many at a time."""
 
 CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
 """Most replicas at every size of the controls, and of the comparison with float64."""
@@ -64,7 +67,7 @@ class Setup:
     standard: Scaling | None = None
     parameterization: str = ""
     base: tuple[tuple[str, int], ...] = ()
-    together: int = BLOCK
+    together: int = TOGETHER
 
     def name(self, cell: Cell) -> str:
         """Names what a cell measures, in this run or another one; fit for a file."""
@@ -197,6 +200,6 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 def _cut(kind: Kind, size: int, count: int, dims: Mapping[str, int], together: int) -> list[Cell]:
     most = together
-    while most > 1 and most * elements(dims) > CELL * together / BLOCK:
+    while most > 1 and most * elements(dims) > CELL * max(1, together / TOGETHER):
         most //= 2
     return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

@@ -64,6 +64,22 @@ class Dense:
         """One matrix for the vectors of all groups, one after the other, which makes the sum of what they make."""
         return Dense(_joined(self.now), _joined(self.start))
 
+    def summed(self, columns: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over groups of what they make of c vectors, ``y = (W_0 v .., dW v ..)``: 2 c vectors of each group.
+
+        Args:
+            columns: shape (S, g, c, in).
+            gates: shape (S, k, g).
+
+        Returns:
+            Inner products ``sum_g y_g y_g^T`` in float64, (S, 2 c, 2 c), and ``sum_g gates_g y_g``, (S, k, 2 c, out).
+        """
+        made = self.forward(columns)
+        mixed = torch.cat([_mixed(gates, side) for side in made], 2)
+        initial, update = (side.double() for side in made)
+        across = (initial @ update.mT).sum(1)
+        return _symmetric((initial @ initial.mT).sum(1), across, (update @ update.mT).sum(1)), mixed
+
     def update_rms(self) -> Tensor:
         """Root-mean-square entry of dW of each replica, (S,)."""
         block = BLOCK if self.now.device.type == "cpu" else 2**10 * BLOCK
@@ -92,7 +108,7 @@ class LowRank:
         return self.forward(columns)[0]
 
     def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        update = times(times(columns, self.right.mT) * self.coefficients, self.left)
+        update = times(self._shares(columns), self.left)
         return times(columns, self.now.mT).sub_(update), update
 
     def backward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,6 +123,22 @@ class LowRank:
 
     def joined(self) -> LowRank:
         return LowRank(_joined(self.now), self.left, _joined(self.right), self.coefficients)
+
+    def summed(self, columns: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+        """As of ``Dense``, for groups that share their left side: ``dW v`` is ``shares @ left``, and never formed."""
+        shares, left = self._shares(columns), self.left[:, 0]
+        flat = times(columns, self.now.mT).flatten(1, 2).baddbmm_(shares.flatten(1, 2), left, alpha=-1)
+        initial = flat.unflatten(1, shares.shape[1:3])
+        mixed = torch.cat([_mixed(gates, initial), _mixed(gates, shares) @ left[:, None]], 2)
+        initial, shares, left = initial.double(), shares.double(), left.double()
+        met = (initial.flatten(1, 2) @ left.mT).view_as(shares)
+        across = _by_column(met).mT @ _by_column(shares)
+        update = _by_column(shares @ (left @ left.mT)[:, None]).mT @ _by_column(shares)
+        return _symmetric((initial @ initial.mT).sum(1), across, update), mixed
+
+    def _shares(self, columns: Tensor) -> Tensor:
+        """How much of each left side ``dW v`` has, (S, g, c, steps)."""
+        return times(columns, self.right.mT) * self.coefficients
 
     def update_rms(self) -> Tensor:
         left = self.left * self.coefficients[:, None]
@@ -130,6 +162,21 @@ def times(a: Tensor, b: Tensor) -> Tensor:
 def _joined(groups: Tensor) -> Tensor:
     """Matrices side by side, (S, g, out, in) -> (S, 1, out, g * in)."""
     return groups.mT.flatten(1, 2)[:, None].mT
+
+
+def _mixed(gates: Tensor, sides: Tensor) -> Tensor:
+    """``sum_g gates_g sides_g``, (S, k, g) with (S, g, c, n) -> (S, k, c, n)."""
+    return (gates @ sides.flatten(2)).unflatten(2, sides.shape[2:])
+
+
+def _by_column(sides: Tensor) -> Tensor:
+    """(S, g, c, n) -> (S, g n, c)."""
+    return sides.transpose(2, 3).flatten(1, 2)
+
+
+def _symmetric(first: Tensor, across: Tensor, last: Tensor) -> Tensor:
+    """The matrix with these blocks, (S, c, c) each -> (S, 2 c, 2 c)."""
+    return torch.cat([torch.cat([first, across], 2), torch.cat([across.mT, last], 2)], 1)
 
 
 def matrix(symbol: str, weight: Tensor) -> Tensor:

@@ -176,12 +176,9 @@ class Split:
         products, mixed = [], []
         for first in range(0, self.experts, together):
             some = slice(first, first + together)
-            made = w3.groups(some).forward(read[:, some])
-            initial, update = (side.double() for side in made)
-            across = (initial @ update.mT).sum(1)
-            rows = ((initial @ initial.mT).sum(1), across), (across.mT, (update @ update.mT).sum(1))
-            products.append(torch.cat([torch.cat(row, 2) for row in rows], 1))
-            mixed.append(torch.cat([(gates[:, :, some] @ m.flatten(2)).unflatten(2, m.shape[2:]) for m in made], 2))
+            found = w3.groups(some).summed(read[:, some], gates[:, :, some])
+            products.append(found[0])
+            mixed.append(found[1])
         return reduce(torch.add, products) / (self.experts * w3.now.shape[2]), reduce(torch.add, mixed)
 
     def _backward(self) -> None:

@@ -39,8 +39,8 @@ from .store import Store
 Progress = Callable[[int, int, str], None]
 """Called after every cell with (cost done, cost in all, message)."""
 
-CHUNK = 2**27
-"""Bytes of memory for the replicas trained at once on a CPU: what fits is read from a cache again and again."""
+CHUNK = 2**29
+"""Bytes of memory for the replicas trained at once on a CPU."""
 
 SIGNALS = 25
 """Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
