@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main  # noqa: E402
 from scaling_algebra.errors import UsageError  # noqa: E402
-from scaling_algebra.verify import budget, runs, session  # noqa: E402
+from scaling_algebra.verify import budget, model, runs, session  # noqa: E402
 from scaling_algebra.verify.campaign import Job, campaigns, job, load  # noqa: E402
 from scaling_algebra.verify.cells import CELL, cells, cost, rank, share  # noqa: E402
 from scaling_algebra.verify.plan import elements  # noqa: E402
@@ -168,6 +168,18 @@ def test_a_damaged_cell_is_measured_again(whole, tmp_path):
     assert run.report(Store(tmp_path)).incomplete == "1 cells missing"
     session.Session(Store(tmp_path), "cpu").perform([run])
     assert without_time(run.report(Store(tmp_path))) == without_time(report)
+
+
+def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):
+    run, store = small(), Store(tmp_path)
+    session.Session(store, "cpu").perform([run])
+    assert run.setup().recipe == small(seeds=4, together=8).setup().recipe
+    others = [replace(run, optimizer="adam"), replace(run, parameterization="mssp")]
+    assert len({job.setup().recipe for job in (run, *others)}) == 3
+    monkeypatch.setitem(model.CONSTANTS, "eps", 0.5)
+    assert run.report(Store(tmp_path)).incomplete == f"{len(cells(run.setup()))} cells missing"
+    session.Session(Store(tmp_path), "cpu").perform([run])
+    assert not run.report(Store(tmp_path)).incomplete
 
 
 @pytest.mark.parametrize("content", ['{"runs": [1]}', '{"runs": [{"steps": 2}]}', '{"runs": 1}', "[", "{}"])

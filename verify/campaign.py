@@ -21,6 +21,7 @@ from scaling_algebra.api import Derivation, Signals, derive
 from scaling_algebra.architectures import MOE_BLOCK, live
 from scaling_algebra.errors import UsageError, unknown_name
 
+from . import coordinates, model
 from .cells import STANDARD, TOGETHER, Setup, collect
 from .claims import Claim
 from .fit import LEVEL
@@ -101,15 +102,15 @@ class Job:
             standard = _derived(self.regime, self.optimizer, STANDARD, self.ray, None).scaling
         shared = (self.steps, self.sizes, self.seeds, self.dtype, self.products)
         base = TRANSFORMER if self.architecture == "transformer" else ()
-        return Setup(d.ray, d.scaling, d.optimizer, *shared, standard, d.parameterization, base, self.together)
+        trained = (d.parameterization, base, self.together, (coordinates if base else model).CONSTANTS)
+        return Setup(d.ray, d.scaling, d.optimizer, *shared, standard, *trained)
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
         if self.architecture == "moe":
             return self.signals().prediction()
-        from .coordinates import predicted
-
-        return predicted(self.derivation().ray, self.parameterization, self.optimizer, steps=self.steps)
+        ray = self.derivation().ray
+        return coordinates.predicted(ray, self.parameterization, self.optimizer, steps=self.steps)
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """What a store holds of the run."""

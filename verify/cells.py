@@ -6,10 +6,12 @@ Read next: ``runs.py`` (does a cell), ``store.py`` (keeps what cells measured).
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -54,6 +56,7 @@ class Setup:
         parameterization: its name.
         together: replicas in a cell where they are small; more suit a large GPU, which waits for small networks.
         base: of a Transformer, sizes of the axes that all others are relative to; empty for the MoE block.
+        constants: base constants of the network.
     """
 
     ray: Ray
@@ -68,11 +71,24 @@ class Setup:
     parameterization: str = ""
     base: tuple[tuple[str, int], ...] = ()
     together: int = TOGETHER
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     def name(self, cell: Cell) -> str:
         """Names what a cell measures, in this run or another one; fit for a file."""
         n = self.sizes[0 if cell.kind == "control" else cell.size]
-        return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}"
+        return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.recipe}"
+
+    @cached_property
+    def recipe(self) -> str:
+        """Tells recipes apart: pieces that were trained with other powers or base constants are not taken for ours."""
+        powers = [
+            [str(s.alpha), *s.tied, *[(role, str(t.init_std), str(t.lr), str(t.eps)) for role, t in s.tensors.items()]]
+            for s in (self.scaling, self.standard)
+            if s is not None
+        ]
+        rule = (self.optimizer.torch, dict(self.optimizer.options), self.optimizer.first)
+        told = json.dumps([powers, rule, self.base, self.constants], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""

@@ -44,6 +44,7 @@ from scaling_algebra.desiderata import Structure
 from .cells import Cell, Setup
 from .measurement import INPUT, PARAMETERS, Record, fingerprint
 from .parts import Named, rms
+from .plan import TRANSFORMER
 from .report import Prediction
 from .scaled import Layer, recipe
 from .sweep import cross_entropy, spare_threads
@@ -61,6 +62,8 @@ BATCH, CONTEXT, BLOCKS, HEAD = 2, 32, 2, 16
 
 LR = 2.0**-8
 """Global learning rate, constant: the same at every size, so it changes no exponent."""
+
+CONSTANTS = {"base": dict(TRANSFORMER), "lr": LR}
 
 PARTS = ("init", "propagating", "effective")
 LINEAR = ("psi", "h2", "h3i")

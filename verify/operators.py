@@ -20,9 +20,6 @@ from scaling_algebra.optimizers import Optimizer
 
 from .model import INPUT_FIRST, matrices
 
-BLOCK = 2**16
-"""Entries of a weight compared at once with its initial value on a CPU: they stay in the cache."""
-
 OWN_INPUT = ("W3",)
 """Tensors whose experts read a vector of their own."""
 
@@ -82,11 +79,10 @@ class Dense:
 
     def update_rms(self) -> Tensor:
         """Root-mean-square entry of dW of each replica, (S,)."""
-        block = BLOCK if self.now.device.type == "cpu" else 2**10 * BLOCK
-        stored = (w if w.is_contiguous() else w.mT for w in (self.now, self.start))
-        sides = (w.reshape(len(w), -1).split(block, 1) for w in stored)
-        norms = [torch.linalg.vector_norm(a - b, dim=1, dtype=torch.float64) for a, b in zip(*sides, strict=True)]
-        return torch.linalg.vector_norm(torch.stack(norms), dim=0) / self.now[0].numel() ** 0.5
+        rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
+        sides = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
+        apart = torch.cdist(*sides, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
+        return torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64) / self.now[0].numel() ** 0.5
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from . import coordinates
 from .cells import STANDARD, Cell, Setup, cells, collect, cost
 from .fit import Array
 from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record, fingerprint
-from .model import DECAY, DTYPE, EPS, INIT, LOSS_SLOPE, LR, MoEBlock, torch_optimizer
+from .model import CONSTANTS, DTYPE, LOSS_SLOPE, MoEBlock, torch_optimizer
 from .operators import Operator, Updates, linear, outer, outer_rms
 from .parts import Parts, Split, rms
 from .plan import elements, plan_seeds, plan_sizes
@@ -39,13 +39,11 @@ from .store import Store
 Progress = Callable[[int, int, str], None]
 """Called after every cell with (cost done, cost in all, message)."""
 
-CHUNK = 2**29
-"""Bytes of memory for the replicas trained at once on a CPU."""
+CHUNK = 2**28
+"""Bytes of memory for the replicas trained at once on a CPU: fewer cost time for calls, more for fresh memory."""
 
 SIGNALS = 25
 """Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
-
-CONSTANTS = {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE}
 
 
 def measure(
@@ -75,7 +73,9 @@ def measure(
     counts = plan_seeds(ray, chosen, seeds)
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
-    setup = Setup(ray, scaling, optimizer, steps, tuple(chosen), tuple(counts), products=tuple(products))
+    setup = Setup(
+        ray, scaling, optimizer, steps, tuple(chosen), tuple(counts), products=tuple(products), constants=CONSTANTS
+    )
     where, store = _device(device), Store()
     check(setup)
     interrupted = False
@@ -153,7 +153,7 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
         "optimizer": f"torch.optim.{setup.optimizer.torch}",
         "threads": _threads(),
         "peak_memory_bytes": _peak_memory(device),
-        "constants": {"base": dict(setup.base), "lr": coordinates.LR} if setup.base else CONSTANTS,
+        "constants": dict(setup.constants),
     }
 
 
