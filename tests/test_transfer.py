@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -91,6 +93,33 @@ def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
     long = sweep(*run, extend=2)
     assert len(long.log2_lr) == 5 and set(grid) < set(long.log2_lr)
     assert (min(long.log2_lr) < grid[0]) == (grid[0] > -9)
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+def test_a_compiled_network_learns_the_same():
+    task = TASKS["digits"]
+    for n, seeds in ((8, range(2)), (16, range(2))):
+        run = (task, task.prepare(), recipe(regime("I"), "adam", "mup", SMALL, False), n, (-6.0, -5.0), seeds, 5, "cpu")
+        plain, fast = sweep(*run), sweep(*run, compiled=True)
+        np.testing.assert_allclose(fast.losses, plain.losses, rtol=1e-4)
+        assert fast.log2_lr == plain.log2_lr
+
+
+def test_a_network_that_cannot_be_compiled_is_one_clear_line(monkeypatch):
+    from torch._dynamo.exc import TorchDynamoException
+
+    def broken(model, **options):
+        def call(inputs):
+            raise TorchDynamoException("no compiler\nand a long story")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    found = CliRunner().invoke(
+        main, ["transfer", "--regime", "I", "--optimizer", "adam", "--compile", "--device", "cpu"]
+    )
+    assert found.exit_code == 2 and "(no compiler); leave out --compile" in found.stderr, found.output
+    assert len(found.stderr.splitlines()) == 1
 
 
 def test_diverged_runs_count_as_having_learned_nothing():

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scaling_algebra.errors import UsageError
+
 from .fit import Array
 from .optimum import Curve, optimum
-from .scaled import Dims, Recipe
+from .scaled import Dims, Recipe, Scaled
 from .tasks import Prepared, Task
 
 Progress = Callable[[str], None]
@@ -48,19 +50,26 @@ def sweep(
     device: str,
     *,
     extend: int = 0,
+    compiled: bool = False,
     progress: Progress = lambda message: None,
 ) -> Curve:
     """Trains at every learning rate of the grid, then, while the optimum may lie on its edge, at up to ``extend`` more.
 
     Args:
         grid: log2 of the learning rates, increasing, at least two.
+        compiled: train what ``torch.compile`` makes of the network, once per width.
+
+    Raises:
+        UsageError: the network cannot be compiled here.
     """
     dims = recipe.dims(width)
+    if compiled:
+        torch.compiler.reset()  # it gives up on a network of which it has seen too many sizes
     found: dict[float, tuple[Array, Array]] = {}
 
     def run(x: float) -> None:
         progress(f"{recipe.name}, N={width}, lr 2^{x:g}")
-        found[x] = train(task, data, recipe, dims, 2.0**x, seeds, steps, device)
+        found[x] = train(task, data, recipe, dims, 2.0**x, seeds, steps, device, compiled)
 
     for x in grid:
         run(x)
@@ -85,19 +94,24 @@ def train(
     seeds: Sequence[int],
     steps: int,
     device: str,
+    compiled: bool = False,
 ) -> tuple[Array, Array]:
     """Loss of every seed late in training and on held-out data after it, each (seeds,).
 
     The first is the loss of the batch about to be learned, without the auxiliary loss, averaged over the last ``LATE``
     of the steps (MSSP paper, App. P.3); where it is not below that of the first batch, it is set to that.
+
+    Raises:
+        UsageError: the network cannot be compiled here.
     """
     model = data.build(recipe, dims, seeds, device)
+    forward = _compiled(model) if compiled else model
     stepper = model.optimizer(lr, task.decay, **task.options)
     schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: rate(step, steps, task.warmup, task.final))
     seen = []
     for step in range(steps):
         inputs, targets = data.batches(seeds, step, device)
-        logits, auxiliary = model(inputs)
+        logits, auxiliary = forward(inputs)
         loss = cross_entropy(logits, targets)
         stepper.zero_grad()
         (loss + auxiliary).sum().backward()  # replicas do not meet: a sum trains each alone
@@ -110,6 +124,23 @@ def train(
     losses = torch.stack([*seen, held]).cpu().numpy().astype(np.float64)
     start, late = losses[0], losses[-1 - max(1, round(LATE * steps)) : -1].mean(axis=0)
     return np.where(np.isfinite(late), np.minimum(late, start), start), losses[-1]
+
+
+def _compiled(model: Scaled) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """The network compiled for its sizes; forward and backward pass give what they gave, to rounding."""
+    from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
+
+    fast = torch.compile(model, dynamic=False)
+
+    def forward(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            found: tuple[Tensor, Tensor] = fast(inputs)
+        except TorchDynamoException as reason:
+            why = str(reason).strip().partition("\n")[0]
+            raise UsageError(f"torch cannot compile the network here ({why}); leave out --compile") from None
+        return found
+
+    return forward
 
 
 def rate(step: int, steps: int, warmup: float, final: float) -> float:

@@ -34,6 +34,7 @@ class Plan:
         extend: how many more rates may be tried per width while the optimum lies on the edge.
         tune: trials of the search for multipliers at the base size; 0 for none.
         device: ``cpu`` or ``cuda``.
+        compiled: train compiled networks.
     """
 
     widths: Sequence[int]
@@ -43,6 +44,7 @@ class Plan:
     extend: int
     tune: int
     device: str
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,14 +162,13 @@ def _series(task: Task, data: Prepared, recipe: Recipe, plan: Plan, progress: Pr
     tuned = None
     if plan.tune:
         middle = first + count // 2 * spacing
-        tuned = tune(task, data, recipe, middle, plan.tune, seeds, plan.steps, plan.device, progress)
+        tuned = tune(task, data, recipe, middle, plan.tune, seeds, plan.steps, plan.device, plan.compiled, progress)
         recipe = replace(recipe, multipliers=tuned.multipliers)
         first += tuned.log2_lr - middle
     grid = plan.grid or [first + k * spacing for k in range(count + 1)]
-    curves = tuple(
-        sweep(task, data, recipe, n, grid, seeds, plan.steps, plan.device, extend=plan.extend, progress=progress)
-        for n in plan.widths
-    )
+    how = (grid, seeds, plan.steps, plan.device)
+    also = {"extend": plan.extend, "compiled": plan.compiled}
+    curves = tuple(sweep(task, data, recipe, n, *how, **also, progress=progress) for n in plan.widths)
     return Series(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves))
 
 

@@ -50,6 +50,7 @@ Number = TypeVar("Number", int, float)
     "--tune", default=0, show_default=True, metavar="TRIALS", help="Search multipliers at the base size first."
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
+@click.option("--compile", "compiled", is_flag=True, help="Compile the networks first: pays for long runs.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
 @click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON.")
@@ -67,6 +68,7 @@ def command(
     steps: int | None,
     tune: int,
     settings: tuple[str, ...],
+    compiled: bool,
     device: str,
     form: str,
     output: Path | None,
@@ -87,7 +89,7 @@ def command(
         if count is not None and count < least:
             raise UsageError(f"{label} is {count}; give {least} or more")
     chosen = _increasing("widths", _numbers("widths", widths, int)) if widths else list(task.widths)
-    plan = Plan(chosen, _grid(grid), seeds, steps or task.steps, extend, tune, _device(device))
+    plan = Plan(chosen, _grid(grid), seeds, steps or task.steps, extend, tune, _device(device), compiled)
     size = {**task.base, **_base(base)}
     recipes = [recipe(where, optimizer, name, size, task.transformer) for name in dict.fromkeys(names)]
     prepared = _prepared(task, settings)
@@ -103,7 +105,8 @@ def command(
 
 def _run(task: Task, prepared: Prepared, recipes: list[Recipe], plan: Plan) -> TransferReport:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("training", total=None)
         return transfer(task, prepared, recipes, plan, lambda message: bar.update(shown, description=message))
 
