@@ -90,9 +90,26 @@ def _forward(program: Program) -> list[Quantity]:
         ]
         texts = _texts(program, how)
         found += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, how).items()]
+        found += _updated(program, how)
     for gate in (s for s in program.statements if isinstance(s, Gate) and s.kind != "held"):
         found.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
     return found
+
+
+def _updated(program: Program, how: Statement) -> list[Quantity]:
+    """The update times what it reads now, and that over the size of what it reads (MSSP paper, App. Q.4)."""
+    if not isinstance(how, Linear) or how.source == "data":
+        return []
+    whole = f"d{program.tensors[how.tensor].symbol}_t {how.source}_t"
+
+    def read(tr: Trajectory, t: int) -> Signal:
+        return tr.apply(how.tensor, "update", tr.value(how.source, t), t)
+
+    def relative(tr: Trajectory, t: int) -> Signal:
+        return tr.relative(read(tr, t), how.source, t)
+
+    normalised = Quantity(f"{how.out}.update.normalised", f"{whole} / |{how.source}_t|", relative)
+    return [Quantity(f"{how.out}.update", whole, read), normalised]
 
 
 def _texts(program: Program, how: Statement) -> dict[str, str]:

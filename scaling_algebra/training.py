@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .axes import AXES
-from .kernels import INDICATOR
+from .kernels import INDICATOR, Exhausted
 from .optimizers import Optimizer
 from .programs import Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement, Sum
 from .signals import Algebra, Scalar, Signal
@@ -154,9 +154,22 @@ class Trajectory:
 
     def normalised(self, how: Norm, signal: Signal, t: int) -> Signal:
         """A signal divided by the size of what a norm reads after t updates."""
-        x = self.value(how.source, t)
-        self.normed = self.normed and self.algebra.certified(x)
-        return self.algebra.scaled(signal, Scalar(f"1/rms of {how.source}@{t}", -(self.algebra.rms(x) or 0)))
+        self.normed = self.normed and self.algebra.certified(self.value(how.source, t))
+        return self._over(signal, how.source, t)
+
+    def relative(self, signal: Signal, source: str, t: int) -> Signal:
+        """A signal over the size of another one after t updates.
+
+        Raises:
+            Exhausted: that size is not certified.
+        """
+        if not self.algebra.certified(self.value(source, t)):
+            raise Exhausted
+        return self._over(signal, source, t)
+
+    def _over(self, signal: Signal, source: str, t: int) -> Signal:
+        size = self.algebra.rms(self.value(source, t)) or 0
+        return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -size))
 
     # backward --------------------------------------------------------------------------------------------------
 

@@ -761,3 +761,31 @@ def test_plain_softmax_has_no_mup():
     for e in (Fraction(0), Fraction(1, 10), Fraction(1, 4)):
         run = look(d, changed(d.scaling, "router", lr=N(e - 1)), architecture("routers-softmax"))
         assert [size(run, "psi.change", t) for t in (1, 2, 3)] == [e - HALF, e - HALF, 2 * e - HALF]
+
+
+# App. Q.4: effective updates, raw and with the size of their input divided out ---------------------------------------
+
+
+@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("parameterization", ["mup", "mssp", "sp"])
+def test_a_normalised_update_is_the_update_less_its_input(name, parameterization):
+    run = look(derive(name, "adam", parameterization))
+    for out, source in (("psi", "h1"), ("h2", "h1"), ("h3i", "h2"), ("f", "h3")):
+        for t in range(2):
+            raw, parts = size(run, f"{out}.update", t), [size(run, f"{out}.{p}", t) for p in ("effective", "cross")]
+            assert raw == max((p for p in parts if p is not None), default=None), (out, t)
+            wanted = None if raw is None else raw - size(run, source, t)
+            assert size(run, f"{out}.update.normalised", t) == wanted, (out, t)
+
+
+def test_a_normalised_update_names_the_layer_at_fault():
+    """Under SP in regime III the readout's update looks right, because its input vanishes as fast as it learns."""
+    run = look(derive("III", "sgd", "sp"))
+    check(
+        at(run, 0, 1, 2),
+        """
+        h3                   -1/2 -1/2 -1/2
+        f.update                .    0    0
+        f.update.normalised     .  1/2  1/2
+        """,
+    )

@@ -156,6 +156,24 @@ def test_pieces_sum_to_their_whole():
     assert not torch.allclose(a2, n["h3.propagating"])  # W3_0 dW2 dh1 is in neither piece
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_updates_are_measured_raw_and_over_the_size_of_their_input(name):
+    model, memory, start = trained(name)
+    n = Split(memory.operators(), model.x, model.multiplier).named
+    change = {symbol: model.weights[symbol].detach() - w for symbol, w in start.items()}
+    direct = {
+        "psi": (torch.einsum("sia,sa->si", change["Q"], n["h1"]), "h1"),
+        "h2": (torch.einsum("sika,sa->sik", change["W2"], n["h1"]), "h1"),
+        "h3i": (torch.einsum("sikb,sik->sib", change["W3"], n["h2"]), "h2"),
+        "f": ((change["W4"] * n["h3"]).sum(-1), "h3"),
+    }
+    sizes = n.rms()
+    for out, (update, source) in direct.items():
+        torch.testing.assert_close(sizes[f"{out}.update"], rms(update), msg=out)
+        torch.testing.assert_close(sizes[f"{out}.update.normalised"], rms(update) / rms(n[source]), msg=out)
+        torch.testing.assert_close(rms(n[f"{out}.update.normalised"]), sizes[f"{out}.update.normalised"], msg=out)
+
+
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole(monkeypatch):
     monkeypatch.setattr(Parts, "rms", lambda parts: {name: x for name, x in parts.items() if x.ndim == 2})
     seen = train(DIMS, SCALING, optimizer("sgd"), [1, 2], 2, "cpu")

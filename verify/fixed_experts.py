@@ -238,6 +238,9 @@ def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
             labels = (f"{name}.{part}" for part in ("init", "propagating", "effective", "cross"))
             named.update(zip(labels, parts, strict=True))
             named[f"{name}.change"] = parts[1] + parts[2] + parts[3]
+            size = rms(before + change)
+            named[f"{name}.update"] = parts[2] + parts[3]
+            named[f"{name}.update.normalised"] = named[f"{name}.update"] / size.view(-1, *[1] * (parts[0].ndim - 1))
 
         h1_0, dh1 = start["W1"] @ model.x, update["W1"] @ model.x
         named |= {"h1.init": h1_0, "h1.change": dh1, "h1.effective": dh1}

@@ -59,13 +59,22 @@ class Sums:
 
 
 class Parts(dict[str, Tensor]):
-    """Named signals, shapes (S, ...). Those in ``sums`` are formed when they are first read."""
+    """Named signals, shapes (S, ...). Those in ``sums`` and ``ratios`` are formed when they are first read.
+
+    Attributes:
+        ratios: by name, a signal and another one whose size it is divided by.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.sums: list[Sums] = []
+        self.ratios: dict[str, tuple[str, str]] = {}
 
     def __missing__(self, name: str) -> Tensor:
+        if name in self.ratios:
+            signal, other = (self[k] for k in self.ratios[name])
+            self[name] = signal / rms(other).view(-1, *[1] * (signal.ndim - 1)).to(signal)
+            return self[name]
         for group in self.sums:
             if name in group.which:
                 self[name] = group.formed(name)
@@ -83,6 +92,8 @@ class Parts(dict[str, Tensor]):
             found |= dict(zip(names, rms(together.flatten(0, 1)).unflatten(0, together.shape[:2]), strict=True))
         for group in self.sums:
             found |= group.rms()
+        for name, (signal, other) in self.ratios.items():
+            found[name] = found[signal].where(found[signal] == 0, found[signal] / found[other])
         return found
 
 
@@ -101,14 +112,14 @@ class Split:
         self.named = Parts()
         self.x = x.expand(len(weights["W1"].now), -1)
         h1 = self._first()
-        psi = self._linear("psi", "Q", *h1)
+        psi = self._linear("psi", "Q", "h1", *h1)
         self.phi = torch.sigmoid(psi[0] + psi[1])
         phi0 = torch.sigmoid(psi[0])
         self.named |= {"phi": self.phi, "phi.init": phi0, "phi.change": self.phi - phi0}
         slope = phi0 * (1 - phi0)  # parts of the gate to first order in those of its argument
         self.named |= {f"phi.{p}": slope * self.named[f"psi.{p}"] for p in ("propagating", "effective", "cross")}
-        h2 = self._linear("h2", "W2", *h1)
-        self._linear("f", "W4", *self._experts(h2, phi0))
+        h2 = self._linear("h2", "W2", "h1", *h1)
+        self._linear("f", "W4", "h3", *self._experts(h2, phi0))
         self._backward()
 
     def forward(self, symbol: str, *signals: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -128,12 +139,14 @@ class Split:
         self.named |= {"h1": start + change, "h1.init": start, "h1.effective": change, "h1.change": change}
         return start, change
 
-    def _linear(self, name: str, symbol: str, start: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Records the four parts of ``W_t x_t``; returns its initial value and its change."""
+    def _linear(self, name: str, symbol: str, source: str, start: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Records the parts of ``W_t x_t``, ``x`` named by ``source``; returns its initial value and its change."""
         (init, propagating), (effective, cross) = self.forward(symbol, start, change)
-        total = propagating + effective + cross
-        parts = (init, propagating, effective, cross, total, init + total)
-        suffixes = (".init", ".propagating", ".effective", ".cross", ".change", "")
+        learnt = effective + cross
+        total = propagating + learnt
+        parts = (init, propagating, effective, cross, learnt, total, init + total)
+        suffixes = (".init", ".propagating", ".effective", ".cross", ".update", ".change", "")
+        self.named.ratios[f"{name}.update.normalised"] = f"{name}.update", source
         self.named |= {name + suffix: part for suffix, part in zip(suffixes, parts, strict=True)}
         return init, total
 
@@ -148,7 +161,9 @@ class Split:
 
         parts = ("init", "propagating", "effective", "cross")
         which = {f"h3i.{part}": [k] for k, part in enumerate(parts)}
-        n.sums.append(Sums(products, h3i, {**which, "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}))
+        which |= {"h3i.update": [2, 3], "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}
+        n.sums.append(Sums(products, h3i, which))
+        n.ratios["h3i.update.normalised"] = "h3i.update", "h2"
         gated, gated_0, regated = ((self.multiplier * m).unbind(1) for m in mixed.unbind(1))
         n |= {f"h3.{part}": m for part, m in zip(parts, gated, strict=True)}
         n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}
