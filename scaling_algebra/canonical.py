@@ -6,16 +6,39 @@ Read next: ``kernels.py`` (which builds a ``Kernel`` from the result).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 Leaf: TypeAlias = tuple[str, tuple[int, ...]]
 """(tensor name, index classes), e.g. ``("W2", (0, 3, 1))``."""
+
+REMEMBERED = 2**17
+"""Networks whose labelling is kept: some hundred MB at most."""
 
 
 def canonical(
     types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]
 ) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]:
     """Types, open classes and leaves with classes renumbered so that isomorphic networks become equal.
+
+    Numbering classes as they appear is cheap and makes most networks equal to one that was seen before.
+    """
+    number: dict[int, int] = {}
+    for c in opens:
+        number.setdefault(c, len(number))
+    found = []
+    for name, classes in sorted(leaves):
+        for c in classes:
+            number.setdefault(c, len(number))
+        found.append((name, tuple(number[c] for c in classes)))
+    return _canonical(tuple(types[c] for c in number), tuple(number[c] for c in opens), tuple(found))
+
+
+@lru_cache(REMEMBERED)
+def _canonical(
+    types: tuple[str, ...], opens: tuple[int, ...], leaves: tuple[Leaf, ...]
+) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]:
+    """As ``canonical``, the long way.
 
     Components that share only open classes are labelled apart and sorted. Within one: colour refinement, then the
     smallest labelling over the individualisations of the first class that refinement cannot separate.
