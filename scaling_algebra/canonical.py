@@ -21,7 +21,9 @@ def canonical(
 ) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]:
     """Types, open classes and leaves with classes renumbered so that isomorphic networks become equal.
 
-    Numbering classes as they appear is cheap and makes most networks equal to one that was seen before.
+    Components that share only open classes are labelled apart and sorted. Within one: colour refinement, then the
+    smallest labelling over the individualisations of the first class that refinement cannot separate. Before that,
+    numbering classes as they appear is cheap and makes most networks equal to one that was seen before.
     """
     number: dict[int, int] = {}
     for c in opens:
@@ -38,11 +40,7 @@ def canonical(
 def _canonical(
     types: tuple[str, ...], opens: tuple[int, ...], leaves: tuple[Leaf, ...]
 ) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]:
-    """As ``canonical``, the long way.
-
-    Components that share only open classes are labelled apart and sorted. Within one: colour refinement, then the
-    smallest labelling over the individualisations of the first class that refinement cannot separate.
-    """
+    """As ``canonical``, without looking anything up first."""
     colour: dict[int, int] = {}
     for c in opens:
         colour.setdefault(c, len(colour))

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from .axes import Ray
 from .desiderata import Structure
+from .kernels import Exhausted
 from .optimizers import optimizer
 from .packing import Form
 from .programs import Program
@@ -159,6 +160,10 @@ class FormTrajectory(Trajectory):
         b = {role: None if role in structure.zero else Fraction(0) for role in program.tensors}
         super().__init__(program, algebra, Point(b, zero, zero, Fraction(0), structure.tied), optimizer("sgd"))
         self.forms, self._sized, self._exact = algebra, sized, exact
+
+    def relative(self, signal: Signal, source: str, t: int) -> Signal:
+        """Raises Exhausted: the quotient of two maxima of forms is none."""
+        raise Exhausted
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
         """Forms of the size of a quantity.

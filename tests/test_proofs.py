@@ -20,6 +20,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.desiderata import GOALS, Structure, interventions
 from scaling_algebra.drops import freed
 from scaling_algebra.forms import FormTrajectory, form_algebra, size_of
+from scaling_algebra.kernels import Exhausted
 from scaling_algebra.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.proofs import Prover, System, prove
 from scaling_algebra.quantities import quantities
@@ -73,6 +74,10 @@ def test_forms_bound_the_size_at_every_point(name, point):
     exact = 0
     for quantity in quantities(MOE_BLOCK).values():
         if quantity.tensor or quantity.name.startswith("g"):
+            continue
+        if quantity.name.endswith(".normalised"):  # a quotient of maxima has no forms
+            with pytest.raises(Exhausted):
+                run.bounds(quantity, 1)
             continue
         bounds, answer = run.bounds(quantity, 1), look(quantity.name, 1)
         if not answer.decided:

@@ -19,13 +19,15 @@ from scaling_algebra.axes import Ray
 from scaling_algebra.errors import UsageError
 from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
+from scaling_algebra.quantities import quantities
 
 from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record, Series
 from .plan import dims_at, effective_n, elements
 from .store import Store
 
 CELL, TOGETHER = 2**25, 32
-"""Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign says more."""
+"""Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
+replicas: then it may have as many times more entries."""
 
 BLOCK = 8
 """Replicas in a cell of a run with a time budget, which adds seeds so many at a time."""
@@ -80,14 +82,15 @@ class Setup:
 
     @cached_property
     def recipe(self) -> str:
-        """Tells recipes apart: pieces that were trained with other powers or base constants are not taken for ours."""
+        """Tells recipes apart: pieces that were trained with other powers or base constants, or in which other
+        quantities were recorded, are not taken for ours."""
         powers = [
             [str(s.alpha), *s.tied, *[(role, str(t.init_std), str(t.lr), str(t.eps)) for role, t in s.tensors.items()]]
             for s in (self.scaling, self.standard)
             if s is not None
         ]
         rule = (self.optimizer.torch, dict(self.optimizer.options), self.optimizer.first)
-        told = json.dumps([powers, rule, self.base, self.constants], sort_keys=True)
+        told = json.dumps([powers, rule, self.base, self.constants, list(quantities())], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:

@@ -46,7 +46,7 @@ from .measurement import INPUT, PARAMETERS, Record, fingerprint
 from .parts import Named, rms
 from .plan import TRANSFORMER
 from .report import Prediction
-from .scaled import Layer, recipe
+from .scaled import EPS, Layer, recipe
 from .sweep import cross_entropy, spare_threads
 from .tasks import Batch, text
 from .transformer import Transformer
@@ -63,7 +63,12 @@ BATCH, CONTEXT, BLOCKS, HEAD = 2, 32, 2, 16
 LR = 2.0**-8
 """Global learning rate, constant: the same at every size, so it changes no exponent."""
 
-CONSTANTS = {"base": dict(TRANSFORMER), "lr": LR}
+BETAS = (0.9, 0.95)
+"""Of AdamW (MSSP paper, App. P.2)."""
+
+CONSTANTS = {"base": dict(TRANSFORMER), "lr": LR, "betas": BETAS, "eps": EPS}
+CONSTANTS |= {"batch": BATCH, "context": CONTEXT, "blocks": BLOCKS, "head": HEAD}
+"""The same at every size; pieces trained with others are not mixed (``cells.Setup.recipe``)."""
 
 PARTS = ("init", "propagating", "effective")
 LINEAR = ("psi", "h2", "h3i")
@@ -106,7 +111,7 @@ def measure(setup: Setup, cell: Cell, device: str) -> Record:
 def train(model: Transformer, batches: Sequence[Batch], probe: Tensor) -> Record:
     """Trains on the batches and returns the root-mean-square of every part on the probe (S,B,T) at every step."""
     model.double()  # parts are differences of larger numbers
-    stepper = model.optimizer(LR, betas=(0.9, 0.95))
+    stepper = model.optimizer(LR, betas=BETAS)
     start = {name: p.detach().clone() for name, p in model.weights.items()}
     record: dict[tuple[str, int], Tensor] = {}
     with torch.no_grad():

@@ -25,7 +25,7 @@ from scaling_algebra.programs import Gate, Noise
 from .cells import CONTROL_SEEDS
 from .measurement import Measurement, Record
 from .model import DECAY, DTYPE, EPS, LOSS_SLOPE, D, sample, value
-from .parts import Named, rms
+from .parts import Named, over, rms
 from .plan import dims_at, effective_n, plan_seeds, plan_sizes
 from .runs import CHUNK, _device, _peak_memory, _seed
 
@@ -238,9 +238,8 @@ def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
             labels = (f"{name}.{part}" for part in ("init", "propagating", "effective", "cross"))
             named.update(zip(labels, parts, strict=True))
             named[f"{name}.change"] = parts[1] + parts[2] + parts[3]
-            size = rms(before + change)
             named[f"{name}.update"] = parts[2] + parts[3]
-            named[f"{name}.update.normalised"] = named[f"{name}.update"] / size.view(-1, *[1] * (parts[0].ndim - 1))
+            named[f"{name}.update.normalised"] = over(named[f"{name}.update"], rms(before + change))
 
         h1_0, dh1 = start["W1"] @ model.x, update["W1"] @ model.x
         named |= {"h1.init": h1_0, "h1.change": dh1, "h1.effective": dh1}
@@ -248,6 +247,8 @@ def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
         shift, first = model.shift(), model.shift(start)
         if shift is not None and first is not None:
             named |= {name.replace("psi", "logits"): x for name, x in named.items() if name.startswith("psi")}
+            for name in ("psi.update", "psi.update.normalised"):  # of the logits alone, as psi is no linear map here
+                del named[name]
             named |= {"logits": named["psi"] - shift, "shift": shift, "shift.change": shift - first}
             named |= {"psi.init": named["psi.init"] + first, "psi.change": named["psi.change"] + shift - first}
         named["psi.spread"] = named["psi"] - named["psi"].mean(1, keepdim=True)

@@ -36,7 +36,8 @@ Halving or doubling every rate leaves the mean error of the slopes in regime III
 DECAY = 0.1
 """Learning rate times weight decay of AdamW: scale-free, so torch's ``weight_decay`` is ``DECAY / lr``."""
 
-CONSTANTS = {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE}
+CONSTANTS = {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE, "D": D}
+"""The same at every size; pieces trained with others are not mixed (``cells.Setup.recipe``)."""
 
 DTYPE = torch.float64
 """Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""

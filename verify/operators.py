@@ -78,7 +78,8 @@ class Dense:
         return _symmetric((initial @ initial.mT).sum(1), across, (update @ update.mT).sum(1)), mixed
 
     def update_rms(self) -> Tensor:
-        """Root-mean-square entry of dW of each replica, (S,)."""
+        """Root-mean-square entry of dW of each replica, (S,); in float32 and less, rows are summed in float32."""
+        # distances row by row: one pass over both, and the difference is never formed
         rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
         sides = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
         apart = torch.cdist(*sides, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
@@ -122,6 +123,7 @@ class LowRank:
 
     def summed(self, columns: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         """As of ``Dense``, for groups that share their left side: ``dW v`` is ``shares @ left``, and never formed."""
+        assert self.left.shape[1] == 1
         shares, left = self._shares(columns), self.left[:, 0]
         flat = times(columns, self.now.mT).flatten(1, 2).baddbmm_(shares.flatten(1, 2), left, alpha=-1)
         initial = flat.unflatten(1, shares.shape[1:3])

@@ -32,6 +32,11 @@ def rms(x: Tensor) -> Tensor:
     return size
 
 
+def over(x: Tensor, size: Tensor) -> Tensor:
+    """``x / size`` for each replica, (S, ...) with (S,); what is exactly zero stays so."""
+    return x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x))
+
+
 @dataclass(frozen=True)
 class Sums:
     """Named sums of several summands, formed only where somebody reads them: the products of the summands with each
@@ -73,7 +78,7 @@ class Parts(dict[str, Tensor]):
     def __missing__(self, name: str) -> Tensor:
         if name in self.ratios:
             signal, other = (self[k] for k in self.ratios[name])
-            self[name] = signal / rms(other).view(-1, *[1] * (signal.ndim - 1)).to(signal)
+            self[name] = over(signal, rms(other))
             return self[name]
         for group in self.sums:
             if name in group.which:
@@ -93,7 +98,7 @@ class Parts(dict[str, Tensor]):
         for group in self.sums:
             found |= group.rms()
         for name, (signal, other) in self.ratios.items():
-            found[name] = found[signal].where(found[signal] == 0, found[signal] / found[other])
+            found[name] = over(found[signal], found[other])
         return found
 
 

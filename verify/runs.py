@@ -42,7 +42,7 @@ Progress = Callable[[int, int, str], None]
 CHUNK = 2**28
 """Bytes of memory for the replicas trained at once on a CPU: fewer cost time for calls, more for fresh memory."""
 
-SIGNALS = 25
+SIGNALS = 27
 """Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
 
 

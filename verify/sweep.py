@@ -130,14 +130,20 @@ def _compiled(model: Scaled) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """The network compiled for its sizes; forward and backward pass give what they gave, to rounding."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
-    fast = torch.compile(model, dynamic=False)
+    def refused(reason: Exception) -> UsageError:
+        why = str(reason).strip().partition("\n")[0]
+        return UsageError(f"torch cannot compile the network here ({why}); leave out --compile")
+
+    try:
+        fast = torch.compile(model, dynamic=False)
+    except RuntimeError as reason:  # a Python that it does not support
+        raise refused(reason) from None
 
     def forward(inputs: Tensor) -> tuple[Tensor, Tensor]:
         try:
             found: tuple[Tensor, Tensor] = fast(inputs)
         except TorchDynamoException as reason:
-            why = str(reason).strip().partition("\n")[0]
-            raise UsageError(f"torch cannot compile the network here ({why}); leave out --compile") from None
+            raise refused(reason) from None
         return found
 
     return forward

@@ -34,7 +34,7 @@ class Plan:
         extend: how many more rates may be tried per width while the optimum lies on the edge.
         tune: trials of the search for multipliers at the base size; 0 for none.
         device: ``cpu`` or ``cuda``.
-        compiled: train compiled networks.
+        compiled: sweep with compiled networks; each trial of the search has its own constants and is not compiled.
     """
 
     widths: Sequence[int]
@@ -97,6 +97,7 @@ class TransferReport:
             for s in self.series
         }
         plan = {"seeds": self.plan.seeds, "steps": self.plan.steps, "tune": self.plan.tune, "extend": self.plan.extend}
+        plan["compiled"] = self.plan.compiled
         return {
             "task": self.title,
             **plan,
@@ -128,7 +129,7 @@ class TransferReport:
         e = self.environment
         blocks.append(
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
-            f"{self.plan.steps} steps, {self.plan.seeds} seeds"
+            f"{self.plan.steps} steps, {self.plan.seeds} seeds{', compiled' if self.plan.compiled else ''}"
         )
         controls = [s for s in self.series if s.recipe.name not in GOALS]
         if len(controls) < len(self.series):
@@ -162,13 +163,16 @@ def _series(task: Task, data: Prepared, recipe: Recipe, plan: Plan, progress: Pr
     tuned = None
     if plan.tune:
         middle = first + count // 2 * spacing
-        tuned = tune(task, data, recipe, middle, plan.tune, seeds, plan.steps, plan.device, plan.compiled, progress)
+        tuned = tune(task, data, recipe, middle, plan.tune, seeds, plan.steps, plan.device, progress)
         recipe = replace(recipe, multipliers=tuned.multipliers)
         first += tuned.log2_lr - middle
     grid = plan.grid or [first + k * spacing for k in range(count + 1)]
-    how = (grid, seeds, plan.steps, plan.device)
-    also = {"extend": plan.extend, "compiled": plan.compiled}
-    curves = tuple(sweep(task, data, recipe, n, *how, **also, progress=progress) for n in plan.widths)
+
+    def curve(n: int) -> Curve:
+        how = (grid, seeds, plan.steps, plan.device)
+        return sweep(task, data, recipe, n, *how, extend=plan.extend, compiled=plan.compiled, progress=progress)
+
+    curves = tuple(map(curve, plan.widths))
     return Series(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves))
 
 

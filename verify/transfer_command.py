@@ -50,7 +50,7 @@ Number = TypeVar("Number", int, float)
     "--tune", default=0, show_default=True, metavar="TRIALS", help="Search multipliers at the base size first."
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
-@click.option("--compile", "compiled", is_flag=True, help="Compile the networks first: pays for long runs.")
+@click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
 @click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON.")

@@ -51,7 +51,6 @@ def tune(
     seeds: Sequence[int],
     steps: int,
     device: str,
-    compiled: bool = False,
     progress: Progress = lambda message: None,
 ) -> Tuned:
     """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
@@ -69,7 +68,7 @@ def tune(
             shifts = dict(zip(names, point, strict=True))
             there = replace(recipe, multipliers=_multipliers(shifts))
             rate = 2.0 ** (log2_lr + shifts["lr"])
-            seen[point] = train(task, data, there, recipe.base, rate, seeds, steps, device, compiled)[0]
+            seen[point] = train(task, data, there, recipe.base, rate, seeds, steps, device)[0]
         return seen[point]
 
     origin = (0,) * len(names)
