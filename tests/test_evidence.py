@@ -6,11 +6,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from scaling_algebra.verify.campaign import Job, load
+from scaling_algebra.verify.optimum import Curve, drift
 from scaling_algebra.verify.output import EVIDENCE
 
 FOLDER = Path(__file__).parent.parent / "verify" / "evidence"
@@ -53,3 +55,38 @@ def test_a_changed_exponent_would_be_seen():
 
 def test_the_quick_campaign_is_the_committed_one():
     assert [Job.from_json(run["job"]) for run in RECORDS["quick"]["runs"]] == load("quick")
+
+
+# learning-rate transfer ------------------------------------------------------------------------------------------
+
+
+SWEEPS = {path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / "transfer").glob("*.json"))}
+
+
+def drifts(sweep):
+    """Drift of every parameterization, from the committed losses of every seed."""
+    found = {}
+    for name, run in sweep["parameterizations"].items():
+        kept = [(w, np.array(w["losses"]), np.array(w["held_out_losses"])) for w in run["widths"]]
+        found[name] = drift([Curve(w["width"], w["dims"], w["parameters"], tuple(w["grid"]), *x) for w, *x in kept])
+    return found
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_committed_sweeps_show_what_is_said_of_them(name):
+    found, said = drifts(SWEEPS[name]), SWEEPS[name]["parameterizations"]
+    for parameterization, seen in found.items():
+        assert str(seen.verdict) == said[parameterization]["drift"]["verdict"]
+        assert seen.slope == pytest.approx(said[parameterization]["drift"]["slope"], abs=1e-3)
+    verdicts = {p: str(d.verdict) for p, d in found.items()}
+    assert verdicts == {"mup": "TRANSFERS", "mssp": "TRANSFERS", "sp": "DRIFTS"} and all(
+        d.improves for d in found.values()
+    )
+    assert {"device", "machine", "torch", "dtype", "wall_seconds"} <= set(SWEEPS[name]["environment"])
+
+
+def test_a_shifted_optimum_in_a_committed_sweep_would_be_seen():
+    sweep = json.loads(json.dumps(SWEEPS["text_II"]))
+    widest = sweep["parameterizations"]["mup"]["widths"][-1]
+    widest["grid"] = [x + 2 for x in widest["grid"]]
+    assert str(drifts(sweep)["mup"].verdict) == "DRIFTS"

@@ -146,7 +146,7 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
     """Where and with what a run is measured: device, torch, dtype, optimizer, memory so far, base constants."""
     return {
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": machine(),
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "dtype": setup.dtype,
@@ -307,13 +307,14 @@ def _batches(seeds: Sequence[int], together: int, check: bool) -> Iterator[tuple
     return ((seeds[i : i + together], check and i == 0) for i in range(0, len(seeds), together))
 
 
-def _processor() -> str:
-    """The name of the CPU, where the system tells it."""
+def machine() -> str:
+    """The name of the CPU, where the system tells it, and its number of cores."""
+    name = platform.processor() or platform.machine()
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in reversed(Path("/proc/cpuinfo").read_text().splitlines()):
             if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+                name = line.partition(":")[2].strip()
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def _threads() -> int:

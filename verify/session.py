@@ -86,7 +86,7 @@ class Session:
 
     def _within(self, job: Job, time_allowed: float, changed: Callable[[Job], None]) -> None:
         end = time.monotonic() + time_allowed
-        job.prediction()  # where M > N it takes a minute
+        job.prediction()  # where M > N it takes half a minute
         setup = job.setup()
         speed = self._speed(setup)
         sizes = self._fitting(setup, largest(speed, max(1.0, end - time.monotonic()), job.steps))

@@ -17,6 +17,7 @@ from tabulate import tabulate
 from scaling_algebra.desiderata import GOALS
 
 from .optimum import Curve, Drift, Optimum, Transfer, drift, optimum, overall
+from .runs import machine
 from .scaled import Recipe
 from .sweep import Progress, sweep
 from .tasks import Prepared, Task
@@ -147,6 +148,7 @@ def transfer(
     rule = recipes[0].optimizer
     environment = {
         "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",
+        "machine": machine(),
         "torch": torch.__version__,
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "optimizer": f"torch.optim.{rule.torch}",
