@@ -20,7 +20,9 @@ from scaling_algebra.verify.campaign import job
 from scaling_algebra.verify.cells import TOGETHER, Setup
 from scaling_algebra.verify.model import LOSS_SLOPE, MoEBlock, torch_optimizer
 from scaling_algebra.verify.plan import LARGEST_ELEMENTS
-from scaling_algebra.verify.runs import CHUNK, replica_bytes, train
+from scaling_algebra.verify.replicas import Replicas
+from scaling_algebra.verify.runs import CHUNK, train
+from scaling_algebra.verify.stacks import replica_bytes
 
 STEPS = 4
 
@@ -44,14 +46,14 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
 
 def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -> list[float]:
     """Seconds of a bare and of a measured step of so many replicas, making the model apart."""
-    dims, seeds = setup.dims(size), list(range(1, replicas + 1))
+    lots = Replicas.of(setup.dims(size), range(1, replicas + 1), device)
 
     def make() -> MoEBlock:
-        return MoEBlock(dims, setup.scaling, seeds, device)
+        return MoEBlock(lots, setup.scaling)
 
     def bare() -> None:
         model = make()
-        stepper = torch_optimizer(model, dims, setup.scaling, setup.optimizer)
+        stepper = torch_optimizer(model, setup.scaling, setup.optimizer)
         for step in range(STEPS):
             stepper.zero_grad()
             (LOSS_SLOPE * model().sum()).backward()
@@ -59,7 +61,7 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
                 stepper.step()
 
     def measured() -> None:
-        train(dims, setup.scaling, setup.optimizer, seeds, STEPS - 1, device)
+        train(lots, setup.scaling, setup.optimizer, STEPS - 1)
 
     making, *both = seconds([make, bare, measured], device, runs)
     return [(t - making) / STEPS for t in both]
@@ -81,7 +83,7 @@ def main(runs: int, device: str, entries: float) -> None:
             dims, times = setup.dims(last), step_times(setup, last, 1, device, runs)
             whole = [0.0, 0.0]
             for size, count in enumerate(setup.seeds):
-                together = max(1, min(TOGETHER, count, CHUNK // replica_bytes(setup, size)))
+                together = max(1, min(TOGETHER, count, CHUNK // replica_bytes(setup, setup.dims(size))))
                 each = step_times(setup, size, together, device, runs)
                 whole = [w + t * count / together for w, t in zip(whole, each, strict=True)]
             size = ", ".join(f"{axis}={d}" for axis, d in dims.items())

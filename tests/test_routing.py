@@ -12,6 +12,7 @@ from scaling_algebra import UsageError, derive, explain, signals  # noqa: E402
 from scaling_algebra.cli import main  # noqa: E402
 from scaling_algebra.exponents import Power  # noqa: E402
 from scaling_algebra.verify.model import MoEBlock, value  # noqa: E402
+from scaling_algebra.verify.replicas import Replicas  # noqa: E402
 from scaling_algebra.verify.report import judge  # noqa: E402
 from scaling_algebra.verify.runs import measure  # noqa: E402
 
@@ -23,7 +24,7 @@ def test_the_batch_average_is_exact():
     """Gradients averaged over every choice of K of M experts: those of the whole block with K/M in its multiplier."""
     dims = {"N": 6, "N_e": 3, "M": 5, "K": 2}
     d = derive(None, "sgd", "mup", ray=SPARSE[0])
-    model = MoEBlock(dims, d.scaling, [7])
+    model = MoEBlock(Replicas.of(dims, [7]), d.scaling)
     model().sum().backward()
     w = model.weights
     h1 = w["W1"] @ model.x

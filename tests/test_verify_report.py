@@ -17,7 +17,7 @@ from scaling_algebra.errors import UsageError  # noqa: E402
 from scaling_algebra.exponents import Power  # noqa: E402
 from scaling_algebra.optimizers import optimizer  # noqa: E402
 from scaling_algebra.parameterizations import Scaling, TensorScaling, standard  # noqa: E402
-from scaling_algebra.verify import Claim, judge, measure  # noqa: E402
+from scaling_algebra.verify import Claim, judge, measure, stacks  # noqa: E402
 from scaling_algebra.verify.campaign import as_trained  # noqa: E402
 from scaling_algebra.verify.fit import Verdict  # noqa: E402
 from scaling_algebra.verify.plan import dims_at, plan_seeds, plan_sizes  # noqa: E402
@@ -104,7 +104,9 @@ def test_few_seeds_are_inconclusive():
     assert judge(run, {"h3.A1": (Fraction(0),)}, []).exit_code == 3
 
 
-def test_interrupting_keeps_the_sizes_that_are_complete():
+def test_interrupting_keeps_the_sizes_that_are_complete(monkeypatch):
+    monkeypatch.setitem(stacks.CALLS, "cpu", 0)  # cells one by one
+
     def stop(done, total, message):
         if "n=66" in message:
             raise KeyboardInterrupt

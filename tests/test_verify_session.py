@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main  # noqa: E402
 from scaling_algebra.errors import UsageError  # noqa: E402
-from scaling_algebra.verify import budget, model, runs, session  # noqa: E402
+from scaling_algebra.verify import budget, model, runs, session, stacks  # noqa: E402
 from scaling_algebra.verify.campaign import Job, campaigns, job, load  # noqa: E402
 from scaling_algebra.verify.cells import CELL, cells, cost, rank, share  # noqa: E402
 from scaling_algebra.verify.plan import elements  # noqa: E402
@@ -148,6 +148,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatc
         return real(*arguments)
 
     monkeypatch.setattr(runs, "train", stops)
+    monkeypatch.setitem(stacks.CALLS, "cpu", 0)  # cells one by one
     first = invoke(*SMALL, "-o", folder)
     assert first.exit_code == 3 and f"scalecalc verify --resume {folder}" in first.stderr
     assert json.loads((folder / "report.json").read_text())["runs"][0]["incomplete"] == "interrupted"
@@ -292,7 +293,7 @@ def test_a_budget_chooses_sizes_and_seeds_and_widens_intervals(tmp_path):
     plan = read_plan(tmp_path / "run")["runs"][0]
     assert plan["looks"] == budget.LOOKS and min(plan["seeds"]) >= 8
     run = small(sizes=plan["sizes"], seeds=8)
-    assert runs.replica_bytes(run.setup(), -1) <= 40e6
+    assert stacks.replica_bytes(run.setup(), run.setup().dims(-1)) <= 40e6
     assert found.exit_code in (0, 3) and " 0 REFUTED" in found.stdout.splitlines()[-1]
     again = invoke("report", tmp_path / "run")
     assert again.stdout.splitlines()[-1] == found.stdout.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The MoE block as a torch module: several independent replicas (seeds) trained side by side by one real optimizer.
+"""The MoE block as a torch module: independent replicas (seeds and sizes) trained side by side by one real optimizer.
 
 Every parameter has a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so
 each replica trains exactly as it would alone.
@@ -7,7 +7,8 @@ Read next: ``parts.py`` (splits what the block computes into named parts).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,7 @@ from scaling_algebra.exponents import Power
 from scaling_algebra.optimizers import Optimizer
 from scaling_algebra.parameterizations import Scaling
 
-D = 8
-"""Input dimension, the same at every size."""
+from .replicas import D, Lot, Replicas
 
 LOSS_SLOPE = 1.0
 """chi = dL/df, held constant: the loss is ``chi * f``, so chi is Theta(1) at every step."""
@@ -73,39 +73,32 @@ class MoEBlock(nn.Module):
     h1 = W1 x; phi = sigmoid(Q h1); h2_i = W2_i h1; h3_i = W3_i h2_i; h3 = multiplier * sum_i phi_i h3_i; f = W4 h3.
 
     Args:
-        dims: sizes of the axes N, N_e, M.
+        replicas: sizes of the axes N, N_e, M and seeds; one replica is drawn for each (S of them).
         scaling: init stds, tied roles and aggregation multiplier.
-        seeds: one replica is drawn per entry (S of them).
 
     Attributes:
         weights: parameters by symbol, shapes W1 (S,N,D), Q (S,M,N), W2 (S,M,N_e,N), W3 (S,M,N_e,N), W4 (S,N). W3 is
             stored input first, so that with all experts side by side it is one matrix, as W2 is.
-        multiplier: of the aggregation; with K in ``dims`` times K/M, as a batch sees it (``scaling_algebra.routing``).
+            Where there are several sizes, these are the largest.
+        multiplier: of the aggregation, (S,1); with K in ``dims`` times K/M, as a batch sees it
+            (``scaling_algebra.routing``).
+        present: 1 for experts, 0 for padding, (S,M).
     """
 
-    def __init__(
-        self,
-        dims: Mapping[str, int],
-        scaling: Scaling,
-        seeds: Sequence[int],
-        device: str = "cpu",
-        dtype: torch.dtype = DTYPE,
-    ) -> None:
+    def __init__(self, replicas: Replicas, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
         super().__init__()
-        self.multiplier = value(-scaling.alpha, dims) * dims.get("K", dims["M"]) / dims["M"]
+        self.replicas = replicas
+        shares = (lot.dims.get("K", lot.dims["M"]) / lot.dims["M"] for lot in replicas.lots)
+        powers = (value(-scaling.alpha, lot.dims) for lot in replicas.lots)
+        self.multiplier = replicas.each((a * b for a, b in zip(powers, shares, strict=True)), dtype)[:, None]
+        self.present = replicas.present(dtype)
         self.weights = nn.ParameterDict()
-        generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        device, drawn = replicas.device, _Draws(replicas, scaling)
         for role, tensor in MOE_BLOCK.tensors.items():
-            shape = [{"D": D, **dims}[MOE_BLOCK.axes[letter]] for letter in tensor.letters]
-            std = scaling.tensors[role].init_std
-            shared = tensor.experts if role in scaling.tied else ""
-            drawn = [1 if c == shared else s for s, c in zip(shape, tensor.letters, strict=True)]
+            shape = replicas.largest.shape(tensor.letters)
             stored = [*shape[:-2], *shape[:-3:-1]] if tensor.symbol in INPUT_FIRST else shape
-            weight = torch.zeros(len(seeds), *stored, device=device, dtype=dtype)
-            if std is not None:
-                for replica, generator in zip(matrices(tensor.symbol, weight), generators, strict=True):
-                    replica.copy_(torch.randn(drawn, generator=generator, device=device))  # float32: drawn 5x faster
-                weight *= INIT[role] * value(std, dims)
+            weight = torch.zeros(len(replicas), *stored, device=device, dtype=dtype)
+            drawn.into(matrices(tensor.symbol, weight), role)
             self.weights[tensor.symbol] = nn.Parameter(weight)
         self.register_buffer("x", sample(device).to(dtype))
         self.x: Tensor
@@ -114,22 +107,46 @@ class MoEBlock(nn.Module):
         """The output f of every replica, shape (S,)."""
         w = self.weights
         h1 = w["W1"] @ self.x
-        phi = torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
+        phi = self.present * torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
         h2 = torch.einsum("sika,sa->sik", w["W2"], h1)
         h3i = (h2[:, :, None] @ w["W3"])[:, :, 0]
         h3 = self.multiplier * torch.einsum("si,sib->sb", phi, h3i)
         f: Tensor = (w["W4"] * h3).sum(-1)
         return f
 
-    def count(self) -> int:
-        """Parameters of one replica."""
-        return sum(p[0].numel() for p in self.parameters())
+
+class _Draws:
+    """Initial values, each replica from a generator of its own."""
+
+    def __init__(self, replicas: Replicas, scaling: Scaling) -> None:
+        self.replicas, self.scaling = replicas, scaling
+        seeds = [seed for lot in replicas.lots for seed in lot.seeds]
+        self.generators = [torch.Generator(replicas.device).manual_seed(seed) for seed in seeds]
+
+    def into(self, weight: Tensor, role: str) -> None:
+        """Draws one tensor of all replicas, with the letters of ``MOE_BLOCK`` in their order; padding is left alone."""
+        letters, std = MOE_BLOCK.tensors[role].letters, self.scaling.tensors[role].init_std
+        shared = MOE_BLOCK.tensors[role].experts if role in self.scaling.tied else ""
+        for lot, rows in zip(self.replicas.lots, self.replicas.rows, strict=True):
+            shape = lot.shape(letters)
+            drawn = [1 if c == shared else s for s, c in zip(shape, letters, strict=True)]
+            there = weight[(rows, *map(slice, shape))]
+            if std is not None:
+                for replica, generator in zip(there, self.generators[rows], strict=True):  # float32: drawn 5x faster
+                    replica.copy_(torch.randn(drawn, generator=generator, device=self.replicas.device))
+                there *= INIT[role] * value(std, lot.dims)
 
 
-def torch_optimizer(
-    model: MoEBlock, dims: Mapping[str, int], scaling: Scaling, optimizer: Optimizer
-) -> torch.optim.Optimizer:
-    """The real ``torch.optim`` optimizer, one parameter group per tensor with its own lr, eps and weight decay.
+def parameters(lot: Lot) -> int:
+    """Parameters of one replica."""
+    return sum(prod(lot.shape(tensor.letters)) for tensor in MOE_BLOCK.tensors.values())
+
+
+def torch_optimizer(model: MoEBlock, scaling: Scaling, optimizer: Optimizer) -> torch.optim.Optimizer:
+    """The real ``torch.optim`` optimizer, one parameter group per tensor and size with its own lr, eps, weight decay.
+
+    With several sizes the parameters are views, and gradients are to be written into those of ``model.weights``. Every
+    group has two more keys: ``symbol`` of its tensor and ``rows`` of its replicas.
 
     Raises:
         UsageError: torch has no such optimizer, or the scaling lacks an epsilon that it needs.
@@ -140,15 +157,26 @@ def torch_optimizer(
         )
     groups = []
     for role, tensor in MOE_BLOCK.tensors.items():
-        scale = scaling.tensors[role]
-        lr = LR[role] / optimizer.first * value(scale.lr, dims)
-        group: dict[str, object] = {"params": [model.weights[tensor.symbol]], "lr": lr}
-        if optimizer.epsilon:
-            if scale.eps is None:
-                raise UsageError(f"the scaling gives no epsilon for {role}, but {optimizer.name} needs one")
-            group["eps"] = EPS / optimizer.first * value(scale.eps, dims)
-        if optimizer.decoupled_decay:
-            group["weight_decay"] = DECAY / lr
-        groups.append(group)
+        scale, weight = scaling.tensors[role], model.weights[tensor.symbol]
+        for lot, rows in zip(model.replicas.lots, model.replicas.rows, strict=True):
+            lr = LR[role] / optimizer.first * value(scale.lr, lot.dims)
+            parameter = weight if len(model.replicas.lots) == 1 else _part(weight, rows)
+            group: dict[str, object] = {"params": [parameter], "lr": lr, "symbol": tensor.symbol, "rows": rows}
+            if optimizer.epsilon:
+                if scale.eps is None:
+                    raise UsageError(f"the scaling gives no epsilon for {role}, but {optimizer.name} needs one")
+                group["eps"] = EPS / optimizer.first * value(scale.eps, lot.dims)
+            if optimizer.decoupled_decay:
+                group["weight_decay"] = DECAY / lr
+            groups.append(group)
     made: torch.optim.Optimizer = getattr(torch.optim, optimizer.torch)(groups, **optimizer.options)
     return made
+
+
+def _part(weight: nn.Parameter, rows: slice) -> nn.Parameter:
+    """Some replicas of a parameter as one of their own: a view, and so is its gradient."""
+    if weight.grad is None:
+        weight.grad = torch.zeros_like(weight)
+    part = nn.Parameter(weight.data[rows])
+    part.grad = weight.grad[rows]
+    return part

@@ -77,23 +77,23 @@ class Dense:
         across = (initial @ update.mT).sum(1)
         return _symmetric((initial @ initial.mT).sum(1), across, (update @ update.mT).sum(1)), mixed
 
-    def update_rms(self) -> Tensor:
-        """Root-mean-square entry of dW of each replica, (S,); in float32 and less, rows are summed in float32."""
+    def update_norm(self) -> Tensor:
+        """Frobenius norm of dW of each replica, (S,); in float32 and less, rows are summed in float32."""
         # distances row by row: one pass over both, and the difference is never formed
         rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
         sides = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
         apart = torch.cdist(*sides, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
-        return torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64) / self.now[0].numel() ** 0.5
+        return torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """Keeps the gradient of every step: ``dW = sum_s coefficients[s] left[s] right[s]^T``. Methods as of ``Dense``.
+    """Keeps the gradient of every step: ``dW = sum_s coefficients_s left_s right_s^T``. Methods as of ``Dense``.
 
     Attributes:
         now: W_t, shape (S, g, out, in).
         left, right: shapes (S, g, steps, out) and (S, g, steps, in); either may have g = 1 where all groups share it.
-        coefficients: shape (steps,).
+        coefficients: shape (S, steps).
     """
 
     now: Tensor
@@ -136,12 +136,12 @@ class LowRank:
 
     def _shares(self, columns: Tensor) -> Tensor:
         """How much of each left side ``dW v`` has, (S, g, c, steps)."""
-        return times(columns, self.right.mT) * self.coefficients
+        return times(columns, self.right.mT) * self.coefficients[:, None, None]
 
-    def update_rms(self) -> Tensor:
-        left = self.left * self.coefficients[:, None]
+    def update_norm(self) -> Tensor:
+        left = self.left * self.coefficients[:, None, :, None]
         square = ((left @ left.mT) * (self.right @ self.right.mT)).sum((1, 2, 3))
-        return (square.clamp(min=0) / self.now[0].numel()).sqrt()
+        return square.clamp(min=0).sqrt()
 
 
 Operator = Dense | LowRank
@@ -196,10 +196,10 @@ def outer(symbol: str, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def outer_rms(symbol: str, left: Tensor, right: Tensor) -> Tensor:
-    """Root-mean-square entry of ``left right^T`` of each replica, (S,)."""
-    squares = [vector(symbol, side).double().square().mean(2) for side in (left, right)]
-    return (squares[0] * squares[1]).mean(1).sqrt()
+def outer_norm(symbol: str, left: Tensor, right: Tensor) -> Tensor:
+    """Frobenius norm of ``left right^T`` of each replica, (S,)."""
+    squares = [vector(symbol, side).double().square().sum(2) for side in (left, right)]
+    return (squares[0] * squares[1]).sum(1).sqrt()
 
 
 def linear(rule: Optimizer) -> bool:
@@ -216,7 +216,8 @@ class Updates:
     Decoupled decay moves initial values exactly as torch moves the weights.
 
     Args:
-        weights: by symbol; one parameter group of ``stepper`` each, in order.
+        weights: by symbol.
+        stepper: their optimizer, with ``symbol`` and ``rows`` in every group (``model.torch_optimizer``).
         steps: number of updates to come.
     """
 
@@ -235,27 +236,29 @@ class Updates:
             self._sides[symbol] = (w.new_empty(seeds, 1, rank, rows), w.new_empty(seeds, experts, rank, columns))
             if not thin:
                 self._start[symbol] = w.clone()
-        self._units = {s: torch.zeros(steps, dtype=w.dtype, device=w.device) for s, w in weights.items()}
-        groups = list(zip(weights, stepper.param_groups, strict=True))
-        self._decay = {s: 1 - g["lr"] * g["weight_decay"] for s, g in groups if rule.decoupled_decay}
-        self._stepper = type(stepper)([{**group, "params": [self._units[symbol]]} for symbol, group in groups])
+        self._decays = rule.decoupled_decay
+        groups = [{**group, "params": [group["params"][0].new_zeros(steps)]} for group in stepper.param_groups]
+        self._stepper = type(stepper)(groups)
 
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""
-        for symbol, unit in self._units.items():
+        for group in self._stepper.param_groups:
+            symbol, (unit,) = group["symbol"], group["params"]
             unit.grad = torch.zeros_like(unit)
             unit.grad[self._done] = 1
-            if symbol not in self._start:
-                for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
-                    kept[:, :, self._done] = vector(symbol, side)
-            elif symbol in self._decay:
-                self._start[symbol].mul_(self._decay[symbol])
+            if symbol in self._start and self._decays:
+                self._start[symbol][group["rows"]] *= 1 - group["lr"] * group["weight_decay"]
+        for symbol in self._weights.keys() - self._start.keys():
+            for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
+                kept[:, :, self._done] = vector(symbol, side)
         self._stepper.step()
         self._done += 1
 
     def coefficients(self, symbol: str) -> Tensor:
-        """What each past gradient of a weight has been multiplied with, shape (updates done,); linear optimizers."""
-        return self._units[symbol][: self._done]
+        """What each past gradient of a weight has been multiplied with, (S, updates done); linear optimizers."""
+        groups = [g for g in self._stepper.param_groups if g["symbol"] == symbol]
+        parts = (g["params"][0][: self._done].expand(g["rows"].stop - g["rows"].start, -1) for g in groups)
+        return torch.cat(list(parts))
 
     def operators(self) -> dict[str, Operator]:
         """Every weight as it is now."""

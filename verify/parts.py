@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .operators import Operator, vector
+from .replicas import Replicas, indices
 
 Named = dict[str, Tensor]
 MODES = ("init", "update")
@@ -23,13 +24,17 @@ CACHED = 2**18
 """Entries of the signals of experts that are made at once on a CPU."""
 
 
-def rms(x: Tensor) -> Tensor:
-    """Root-mean-square over the entries of each replica, (S, ...) -> (S,)."""
+def rms(x: Tensor, entries: Tensor | None = None) -> Tensor:
+    """Root-mean-square over the entries of each replica, (S, ...) -> (S,).
+
+    Args:
+        entries: how many of them there are, (S,), where the others are padding.
+    """
     if x.ndim == 1:
         return x.abs()
     flat = x.flatten(1)
-    size: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64) / flat.shape[1] ** 0.5
-    return size
+    size: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
+    return size / (flat.shape[1] ** 0.5 if entries is None else entries.sqrt())
 
 
 def over(x: Tensor, size: Tensor) -> Tensor:
@@ -67,18 +72,20 @@ class Parts(dict[str, Tensor]):
     """Named signals, shapes (S, ...). Those in ``sums`` and ``ratios`` are formed when they are first read.
 
     Attributes:
+        entries: how many entries a signal has in each replica, (S,), by its name.
         ratios: by name, a signal and another one whose size it is divided by.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Callable[[str], Tensor]) -> None:
         super().__init__()
+        self.entries = entries
         self.sums: list[Sums] = []
         self.ratios: dict[str, tuple[str, str]] = {}
 
     def __missing__(self, name: str) -> Tensor:
         if name in self.ratios:
-            signal, other = (self[k] for k in self.ratios[name])
-            self[name] = over(signal, rms(other))
+            signal, other = self.ratios[name]
+            self[name] = over(self[signal], rms(self[other], self.entries(other)))
             return self[name]
         for group in self.sums:
             if name in group.which:
@@ -88,13 +95,14 @@ class Parts(dict[str, Tensor]):
 
     def rms(self) -> dict[str, Tensor]:
         """Root-mean-square of every signal over the entries of each replica, (S,)."""
-        alike: dict[tuple[int, ...], list[str]] = {}
-        for name, x in self.items():
-            alike.setdefault(tuple(x.shape), []).append(name)
+        alike: dict[str, list[str]] = {}
+        for name in self:
+            alike.setdefault(indices(name), []).append(name)
         found: dict[str, Tensor] = {}
         for names in alike.values():  # few operations on many signals: each would cost more than its few entries
             together = torch.stack([self[name] for name in names])
-            found |= dict(zip(names, rms(together.flatten(0, 1)).unflatten(0, together.shape[:2]), strict=True))
+            sizes = rms(together.flatten(0, 1), self.entries(names[0]).repeat(len(names)))
+            found |= dict(zip(names, sizes.unflatten(0, together.shape[:2]), strict=True))
         for group in self.sums:
             found |= group.rms()
         for name, (signal, other) in self.ratios.items():
@@ -108,18 +116,20 @@ class Split:
     Args:
         weights: by symbol.
         x: input, shape (D,).
-        multiplier: of the aggregation.
+        multiplier: of the aggregation, (S, 1).
+        replicas: sizes and seeds.
     """
 
-    def __init__(self, weights: Mapping[str, Operator], x: Tensor, multiplier: float) -> None:
-        self.weights, self.multiplier = weights, multiplier
+    def __init__(self, weights: Mapping[str, Operator], x: Tensor, multiplier: Tensor, replicas: Replicas) -> None:
+        self.weights, self.multiplier, self.replicas = weights, multiplier, replicas
         self.experts = weights["Q"].now.shape[2]
-        self.named = Parts()
+        self.named = Parts(replicas.entries)
         self.x = x.expand(len(weights["W1"].now), -1)
         h1 = self._first()
         psi = self._linear("psi", "Q", "h1", *h1)
-        self.phi = torch.sigmoid(psi[0] + psi[1])
-        phi0 = torch.sigmoid(psi[0])
+        present = replicas.present(x.dtype)
+        self.phi, phi0 = (present * torch.sigmoid(argument) for argument in (psi[0] + psi[1], psi[0]))
+        self.gates = multiplier * self.phi
         self.named |= {"phi": self.phi, "phi.init": phi0, "phi.change": self.phi - phi0}
         slope = phi0 * (1 - phi0)  # parts of the gate to first order in those of its argument
         self.named |= {f"phi.{p}": slope * self.named[f"psi.{p}"] for p in ("propagating", "effective", "cross")}
@@ -169,11 +179,11 @@ class Split:
         which |= {"h3i.update": [2, 3], "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}
         n.sums.append(Sums(products, h3i, which))
         n.ratios["h3i.update.normalised"] = "h3i.update", "h2"
-        gated, gated_0, regated = ((self.multiplier * m).unbind(1) for m in mixed.unbind(1))
+        gated, gated_0, regated = (m.unbind(1) for m in (self.multiplier[:, :, None, None] * mixed).unbind(1))
         n |= {f"h3.{part}": m for part, m in zip(parts, gated, strict=True)}
         n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}
-        weights = self.multiplier * self.phi[..., None]
-        through = [(weights * n[f"h2.{part}"]).flatten(1)[:, None] for part in ("propagating", "effective")]
+        weighted = (self.gates[..., None] * n[f"h2.{part}"] for part in ("propagating", "effective"))
+        through = [side.flatten(1)[:, None] for side in weighted]
         n["h3.A2.1"], n["h3.A2.2"] = w3.joined().initial(torch.stack(through, 2))[:, 0].unbind(1)
         start, total = gated_0[0], n["h3.propagating"] + n["h3.effective"] + n["h3.cross"] + regated[0]
         n |= {"h3": start + total, "h3.change": total}
@@ -199,11 +209,12 @@ class Split:
             found = w3.groups(some).summed(read[:, some], gates[:, :, some])
             products.append(found[0])
             mixed.append(found[1])
-        return reduce(torch.add, products) / (self.experts * w3.now.shape[2]), reduce(torch.add, mixed)
+        entries = self.replicas.entries("h3i")[:, None, None]
+        return reduce(torch.add, products) / entries, reduce(torch.add, mixed)
 
     def _backward(self) -> None:
         """Derivatives of f, by hand, one entry per choice of initial or updated part of every weight on the way."""
-        n, gates = self.named, self.multiplier * self.phi
+        n, gates = self.named, self.gates
         one = torch.ones_like(self.phi[:, None, None, :1])
         readout = dict(zip(MODES, (r[:, 0, 0] for r in self.weights["W4"].backward(one)), strict=True))
         above = torch.stack(list(readout.values()), 1)  # (S, 2, b)
@@ -215,7 +226,8 @@ class Split:
                 g2[f"{outer}-{inner}"] = gates[..., None] * w3[:, :, k]
                 gphi[f"{outer}-{inner}"] = self.multiplier * (n["h2"] * w3[:, :, k]).sum(-1)
         both = above.double()
-        products = (both @ both.mT) / both.shape[2] * gates.double().square().mean(1)[:, None, None]
+        weight = gates.double().square().sum(1) / self.replicas.entries("g3i")
+        products = both @ both.mT * weight[:, None, None]
 
         def g3i() -> list[Tensor]:
             return [gates[..., None] * r[:, None] for r in readout.values()]
@@ -255,6 +267,6 @@ class Split:
             "W1": (n["g1"], self.x),
             "Q": (gpsi, n["h1"]),
             "W2": (n["g2"], n["h1"]),
-            "W3": (n["g3"][:, None], self.multiplier * self.phi[..., None] * n["h2"]),
+            "W3": (n["g3"][:, None], self.gates[..., None] * n["h2"]),
             "W4": (torch.ones_like(self.phi[:, :1]), n["h3"]),
         }

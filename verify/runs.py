@@ -11,9 +11,8 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,15 @@ from scaling_algebra.parameterizations import Scaling
 from scaling_algebra.quantities import inner_product
 
 from . import coordinates
-from .cells import STANDARD, Cell, Setup, cells, collect, cost
+from .cells import Cell, Setup, cells, collect, cost
 from .fit import Array
 from .measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Record, fingerprint
-from .model import CONSTANTS, DTYPE, LOSS_SLOPE, MoEBlock, torch_optimizer
-from .operators import Operator, Updates, linear, outer, outer_rms
+from .model import CONSTANTS, DTYPE, LOSS_SLOPE, MoEBlock, parameters, torch_optimizer
+from .operators import Operator, Updates, outer, outer_norm
 from .parts import Parts, Split, rms
-from .plan import elements, plan_seeds, plan_sizes
+from .plan import plan_seeds, plan_sizes
+from .replicas import Lot, Replicas
+from .stacks import replica_bytes, stacks, trained
 from .store import Store
 
 Progress = Callable[[int, int, str], None]
@@ -41,9 +42,6 @@ Progress = Callable[[int, int, str], None]
 
 CHUNK = 2**28
 """Bytes of memory for the replicas trained at once on a CPU: fewer cost time for calls, more for fresh memory."""
-
-SIGNALS = 27
-"""Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
 
 
 def measure(
@@ -94,7 +92,7 @@ def check(setup: Setup, most: int | None = None) -> None:
         UsageError: torch has no such optimizer, the scaling lacks an epsilon, or a replica takes more than ``most``.
     """
     for size, n in enumerate(setup.sizes):
-        needed = replica_bytes(setup, size) / 2**20
+        needed = replica_bytes(setup, setup.dims(size)) / 2**20
         if most is not None and needed > most / 2**20:
             raise UsageError(
                 f"a replica at n={n} takes about {needed:.1f} MiB, more than --max-memory; give smaller --sizes"
@@ -102,8 +100,8 @@ def check(setup: Setup, most: int | None = None) -> None:
     if setup.base:
         coordinates.network(setup, Cell("values", 0, 0, 1), setup.parameterization, "cpu")
         return
-    model = MoEBlock(setup.dims(0), setup.scaling, [0])
-    torch_optimizer(model, setup.dims(0), setup.scaling, setup.optimizer)
+    model = MoEBlock(Replicas.of(setup.dims(0), [0]), setup.scaling)
+    torch_optimizer(model, setup.scaling, setup.optimizer)
 
 
 def perform(
@@ -124,17 +122,20 @@ def perform(
         UsageError: not enough memory.
     """
     todo = list(todo)
-    total, done = sum(cost(setup, c) for c in todo), 0
+    costs = {cell: cost(setup, cell) for cell in todo}
+    missing = [cell for cell in todo if store.load(name, setup.name(cell)) is None]
+    total, done = sum(costs.values()), sum(costs.values()) - sum(costs[cell] for cell in missing)
     threads = torch.get_num_threads()
     torch.set_num_threads(_threads())
     try:
-        for cell in todo:
-            if store.load(name, setup.name(cell)) is None:
-                began = time.perf_counter()
-                record = _measured(setup, cell, device, most)
-                each = np.full(cell.count, (time.perf_counter() - began) / cell.count)
-                store.save(name, setup.name(cell), {**record, (SECONDS, 0): each})
-            done += cost(setup, cell)
+        for group in stacks(setup, missing, device, room(device, most)):
+            began = time.perf_counter()
+            records = _measured(setup, group, device, most)
+            each = (time.perf_counter() - began) / sum(costs[cell] for cell in group)
+            for cell, record in zip(group, records, strict=True):
+                spent = np.full(cell.count, each * costs[cell] / cell.count)
+                store.save(name, setup.name(cell), {**record, (SECONDS, 0): spent})
+                done += costs[cell]
             if progress:
                 dims = ", ".join(f"{axis}={size}" for axis, size in setup.dims(cell.size).items())
                 progress(done, total, f"n={setup.sizes[cell.size]} ({dims})")
@@ -157,70 +158,77 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
     }
 
 
-def replica_bytes(setup: Setup, size: int) -> int:
-    """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
-    dims = setup.dims(size)
-    entries = (5 if linear(setup.optimizer) else 7) * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]
-    return entries * getattr(torch, setup.dtype).itemsize
+def room(device: str, most: int | None = None) -> int:
+    """Bytes for the replicas that are trained at once."""
+    free = CHUNK if device == "cpu" else int(0.7 * torch.cuda.mem_get_info(device)[0])
+    return free if most is None else min(most, free)
 
 
-def _measured(setup: Setup, cell: Cell, device: str, most: int | None) -> Record:
-    """The record of a cell."""
-    if cell.kind == "control":
-        setup = replace(setup, sizes=setup.sizes[:1] * len(setup.sizes))
-    elif cell.kind == "standard":
-        assert setup.standard is not None
-        setup = replace(
-            setup, scaling=setup.standard, parameterization=STANDARD, steps=setup.standard_steps, products=()
-        )
-    elif cell.kind == "exact":
-        setup = replace(setup, dtype="float64")
-    dims, dtype = setup.dims(cell.size), getattr(torch, setup.dtype)
-    needed = replica_bytes(setup, cell.size)
-    room = CHUNK if device == "cpu" else int(0.7 * torch.cuda.mem_get_info(device)[0])
-    together = max(1, min(room if most is None else most, room) // needed)
+def _measured(setup: Setup, group: Sequence[Cell], device: str, most: int | None) -> list[Record]:
+    """The record of each cell of a stack, or of one cell, a few replicas at a time where there are many."""
+    setup = trained(setup, group[0].kind)
+    sizes = [trained(setup, cell.kind).dims(cell.size) for cell in group]
+    needed = max(replica_bytes(setup, dims) for dims in sizes)
+    together = max(1, room(device, most) // needed)
+    check = any(cell.kind == "values" and cell.first == 0 for cell in group)
     try:
         if setup.base:
-            return coordinates.measure(setup, cell, device)
+            return [coordinates.measure(setup, cell, device) for cell in group]
+        if len(group) > 1:
+            lots = [[Lot(dims, cell.seeds) for dims, cell in zip(sizes, group, strict=True)]]
+        else:
+            seeds = group[0].seeds
+            lots = [[Lot(sizes[0], seeds[i : i + together])] for i in range(0, len(seeds), together)]
         parts = [
-            train(dims, setup.scaling, setup.optimizer, seeds, setup.steps, device, setup.products, dtype, check)
-            for seeds, check in _batches(cell.seeds, together, cell.kind == "values" and cell.first == 0)
+            train(
+                Replicas(tuple(some), device),
+                setup.scaling,
+                setup.optimizer,
+                setup.steps,
+                setup.products,
+                getattr(torch, setup.dtype),
+                check and k == 0,
+            )
+            for k, some in enumerate(lots)
         ]
     except (MemoryError, RuntimeError) as reason:  # torch says "out of memory" (GPU) or "can't allocate memory" (CPU)
         if not isinstance(reason, MemoryError) and "memory" not in str(reason):
             raise
-        where = f"n={setup.sizes[cell.size]}, {needed / 2**30:.1f} GiB a replica"
+        where = f"n={setup.sizes[group[-1].size]}, {needed / 2**30:.1f} GiB a replica"
         raise UsageError(f"not enough memory on {device} at {where}; give smaller --sizes or --max-memory") from None
-    return {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
+    whole = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
+    ends = np.cumsum([cell.count for cell in group])[:-1]
+    split = {key: np.split(values, ends) for key, values in whole.items()}
+    return [{key: values[k] for key, values in split.items()} for k in range(len(group))]
 
 
 def train(
-    dims: Mapping[str, int],
+    replicas: Replicas,
     scaling: Scaling,
     optimizer: Optimizer,
-    seeds: Sequence[int],
     steps: int,
-    device: str,
     products: Sequence[str] = (),
     dtype: torch.dtype = DTYPE,
     check: bool = False,
 ) -> dict[tuple[str, int], Array]:
-    """Trains one replica per seed and returns the root-mean-square of every quantity at every step.
+    """Trains all replicas and returns the root-mean-square of every quantity at every step, one for each replica.
 
     The split of the signals gives the gradients as well, so that a step reads every weight once forward and once
     backward. With ``check`` the gradients of the last step are compared with those of autograd.
 
-    With K in ``dims`` the replicas train as an infinite batch of tokens trains them, each routed to its own K of M
-    experts, and the quantities are those of one token; gradients and updates of tensors are those of the batch.
+    With K in the dimensions of a lot, the only one then, the replicas train as an infinite batch of tokens trains them,
+    each routed to its own K of M experts, and the quantities are those of one token; gradients and updates of tensors
+    are those of the batch.
     """
-    model = MoEBlock(dims, scaling, seeds, device, dtype)
-    stepper = torch_optimizer(model, dims, scaling, optimizer)
+    model = MoEBlock(replicas, scaling, dtype)
+    stepper = torch_optimizer(model, scaling, optimizer)
     weights = model.weights
     memory = Updates(optimizer, weights, stepper, steps)
-    active = dims.get("K", dims["M"])
+    experts = replicas.largest.dims["M"]
+    active = replicas.largest.dims.get("K", experts)
     routed: list[dict[str, torch.Tensor]] = []
     record: dict[tuple[str, int], torch.Tensor] = {}
-    facts = {INPUT: fingerprint(model.x), PARAMETERS: float(model.count())}
+    facts = {INPUT: [fingerprint(model.x)] * len(replicas.lots), PARAMETERS: list(map(parameters, replicas.lots))}
     sides = {name: inner_product(name) for name in products}
     unknown = [q for pair in sides.values() for q, _ in pair if q[0] in "dg" and q[1:] in weights]
     if unknown:
@@ -229,11 +237,11 @@ def train(
     for t in range(steps + 1):
         with torch.no_grad():
             operators = memory.operators()
-            batch = Split(operators, model.x, model.multiplier)
+            batch = Split(operators, model.x, model.multiplier, replicas)
             factors = {s: (LOSS_SLOPE * left, right) for s, (left, right) in batch.factors().items()}
             for symbol, w in weights.items():
                 w.grad = outer(symbol, *factors[symbol], torch.empty_like(w) if w.grad is None else w.grad)
-            named = batch.named if active == dims["M"] else _token(operators, model, active, dims)
+            named = batch.named if active == experts else _token(operators, model)
             if memory.linear:
                 for path in ("expert", "router"):
                     moved = _moved(memory.coefficients("W1"), [g[path] for g in routed], named["h1"], model.x)
@@ -241,35 +249,39 @@ def train(
                 routed.append({path: LOSS_SLOPE * batch.named[f"g1.{path}"] for path in ("expert", "router")})
             record |= {(name, t): size for name, size in named.rms().items()}
             for symbol, operator in operators.items():
-                record[f"d{symbol}", t] = operator.update_rms()
-                record[f"g{symbol}", t] = outer_rms(symbol, *factors[symbol])
+                scale = replicas.entries(symbol).sqrt()
+                record[f"d{symbol}", t] = operator.update_norm() / scale
+                record[f"g{symbol}", t] = outer_norm(symbol, *factors[symbol]) / scale
             kept |= {(q, t): named[q] for pair in sides.values() for q, _ in pair}
             for name, pair in sides.items():
                 found = [kept.get((q, t if step is None else step)) for q, step in pair]
                 if all(x is not None for x in found):
-                    record[name, t] = rms(_dot(*found))
+                    record[name, t] = rms(_dot(*found), named.entries("phi"))
         if t == steps:
-            facts[GRADIENTS] = _apart(model) if check else -1.0
+            facts[GRADIENTS] = _apart(model) if check else [-1.0] * len(replicas.lots)
         if t < steps:
             stepper.step()
             memory.step(factors)
-    told = {(name, 0): np.full(len(seeds), fact) for name, fact in facts.items()}
+    told = {(name, 0): replicas.each(values).cpu().numpy() for name, values in facts.items()}
     return {key: x.double().cpu().numpy() for key, x in record.items()} | told
 
 
-def _apart(model: MoEBlock) -> float:
-    """Largest relative difference between the gradients of a model and autograd's, over weights."""
+def _apart(model: MoEBlock) -> list[float]:
+    """Largest relative difference between the gradients of a model and autograd's, over weights: one for each lot."""
     kept = [w.grad for w in model.parameters()]
     model.zero_grad()
     (LOSS_SLOPE * model().sum()).backward()
     pairs = [(a, w.grad) for a, w in zip(kept, model.parameters(), strict=True)]
-    sizes = [
-        [float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (a - b, b)]
-        for a, b in pairs
-        if a is not None and b is not None
-    ]
-    apart = max(difference / size if size else difference for difference, size in sizes)
-    return apart if apart == apart else math.inf
+    found = []
+    for rows in model.replicas.rows:
+        sizes = [
+            [float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (a[rows] - b[rows], b[rows])]
+            for a, b in pairs
+            if a is not None and b is not None
+        ]
+        apart = max(difference / size if size else difference for difference, size in sizes)
+        found.append(apart if apart == apart else math.inf)
+    return found
 
 
 def _moved(
@@ -277,20 +289,23 @@ def _moved(
 ) -> torch.Tensor:
     """How far gradients with respect to h1 have moved h1 through W1, (S, a)."""
     total = torch.zeros_like(like)
-    for c, g in zip(coefficients, gradients, strict=True):
-        total += c * x.square().sum() * g
+    for c, g in zip(coefficients.unbind(1), gradients, strict=True):
+        total += (c * x.square().sum())[:, None] * g
     return total
 
 
-def _token(operators: Mapping[str, Operator], model: MoEBlock, active: int, dims: Mapping[str, int]) -> Parts:
-    """Parts as one token sees them: its experts are the first ``active`` ones, which are as good as any others."""
+def _token(operators: Mapping[str, Operator], model: MoEBlock) -> Parts:
+    """Parts as one token sees them: its experts are the first K, which are as good as any others."""
+    (lot,) = model.replicas.lots
+    dims, active = lot.dims, lot.dims["K"]
     seen = {
         **operators,
         "Q": operators["Q"].rows(active),
         "W2": operators["W2"].rows(active * dims["N_e"]),
         "W3": operators["W3"].groups(slice(active)),
     }
-    return Split(seen, model.x, model.multiplier * dims["M"] / active).named
+    one = Replicas.of({**dims, "M": active}, lot.seeds, model.replicas.device)
+    return Split(seen, model.x, model.multiplier * (dims["M"] / active), one).named
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -300,11 +315,6 @@ def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     while b.ndim < a.ndim:
         b = b[:, None]
     return (a * b).sum(-1)
-
-
-def _batches(seeds: Sequence[int], together: int, check: bool) -> Iterator[tuple[Sequence[int], bool]]:
-    """Seeds in groups, and whether to check the gradients of a group: only the first."""
-    return ((seeds[i : i + together], check and i == 0) for i in range(0, len(seeds), together))
 
 
 def machine() -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 from rich.console import Console
@@ -21,6 +22,7 @@ from .budget import LOOKS, SMALLEST, allocate, largest, open_to_noise
 from .campaign import Job
 from .cells import BLOCK, Cell, Setup, cells, cost, share
 from .plan import plan_sizes
+from .stacks import replica_bytes, stacks
 from .store import Store
 
 
@@ -49,9 +51,9 @@ class Session:
         with _bar() as bar:
             task = bar.add_task("starting", total=total)
             try:
-                for job, setup, cell in mine:
-                    self._cells(job, setup, [cell], bar, task)
-                    done += cost(setup, cell)
+                for job, setup, group in self._stacks(mine):
+                    self._cells(job, setup, group, bar, task)
+                    done += sum(cost(setup, cell) for cell in group)
                     bar.update(task, completed=done, total=total)
             except KeyboardInterrupt:
                 self.interrupted = True
@@ -113,6 +115,14 @@ class Session:
                 changed(job)
                 bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
 
+    def _stacks(self, items: Sequence[tuple[Job, Setup, Cell]]) -> Iterator[tuple[Job, Setup, list[Cell]]]:
+        """What is trained together: cells of one job."""
+        for _, of_job in groupby(items, key=lambda item: item[0].name):
+            same = list(of_job)
+            job, setup, _ = same[0]
+            for group in stacks(setup, [cell for *_, cell in same], self.device, runs.room(self.device, self.most)):
+                yield job, setup, group
+
     def _done(self, job: Job, cell: Cell) -> bool:
         return self.store.load(job.name, job.setup().name(cell)) is not None
 
@@ -136,7 +146,7 @@ class Session:
         while True:
             sizes = tuple(plan_sizes(setup.ray, None, max(entries, SMALLEST)))
             fitting = replace(setup, sizes=sizes)
-            if self.most is None or runs.replica_bytes(fitting, len(sizes) - 1) <= self.most:
+            if self.most is None or replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= self.most:
                 return sizes
             if entries < SMALLEST:
                 runs.check(fitting, self.most)

@@ -1,0 +1,77 @@
+"""Prints what training several sizes in one stack of tensors brings, and how many entries pay for the calls it saves.
+
+Run: ``python benchmarks/stacking.py [--runs 3] [--device cpu|cuda] [--seeds 8] [--entries 7.2e6]``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import click
+import torch
+from tabulate import tabulate
+
+from scaling_algebra.axes import REGIMES
+from scaling_algebra.verify import stacks
+from scaling_algebra.verify.campaign import job
+from scaling_algebra.verify.cells import Cell, Setup, cells
+from scaling_algebra.verify.plan import LARGEST_ELEMENTS, elements
+from scaling_algebra.verify.replicas import Replicas
+from scaling_algebra.verify.runs import perform, room, train
+from scaling_algebra.verify.store import Store
+
+
+def seconds(setup: Setup, todo: Sequence[Cell], device: str, calls: int) -> float:
+    """Wall time of cells, where so many entries pay for the calls of a training."""
+    usual, stacks.CALLS[device] = stacks.CALLS[device], calls
+    try:
+        start = time.perf_counter()
+        perform(setup, todo, device, Store(), "trial")
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+    finally:
+        stacks.CALLS[device] = usual
+
+
+def worth(setup: Setup, device: str, runs: int) -> float:
+    """Entries that take the time of the calls of one training: a tiny replica against many of them."""
+    dims, times = setup.dims(0), []
+    many = max(2, 2 * stacks.CALLS[device] // elements(dims))
+    for count in (1, many):
+        took = []
+        for _ in range(runs + 1):  # the first one warms up
+            start = time.perf_counter()
+            train(Replicas.of(dims, range(count), device), setup.scaling, setup.optimizer, setup.steps)
+            took.append(time.perf_counter() - start)
+        times.append(statistics.median(took[1:]))
+    each = (times[1] - times[0]) / (many - 1)
+    return (times[0] / each - 1) * elements(dims)
+
+
+@click.command()
+@click.option("--runs", default=3, show_default=True, help="Repetitions; medians are printed.")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
+@click.option("--seeds", default=8, show_default=True, help="Replicas at every size.")
+@click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of the largest model.")
+def main(runs: int, device: str, seeds: int, entries: float) -> None:
+    """Times the default sizes of every regime with SGD and Adam, cell by cell and in stacks, taking turns."""
+    torch.set_num_threads(1)
+    rows = []
+    for regime in REGIMES:
+        for rule in ("sgd", "adam"):
+            setup = job(regime, rule, "mup", largest=entries, seeds=seeds).setup()
+            todo, both = cells(setup), (0, stacks.CALLS[device])
+            times = [[seconds(setup, todo, device, calls) for calls in both] for _ in range(runs + 1)][1:]
+            single, stacked = (statistics.median(t) for t in zip(*times, strict=True))
+            count = len(stacks.stacks(setup, todo, device, room(device)))
+            shown = (f"{len(todo)} -> {count}", f"{single:.2f} s", f"{stacked:.2f} s", f"{single / stacked:.2f}")
+            rows.append((regime, rule, f"{worth(setup, device, runs) / 2**20:.1f} Mi", *shown))
+    header = ("regime", "optimizer", "calls are worth", "trainings", "cell by cell", "stacked", "ratio")
+    click.echo(tabulate(rows, header, disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()

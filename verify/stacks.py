@@ -1,0 +1,86 @@
+"""Which cells are trained together in one stack of tensors, smaller sizes padded with zeros.
+
+A training on few weight entries takes the time of its calls, however few they are: a cell joins others where the
+padding costs less than the calls it saves.
+Read next: ``replicas.py`` (what padding does), ``runs.py`` (trains stacks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from .cells import STANDARD, Cell, Kind, Setup
+from .operators import linear
+from .plan import elements
+from .replicas import widest
+
+CALLS = {"cpu": 2**18, "cuda": 2**27}
+"""Weight entries that are trained and measured in the time that the calls of one training take, however few entries
+there are. Of a CPU as seen with ``benchmarks/stacking.py``; of a GPU a guess from its memory bandwidth."""
+
+MOST = 4
+"""A stack holds at most so many times ``CALLS``: with more, the time of the calls does not show."""
+
+SIGNALS = 27
+"""Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
+
+
+def trained(setup: Setup, kind: Kind) -> Setup:
+    """What cells of this kind are trained with."""
+    if kind == "control":
+        return replace(setup, sizes=setup.sizes[:1] * len(setup.sizes))
+    if kind == "standard":
+        assert setup.standard is not None
+        scaling, steps = setup.standard, setup.standard_steps
+        return replace(setup, scaling=scaling, parameterization=STANDARD, steps=steps, products=())
+    return replace(setup, dtype="float64") if kind == "exact" else setup
+
+
+def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
+    """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
+    entries = (5 if linear(setup.optimizer) else 7) * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]
+    return entries * getattr(torch, setup.dtype).itemsize
+
+
+def stacks(setup: Setup, todo: Sequence[Cell], device: str, room: int) -> list[list[Cell]]:
+    """Cells in groups that are trained together, every cell in one, in the order of the first cell of each group.
+
+    A Transformer, and a token's own K of M experts, are trained one size at a time.
+
+    Args:
+        room: bytes that a group of several cells may take.
+    """
+    if setup.base or "K" in setup.dims(0):
+        return [[cell] for cell in todo]
+    calls = CALLS[device.partition(":")[0]]
+
+    def dims(cell: Cell) -> dict[str, int]:
+        return trained(setup, cell.kind).dims(cell.size)
+
+    def padding(group: Sequence[Cell]) -> int:
+        return entries(group) - sum(elements(dims(cell)) * cell.count for cell in group)
+
+    def entries(group: Sequence[Cell]) -> int:
+        return elements(widest(map(dims, group))) * sum(cell.count for cell in group)
+
+    def fits(group: Sequence[Cell]) -> bool:
+        needed = replica_bytes(trained(setup, group[0].kind), widest(map(dims, group)))
+        return entries(group) <= MOST * calls and needed * sum(cell.count for cell in group) <= room
+
+    def alike(cell: Cell) -> str:
+        """Cells of one such name are trained with the same powers, steps and dtype."""
+        return "values" if cell.kind == "control" else cell.kind
+
+    groups: list[list[Cell]] = []
+    for cell in sorted(todo, key=lambda c: (alike(c), elements(dims(c)))):
+        last = groups[-1] if groups else []
+        joined = [*last, cell]
+        if last and alike(last[0]) == alike(cell) and fits(joined) and padding(joined) - padding(last) <= calls:
+            last.append(cell)
+        else:
+            groups.append([cell])
+    order = {cell: k for k, cell in enumerate(todo)}
+    return sorted((sorted(group, key=order.__getitem__) for group in groups), key=lambda group: order[group[0]])
