@@ -46,10 +46,10 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
 
 def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -> list[float]:
     """Seconds of a bare and of a measured step of so many replicas, making the model apart."""
-    lots = Replicas.of(setup.dims(size), range(1, replicas + 1), device)
+    all_of_them = Replicas.of(setup.dims(size), range(1, replicas + 1), device)
 
     def make() -> MoEBlock:
-        return MoEBlock(lots, setup.scaling)
+        return MoEBlock(all_of_them, setup.scaling)
 
     def bare() -> None:
         model = make()
@@ -61,7 +61,7 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
                 stepper.step()
 
     def measured() -> None:
-        train(lots, setup.scaling, setup.optimizer, STEPS - 1)
+        train(all_of_them, setup.scaling, setup.optimizer, STEPS - 1)
 
     making, *both = seconds([make, bare, measured], device, runs)
     return [(t - making) / STEPS for t in both]
@@ -73,7 +73,7 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
 @click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of the largest model.")
 def main(runs: int, device: str, entries: float) -> None:
     """Times every regime with SGD and Adam: one replica of the largest size, and a whole run with sizes, seeds and
-    replicas at once as ``verify`` plans them."""
+    replicas at once as ``verify`` plans them (one size at a time)."""
     torch.set_num_threads(1)
     rows = []
     for regime in REGIMES:

@@ -18,8 +18,7 @@ from scaling_algebra.verify import stacks
 from scaling_algebra.verify.campaign import job
 from scaling_algebra.verify.cells import Cell, Setup, cells
 from scaling_algebra.verify.plan import LARGEST_ELEMENTS, elements
-from scaling_algebra.verify.replicas import Replicas
-from scaling_algebra.verify.runs import perform, room, train
+from scaling_algebra.verify.runs import perform, room
 from scaling_algebra.verify.store import Store
 
 
@@ -36,29 +35,24 @@ def seconds(setup: Setup, todo: Sequence[Cell], device: str, calls: int) -> floa
         stacks.CALLS[device] = usual
 
 
-def worth(setup: Setup, device: str, runs: int) -> float:
+def worth(setup: Setup, device: str, runs: int) -> str:
     """Entries that take the time of the calls of one training: a tiny replica against many of them."""
-    dims, times = setup.dims(0), []
-    many = max(2, 2 * stacks.CALLS[device] // elements(dims))
+    each, times = elements(setup.dims(0)), []
+    many = max(2, 2 * stacks.CALLS[device] // each)
     for count in (1, many):
-        took = []
-        for _ in range(runs + 1):  # the first one warms up
-            start = time.perf_counter()
-            train(Replicas.of(dims, range(count), device), setup.scaling, setup.optimizer, setup.steps)
-            took.append(time.perf_counter() - start)
-        times.append(statistics.median(took[1:]))
-    each = (times[1] - times[0]) / (many - 1)
-    return (times[0] / each - 1) * elements(dims)
+        took = [seconds(setup, [Cell("values", 0, 0, count)], device, 0) for _ in range(runs + 1)]
+        times.append(statistics.median(took[1:]))  # the first one warms up
+    more = (times[1] - times[0]) / (many - 1)
+    return f"{(times[0] / more - 1) * each / 2**20:.1f} Mi" if more > 0 else "lost in noise"
 
 
 @click.command()
 @click.option("--runs", default=3, show_default=True, help="Repetitions; medians are printed.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
+@click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
 @click.option("--seeds", default=8, show_default=True, help="Replicas at every size.")
 @click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of the largest model.")
 def main(runs: int, device: str, seeds: int, entries: float) -> None:
     """Times the default sizes of every regime with SGD and Adam, cell by cell and in stacks, taking turns."""
-    torch.set_num_threads(1)
     rows = []
     for regime in REGIMES:
         for rule in ("sgd", "adam"):
@@ -68,7 +62,7 @@ def main(runs: int, device: str, seeds: int, entries: float) -> None:
             single, stacked = (statistics.median(t) for t in zip(*times, strict=True))
             count = len(stacks.stacks(setup, todo, device, room(device)))
             shown = (f"{len(todo)} -> {count}", f"{single:.2f} s", f"{stacked:.2f} s", f"{single / stacked:.2f}")
-            rows.append((regime, rule, f"{worth(setup, device, runs) / 2**20:.1f} Mi", *shown))
+            rows.append((regime, rule, worth(setup, device, runs), *shown))
     header = ("regime", "optimizer", "calls are worth", "trainings", "cell by cell", "stacked", "ratio")
     click.echo(tabulate(rows, header, disable_numparse=True))
 

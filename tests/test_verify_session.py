@@ -138,7 +138,8 @@ def test_a_folder_keeps_what_memory_keeps(whole, tmp_path):
     assert without_time(run.report(Store(tmp_path))) == without_time(report)
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("calls", [0, stacks.CALLS["cpu"]])
+def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatch, calls):
     folder, real, done = tmp_path / "run", runs.train, []
 
     def stops(*arguments):
@@ -153,8 +154,14 @@ def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatc
     assert first.exit_code == 3 and f"scalecalc verify --resume {folder}" in first.stderr
     assert json.loads((folder / "report.json").read_text())["runs"][0]["incomplete"] == "interrupted"
     monkeypatch.setattr(runs, "train", lambda *a: (done.append(a), real(*a))[1])
+    monkeypatch.setitem(stacks.CALLS, "cpu", calls)
     second = invoke("verify", "--resume", folder, "--device", "cpu")
-    assert len(done) == 1 + len(cells(whole[0].setup()))  # nothing twice but the cell that was cut off
+    trained = Counter(seed for replicas, *_ in done for lot in replicas.lots for seed in lot.seeds)
+    again = set(done[6][0].lots[0].seeds)  # nothing twice but the cell that was cut off
+    assert {seed for seed, times in trained.items() if times > 1} == again
+    assert sum(trained.values()) == len(again) + sum(cell.count for cell in cells(whole[0].setup()))
+    every = 1 + len(cells(whole[0].setup()))
+    assert len(done) == every if calls == 0 else len(done) < every
     assert second.exit_code == whole[2].exit_code
     assert without_time(small().report(Store(folder))) == without_time(whole[2])
 

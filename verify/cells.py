@@ -100,6 +100,10 @@ class Setup:
         wider = self.sizes[size] / dict(self.base)["N"]
         return {axis: round(d * wider ** float(self.ray[axis] / self.ray["N"])) for axis, d in self.base}
 
+    def dims_of(self, cell: Cell) -> dict[str, int]:
+        """Dimensions that a cell trains: those of its size, but controls all have the first one."""
+        return self.dims(0 if cell.kind == "control" else cell.size)
+
     @property
     def standard_steps(self) -> int:
         """Updates after which standard parameterization shows: the zero readout of a Transformer moves first."""
@@ -138,7 +142,7 @@ def cells(setup: Setup) -> list[Cell]:
 def cost(setup: Setup, cell: Cell) -> int:
     """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
-    return elements(setup.dims(0 if cell.kind == "control" else cell.size)) * cell.count * (steps + 1)
+    return elements(setup.dims_of(cell)) * cell.count * (steps + 1)
 
 
 def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) -> Measurement:
@@ -169,7 +173,7 @@ def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) ->
                     stores[kind].setdefault(key, []).append(np.concatenate([part[key] for part in parts]))
     names = (PARAMETERS, INPUT, SECONDS, GRADIENTS)
     facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in names}
-    found.parameters = [int(v[0]) for v in facts[PARAMETERS][0]]
+    found.parameters = [int(x) for v in facts[PARAMETERS][0] for x in np.unique(v)]
     shared = min(map(len, facts[INPUT][0]), default=0)  # replicas that every size has
     found.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
     found.gradients = [float(x) for v in facts[GRADIENTS][0] for x in np.unique(v[v >= 0])]

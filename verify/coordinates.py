@@ -85,7 +85,7 @@ def network(setup: Setup, cell: Cell, parameterization: str, device: str) -> Tra
         UsageError: a width or parameterization that does not fit, or an optimizer that torch does not have.
     """
     made = recipe(setup.ray, setup.optimizer.name, parameterization, dict(setup.base), True)
-    model = text(BATCH, CONTEXT, BLOCKS, HEAD).build(made, setup.dims(cell.size), cell.seeds, device)
+    model = text(BATCH, CONTEXT, BLOCKS, HEAD).build(made, setup.dims_of(cell), cell.seeds, device)
     assert isinstance(model, Transformer)
     return model
 

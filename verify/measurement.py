@@ -44,7 +44,7 @@ class Measurement:
         ray, scaling, optimizer, steps: what was asked for.
         sizes: n at every size measured, from the dimensions after rounding.
         dims: N, N_e, M at every size.
-        parameters: parameter count at every size.
+        parameters: parameter count at every size; more than one where the replicas of a size differ, which is wrong.
         inputs: fingerprint of the training input seen at every size.
         gradients: largest relative difference of the gradients from autograd's, where it was checked.
         values: what was asked for.

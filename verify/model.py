@@ -80,9 +80,8 @@ class MoEBlock(nn.Module):
         weights: parameters by symbol, shapes W1 (S,N,D), Q (S,M,N), W2 (S,M,N_e,N), W3 (S,M,N_e,N), W4 (S,N). W3 is
             stored input first, so that with all experts side by side it is one matrix, as W2 is.
             Where there are several sizes, these are the largest.
-        multiplier: of the aggregation, (S,1); with K in ``dims`` times K/M, as a batch sees it
+        multiplier: of the aggregation, (S,1) in float64; where a lot has K, times K/M, as a batch sees it
             (``scaling_algebra.routing``).
-        present: 1 for experts, 0 for padding, (S,M).
     """
 
     def __init__(self, replicas: Replicas, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
@@ -90,8 +89,7 @@ class MoEBlock(nn.Module):
         self.replicas = replicas
         shares = (lot.dims.get("K", lot.dims["M"]) / lot.dims["M"] for lot in replicas.lots)
         powers = (value(-scaling.alpha, lot.dims) for lot in replicas.lots)
-        self.multiplier = replicas.each((a * b for a, b in zip(powers, shares, strict=True)), dtype)[:, None]
-        self.present = replicas.present(dtype)
+        self.multiplier = replicas.each(a * b for a, b in zip(powers, shares, strict=True))[:, None]
         self.weights = nn.ParameterDict()
         device, drawn = replicas.device, _Draws(replicas, scaling)
         for role, tensor in MOE_BLOCK.tensors.items():
@@ -107,10 +105,10 @@ class MoEBlock(nn.Module):
         """The output f of every replica, shape (S,)."""
         w = self.weights
         h1 = w["W1"] @ self.x
-        phi = self.present * torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
+        phi = self.replicas.present * torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
         h2 = torch.einsum("sika,sa->sik", w["W2"], h1)
         h3i = (h2[:, :, None] @ w["W3"])[:, :, 0]
-        h3 = self.multiplier * torch.einsum("si,sib->sb", phi, h3i)
+        h3 = scaled(self.multiplier, torch.einsum("si,sib->sb", phi, h3i))
         f: Tensor = (w["W4"] * h3).sum(-1)
         return f
 
@@ -135,6 +133,11 @@ class _Draws:
                 for replica, generator in zip(there, self.generators[rows], strict=True):  # float32: drawn 5x faster
                     replica.copy_(torch.randn(drawn, generator=generator, device=self.replicas.device))
                 there *= INIT[role] * value(std, lot.dims)
+
+
+def scaled(multiplier: Tensor, x: Tensor) -> Tensor:
+    """One number in float64 for each replica, (S, 1), times x, (S, ...): rounded once, to the dtype of x."""
+    return (multiplier.view(-1, *[1] * (x.ndim - 1)) * x).to(x)
 
 
 def parameters(lot: Lot) -> int:

@@ -14,6 +14,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from .model import scaled
 from .operators import Operator, vector
 from .replicas import Replicas, indices
 
@@ -116,7 +117,7 @@ class Split:
     Args:
         weights: by symbol.
         x: input, shape (D,).
-        multiplier: of the aggregation, (S, 1).
+        multiplier: of the aggregation, (S, 1) in float64.
         replicas: sizes and seeds.
     """
 
@@ -127,9 +128,8 @@ class Split:
         self.x = x.expand(len(weights["W1"].now), -1)
         h1 = self._first()
         psi = self._linear("psi", "Q", "h1", *h1)
-        present = replicas.present(x.dtype)
-        self.phi, phi0 = (present * torch.sigmoid(argument) for argument in (psi[0] + psi[1], psi[0]))
-        self.gates = multiplier * self.phi
+        self.phi, phi0 = (replicas.present * torch.sigmoid(argument) for argument in (psi[0] + psi[1], psi[0]))
+        self.gates = scaled(multiplier, self.phi)
         self.named |= {"phi": self.phi, "phi.init": phi0, "phi.change": self.phi - phi0}
         slope = phi0 * (1 - phi0)  # parts of the gate to first order in those of its argument
         self.named |= {f"phi.{p}": slope * self.named[f"psi.{p}"] for p in ("propagating", "effective", "cross")}
@@ -179,7 +179,7 @@ class Split:
         which |= {"h3i.update": [2, 3], "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}
         n.sums.append(Sums(products, h3i, which))
         n.ratios["h3i.update.normalised"] = "h3i.update", "h2"
-        gated, gated_0, regated = (m.unbind(1) for m in (self.multiplier[:, :, None, None] * mixed).unbind(1))
+        gated, gated_0, regated = (m.unbind(1) for m in scaled(self.multiplier, mixed).unbind(1))
         n |= {f"h3.{part}": m for part, m in zip(parts, gated, strict=True)}
         n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}
         weighted = (self.gates[..., None] * n[f"h2.{part}"] for part in ("propagating", "effective"))
@@ -224,7 +224,7 @@ class Split:
         for outer, w3 in zip(MODES, back, strict=True):
             for k, inner in enumerate(readout):
                 g2[f"{outer}-{inner}"] = gates[..., None] * w3[:, :, k]
-                gphi[f"{outer}-{inner}"] = self.multiplier * (n["h2"] * w3[:, :, k]).sum(-1)
+                gphi[f"{outer}-{inner}"] = scaled(self.multiplier, (n["h2"] * w3[:, :, k]).sum(-1))
         both = above.double()
         weight = gates.double().square().sum(1) / self.replicas.entries("g3i")
         products = both @ both.mT * weight[:, None, None]

@@ -1,8 +1,8 @@
 """Replicas (seeds) of one or several sizes side by side: smaller networks are padded with zeros to the largest.
 
-Padding changes nothing: every gradient is an outer product, so its padded entries are zero, and SGD, Adam and AdamW
-leave an entry at zero that has no gradient. Only a gate is not zero at zero, so that padded experts are masked, and
-means over entries count those that are there.
+Padding changes nothing but rounding: both factors of a gradient are zero where they are padded, and every optimizer
+here leaves an entry at zero that has no gradient. Only a gate is not zero at zero, so that padded experts are masked,
+and means over entries count those that are there.
 Read next: ``model.py`` (the network), ``stacks.py`` (which sizes are trained together).
 """
 
@@ -68,26 +68,24 @@ class Replicas:
         """The size of the tensors that hold all of them."""
         return Lot(widest(lot.dims for lot in self.lots), ())
 
-    def each(self, values: Iterable[float], dtype: torch.dtype = torch.float64) -> Tensor:
-        """One number for each lot, repeated for its replicas: (S,)."""
+    def each(self, values: Iterable[float]) -> Tensor:
+        """One number for each lot, repeated for its replicas: (S,), in float64."""
         repeated = [x for x, lot in zip(values, self.lots, strict=True) for _ in lot.seeds]
-        return torch.tensor(repeated, dtype=dtype, device=self.device)
+        return torch.tensor(repeated, dtype=torch.float64, device=self.device)
 
     def entries(self, name: str) -> Tensor:
         """How many entries a signal, a gradient with respect to one, or a tensor has in each replica, (S,)."""
-        letters = indices(name)
-        if letters not in self._entries:
-            self._entries[letters] = self.each(prod(lot.shape(letters)) for lot in self.lots)
-        return self._entries[letters]
+        return self._entries[indices(name)]
 
     @cached_property
     def _entries(self) -> dict[str, Tensor]:
-        return {}
+        return {letters: self.each(prod(lot.shape(letters)) for lot in self.lots) for letters in LETTERS.values()}
 
-    def present(self, dtype: torch.dtype) -> Tensor:
-        """1 for every expert that is there, 0 for padding: (S, M)."""
+    @cached_property
+    def present(self) -> Tensor:
+        """True for every expert that is there, False for padding: (S, M)."""
         experts = torch.arange(self.largest.dims["M"], device=self.device)
-        return (experts < self.each(lot.dims["M"] for lot in self.lots)[:, None]).to(dtype)
+        return experts < self.each(lot.dims["M"] for lot in self.lots)[:, None]
 
 
 def indices(name: str) -> str:

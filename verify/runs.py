@@ -38,7 +38,7 @@ from .stacks import replica_bytes, stacks, trained
 from .store import Store
 
 Progress = Callable[[int, int, str], None]
-"""Called after every cell with (cost done, cost in all, message)."""
+"""Called after every stack of cells with (cost done, cost in all, message)."""
 
 CHUNK = 2**28
 """Bytes of memory for the replicas trained at once on a CPU: fewer cost time for calls, more for fresh memory."""
@@ -160,25 +160,27 @@ def described(device: str, setup: Setup) -> dict[str, Any]:
 
 def room(device: str, most: int | None = None) -> int:
     """Bytes for the replicas that are trained at once."""
-    free = CHUNK if device == "cpu" else int(0.7 * torch.cuda.mem_get_info(device)[0])
+    free = CHUNK
+    if device != "cpu":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = int(0.7 * (torch.cuda.mem_get_info(device)[0] + kept))
     return free if most is None else min(most, free)
 
 
 def _measured(setup: Setup, group: Sequence[Cell], device: str, most: int | None) -> list[Record]:
     """The record of each cell of a stack, or of one cell, a few replicas at a time where there are many."""
     setup = trained(setup, group[0].kind)
-    sizes = [trained(setup, cell.kind).dims(cell.size) for cell in group]
-    needed = max(replica_bytes(setup, dims) for dims in sizes)
+    lots = [Lot(setup.dims_of(cell), cell.seeds) for cell in group]
+    needed, largest = max((replica_bytes(setup, lot.dims), k) for k, lot in enumerate(lots))
     together = max(1, room(device, most) // needed)
     check = any(cell.kind == "values" and cell.first == 0 for cell in group)
     try:
         if setup.base:
             return [coordinates.measure(setup, cell, device) for cell in group]
-        if len(group) > 1:
-            lots = [[Lot(dims, cell.seeds) for dims, cell in zip(sizes, group, strict=True)]]
-        else:
+        batches = [lots]
+        if len(group) == 1:
             seeds = group[0].seeds
-            lots = [[Lot(sizes[0], seeds[i : i + together])] for i in range(0, len(seeds), together)]
+            batches = [[Lot(lots[0].dims, seeds[i : i + together])] for i in range(0, len(seeds), together)]
         parts = [
             train(
                 Replicas(tuple(some), device),
@@ -189,12 +191,13 @@ def _measured(setup: Setup, group: Sequence[Cell], device: str, most: int | None
                 getattr(torch, setup.dtype),
                 check and k == 0,
             )
-            for k, some in enumerate(lots)
+            for k, some in enumerate(batches)
         ]
     except (MemoryError, RuntimeError) as reason:  # torch says "out of memory" (GPU) or "can't allocate memory" (CPU)
         if not isinstance(reason, MemoryError) and "memory" not in str(reason):
             raise
-        where = f"n={setup.sizes[group[-1].size]}, {needed / 2**30:.1f} GiB a replica"
+        n = setup.sizes[0 if group[largest].kind == "control" else group[largest].size]
+        where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
         raise UsageError(f"not enough memory on {device} at {where}; give smaller --sizes or --max-memory") from None
     whole = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
     ends = np.cumsum([cell.count for cell in group])[:-1]
@@ -262,7 +265,8 @@ def train(
         if t < steps:
             stepper.step()
             memory.step(factors)
-    told = {(name, 0): replicas.each(values).cpu().numpy() for name, values in facts.items()}
+    counts = [len(lot.seeds) for lot in replicas.lots]
+    told = {(name, 0): np.repeat(np.array(values, float), counts) for name, values in facts.items()}
     return {key: x.double().cpu().numpy() for key, x in record.items()} | told
 
 

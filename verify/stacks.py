@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -29,9 +30,7 @@ SIGNALS = 27
 
 
 def trained(setup: Setup, kind: Kind) -> Setup:
-    """What cells of this kind are trained with."""
-    if kind == "control":
-        return replace(setup, sizes=setup.sizes[:1] * len(setup.sizes))
+    """The powers, steps and dtype that cells of this kind are trained with."""
     if kind == "standard":
         assert setup.standard is not None
         scaling, steps = setup.standard, setup.standard_steps
@@ -56,31 +55,40 @@ def stacks(setup: Setup, todo: Sequence[Cell], device: str, room: int) -> list[l
     if setup.base or "K" in setup.dims(0):
         return [[cell] for cell in todo]
     calls = CALLS[device.partition(":")[0]]
-
-    def dims(cell: Cell) -> dict[str, int]:
-        return trained(setup, cell.kind).dims(cell.size)
-
-    def padding(group: Sequence[Cell]) -> int:
-        return entries(group) - sum(elements(dims(cell)) * cell.count for cell in group)
-
-    def entries(group: Sequence[Cell]) -> int:
-        return elements(widest(map(dims, group))) * sum(cell.count for cell in group)
-
-    def fits(group: Sequence[Cell]) -> bool:
-        needed = replica_bytes(trained(setup, group[0].kind), widest(map(dims, group)))
-        return entries(group) <= MOST * calls and needed * sum(cell.count for cell in group) <= room
-
-    def alike(cell: Cell) -> str:
-        """Cells of one such name are trained with the same powers, steps and dtype."""
-        return "values" if cell.kind == "control" else cell.kind
-
+    held, own, before = (
+        _Held(setup.dims(0), 0),
+        0,
+        0,
+    )  # the last group, its entries without padding, and how much is padding
     groups: list[list[Cell]] = []
-    for cell in sorted(todo, key=lambda c: (alike(c), elements(dims(c)))):
-        last = groups[-1] if groups else []
-        joined = [*last, cell]
-        if last and alike(last[0]) == alike(cell) and fits(joined) and padding(joined) - padding(last) <= calls:
-            last.append(cell)
+    for cell in sorted(todo, key=lambda c: (_alike(c), elements(setup.dims_of(c)))):
+        alone = _Held(setup.dims_of(cell), cell.count)
+        joined = _Held(widest([held.dims, alone.dims]), held.count + alone.count)
+        padding = joined.entries - own - alone.entries
+        needed = replica_bytes(trained(setup, cell.kind), joined.dims) * joined.count
+        fits = joined.entries <= MOST * calls and needed <= room and padding - before <= calls
+        if groups and _alike(groups[-1][0]) == _alike(cell) and fits:
+            groups[-1].append(cell)
+            held, own, before = joined, own + alone.entries, padding
         else:
             groups.append([cell])
+            held, own, before = alone, alone.entries, 0
     order = {cell: k for k, cell in enumerate(todo)}
     return sorted((sorted(group, key=order.__getitem__) for group in groups), key=lambda group: order[group[0]])
+
+
+class _Held(NamedTuple):
+    """A stack: the dimensions of its tensors and its replicas."""
+
+    dims: dict[str, int]
+    count: int
+
+    @property
+    def entries(self) -> int:
+        """Weight entries, with padding."""
+        return elements(self.dims) * self.count
+
+
+def _alike(cell: Cell) -> str:
+    """Cells with the same answer are trained with the same powers, steps and dtype."""
+    return "values" if cell.kind == "control" else cell.kind
