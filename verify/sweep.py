@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError
 
 from .fit import Array
 from .optimum import Curve, optimum
-from .scaled import Dims, Recipe, Scaled
+from .scaled import Dims, Recipe
 from .tasks import Prepared, Task
 
 Progress = Callable[[str], None]
@@ -69,7 +69,8 @@ def sweep(
 
     def run(x: float) -> None:
         progress(f"{recipe.name}, N={width}, lr 2^{x:g}")
-        found[x] = train(task, data, recipe, dims, 2.0**x, seeds, steps, device, compiled)
+        with _compiling() if compiled else nullcontext():
+            found[x] = train(task, data, recipe, dims, 2.0**x, seeds, steps, device, compiled)
 
     for x in grid:
         run(x)
@@ -100,12 +101,9 @@ def train(
 
     The first is the loss of the batch about to be learned, without the auxiliary loss, averaged over the last ``LATE``
     of the steps (MSSP paper, App. P.3); where it is not below that of the first batch, it is set to that.
-
-    Raises:
-        UsageError: the network cannot be compiled here.
     """
     model = data.build(recipe, dims, seeds, device)
-    forward = _compiled(model) if compiled else model
+    forward = torch.compile(model, dynamic=False) if compiled else model
     stepper = model.optimizer(lr, task.decay, **task.options)
     schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: rate(step, steps, task.warmup, task.final))
     seen = []
@@ -126,27 +124,18 @@ def train(
     return np.where(np.isfinite(late), np.minimum(late, start), start), losses[-1]
 
 
-def _compiled(model: Scaled) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """The network compiled for its sizes; forward and backward pass give what they gave, to rounding."""
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """What torch says when it cannot compile a forward or backward pass, as one line."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
-    def refused(reason: Exception) -> UsageError:
-        why = str(reason).strip().partition("\n")[0]
-        return UsageError(f"torch cannot compile the network here ({why}); leave out --compile")
-
     try:
-        fast = torch.compile(model, dynamic=False)
-    except RuntimeError as reason:  # a Python that it does not support
-        raise refused(reason) from None
-
-    def forward(inputs: Tensor) -> tuple[Tensor, Tensor]:
-        try:
-            found: tuple[Tensor, Tensor] = fast(inputs)
-        except TorchDynamoException as reason:
-            raise refused(reason) from None
-        return found
-
-    return forward
+        yield
+    except RuntimeError as reason:
+        if not isinstance(reason, TorchDynamoException) and "torch.compile" not in str(reason):
+            raise
+        why = str(reason).strip().partition("\n")[0]
+        raise UsageError(f"torch cannot compile the network here ({why}); leave out --compile") from None
 
 
 def rate(step: int, steps: int, warmup: float, final: float) -> float:
