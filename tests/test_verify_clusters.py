@@ -20,6 +20,7 @@ from scaling_algebra.verify.clusters import (  # noqa: E402
     examples,
     learn,
     signals,
+    steps_to_align,
 )
 from scaling_algebra.verify.findings import By, Plan  # noqa: E402
 from scaling_algebra.verify.fit import Verdict  # noqa: E402
@@ -136,6 +137,35 @@ def test_cubic_experts_specialise_and_linear_ones_fail_the_same_claims(monkeypat
     swapped = {f.quantity: f for f in claims.specialisation(1, linear, linear, how) if f.by is By.PREDICTED}
     assert swapped["cubic: dispatch entropy"].outcome is Verdict.REFUTED
     assert swapped["cubic minus linear: accuracy"].outcome is not Verdict.AGREES
+
+
+@pytest.mark.parametrize("cubic", [True, False])
+def test_steps_until_experts_align_depend_on_init_over_lr_alone(cubic):
+    """While the loss has its first slope and routing is uniform."""
+    small = Network(experts=3, filters=5, cubic=cubic, steps=600, lr=2e-5, router_lr=0.0, init=1e-4)
+    large = replace(small, lr=2e-4, init=1e-3)
+    steps = [steps_to_align(network, SETTINGS[1], 3, n=400) for network in (small, large)]
+    assert np.array_equal(*steps)
+    assert np.isfinite(steps[0]).all() == cubic and (not cubic or steps[0].min() > 10)
+
+
+def test_the_initial_scale_sets_the_steps_until_experts_align(monkeypatch):
+    monkeypatch.setattr(claims, "steps_to_align", lambda *a, **k: steps_to_align(*a, n=400, **k))
+    found = claims.exploration(1, replace(claims.SLOW, steps=400), (2.5e-4, 5e-4, 1e-3), Plan("cpu", (), 5))
+    assert [f.outcome for f in found[:3]] == [Verdict.AGREES] * 3
+    assert found[3].verdict is not Verdict.AGREES  # few seeds: it need not be refuted here
+
+
+def test_another_power_of_the_initial_scale_is_refuted(monkeypatch):
+    """Negative control: times as in the bound of Lemma E.7."""
+
+    def planted(network, setting, seed, device):
+        return 1e5 * network.init**0.8 * (1 + 0.01 * np.arange(3 * seed, 3 * seed + 3)) / (1 if network.cubic else 0)
+
+    with np.errstate(divide="ignore"):
+        monkeypatch.setattr(claims, "steps_to_align", planted)
+        found = claims.exploration(1, claims.SLOW, claims.SCALES, Plan("cpu", (), 4))
+    assert [f.verdict for f in found[2:]] == [Verdict.REFUTED, Verdict.AGREES]
 
 
 def test_a_single_expert_stays_below_the_ceiling(monkeypatch):

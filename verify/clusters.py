@@ -21,6 +21,10 @@ CLUSTERS, PATCHES, DIMENSION = 4, 4, 50
 """Clusters K, patches P and their dimension d. Source: Sec. 6.1."""
 
 
+ALIGNED = 0.9
+"""Cosine of a filter with a signal from which on it counts as aligned."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """Data distribution: feature noise gamma ~ Unif(0.5, ``gamma``), random noise of size ``noise`` (sigma_p).
@@ -66,6 +70,10 @@ class Examples:
     x: Tensor
     y: Tensor
     cluster: Tensor
+
+    def to(self, device: str) -> Examples:
+        """The same on a device."""
+        return Examples(self.x.to(device), self.y.to(device), self.cluster.to(device))
 
 
 @dataclass(frozen=True)
@@ -198,11 +206,25 @@ def learn(network: Network, setting: Setting, seed: int, n: int = 4000, device: 
     """Trains by Algorithm 1 on n examples and tests on n others. One seed draws the same data for every network."""
     generator = torch.Generator().manual_seed(seed)
     directions = signals(generator)
-    train, test = (
-        Examples(e.x.to(device), e.y.to(device), e.cluster.to(device))
-        for e in (examples(n, setting, directions, generator) for _ in range(2))
-    )
+    train, test = (examples(n, setting, directions, generator).to(device) for _ in range(2))
     model = Switch(network, generator, device)
     for _ in range(network.steps):
         model.step(train, torch.rand(n, network.experts, generator=generator).to(device))
     return model.test(test)
+
+
+def steps_to_align(network: Network, setting: Setting, seed: int, n: int = 1000, device: str = "cpu") -> Array:
+    """Steps of Algorithm 1 until each expert has a filter along the label signal of one cluster, (M,); inf: never."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = signals(generator)
+    train = examples(n, setting, directions, generator).to(device)
+    labels = directions[:CLUSTERS].T.to(device)
+    model = Switch(network, generator, device)
+    found = np.full(network.experts, np.inf)
+    for step in range(1, network.steps + 1):
+        model.step(train, torch.rand(n, network.experts, generator=generator).to(device))
+        cosines = (model.w @ labels / torch.linalg.vector_norm(model.w, dim=2, keepdim=True)).amax((1, 2))
+        found = np.where((cosines > ALIGNED).cpu().numpy(), np.minimum(found, step), found)
+        if np.isfinite(found).all():
+            break
+    return found

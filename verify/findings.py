@@ -107,7 +107,7 @@ class Experiment:
     """Trials that answer one question.
 
     Attributes:
-        sizes, seeds: defaults, together under a minute on two cores; no sizes where the size is fixed.
+        sizes, seeds: defaults, together some minutes on two cores; no sizes where the size is fixed.
     """
 
     name: str
@@ -127,18 +127,19 @@ def exponent(
     source: str,
     sizes: Sequence[float],
     spacing: Fraction = Fraction(1, 2),
+    of: str = "n",
 ) -> Finding:
-    """A claimed exponent of n (None: exactly zero); it must be refuted unless it is the predicted one."""
+    """A claimed exponent (None: exactly zero) of n, or of another number; it must be refuted unless it is predicted."""
     return Finding(
         quantity,
         by,
-        power(claimed),
+        power(claimed, of),
         measured.slope,
         measured.low,
         measured.high,
         judge_exponent(measured, claimed, spacing),
         Verdict.AGREES if claimed == predicted else Verdict.REFUTED,
-        _data(sizes, measured.seeds),
+        _data(sizes, measured.seeds, of),
         source,
     )
 
@@ -188,12 +189,12 @@ def judge_bound(low: float, high: float, sign: str, limit: float) -> Verdict:
     return Verdict.AGREES if (below if sign == "<" else above) else Verdict.REFUTED
 
 
-def _data(sizes: Sequence[float], seeds: int) -> str:
-    return f"n = {min(sizes):g} to {max(sizes):g}, {seeds} seeds"
+def _data(sizes: Sequence[float], seeds: int, of: str = "n") -> str:
+    return f"{of} = {min(sizes):g} to {max(sizes):g}, {seeds} seeds"
 
 
-def power(e: Fraction | None) -> str:
+def power(e: Fraction | None, of: str = "n") -> str:
     """``n^(-1/2)``, ``n^0``, or ``zero`` for None."""
     if e is None:
         return "zero"
-    return f"n^{e}" if e.denominator == 1 else f"n^({e})"
+    return f"{of}^{e}" if e.denominator == 1 else f"{of}^({e})"
