@@ -156,6 +156,12 @@ def test_the_initial_scale_sets_the_steps_until_experts_align(monkeypatch):
     assert found[3].verdict is not Verdict.AGREES  # few seeds: it need not be refuted here
 
 
+def test_experts_that_never_align_leave_the_claim_open(monkeypatch):
+    monkeypatch.setattr(claims, "steps_to_align", lambda network, *a, **k: np.full(3, np.inf))
+    found = claims.exploration(1, claims.SLOW, claims.SCALES, Plan("cpu", (), 4))
+    assert [f.verdict for f in found] == [Verdict.REFUTED, Verdict.AGREES, *[Verdict.INCONCLUSIVE] * 2]
+
+
 def test_another_power_of_the_initial_scale_is_refuted(monkeypatch):
     """Negative control: times as in the bound of Lemma E.7."""
 

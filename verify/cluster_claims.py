@@ -93,7 +93,7 @@ def exploration(setting: int, network: Network, scales: tuple[float, ...], plan:
         times.append(
             np.array([steps_to_align(at, SETTINGS[setting], s, device=plan.device) for s in range(plan.seeds)])
         )
-    line = replace(network, cubic=False, init=scales[0], steps=int(np.median(times[-1])))
+    line = replace(network, cubic=False, init=scales[0], steps=int(min(np.median(times[-1]), network.steps)))
     never = np.array([steps_to_align(line, SETTINGS[setting], s, device=plan.device) for s in range(plan.seeds)])
     share, lemma = "share of experts that align", "switch-cluster paper, Lemma E.7"
     measured = fit(scales, [np.median(t, axis=1) for t in times])
