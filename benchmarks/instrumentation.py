@@ -69,11 +69,13 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
 
 @click.command()
 @click.option("--runs", default=9, show_default=True, help="Repetitions; medians are printed.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda")
+@click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
 @click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of the largest model.")
 def main(runs: int, device: str, entries: float) -> None:
     """Times every regime with SGD and Adam: one replica of the largest size, and a whole run with sizes, seeds and
     replicas at once as ``verify`` plans them (one size at a time)."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise click.UsageError("no CUDA device is available; use --device cpu")
     torch.set_num_threads(1)
     rows = []
     for regime in REGIMES:

@@ -53,6 +53,8 @@ def worth(setup: Setup, device: str, runs: int) -> str:
 @click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of the largest model.")
 def main(runs: int, device: str, seeds: int, entries: float) -> None:
     """Times the default sizes of every regime with SGD and Adam, cell by cell and in stacks, taking turns."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise click.UsageError("no CUDA device is available; use --device cpu")
     rows = []
     for regime in REGIMES:
         for rule in ("sgd", "adam"):

@@ -137,7 +137,7 @@ def test_cells_keep_the_same_in_stacks_as_one_by_one(rule, dtype, first, monkeyp
             assert a[key] == pytest.approx(b[key], **({} if exact else close), nan_ok=True), (cell, key)
 
 
-def test_replicas_of_another_size_trip_a_gate(monkeypatch):
+def test_replicas_of_another_size_trip_a_gate():
     """Negative control: some replicas of the second size were trained at the first."""
     run, store = job("III", "sgd", "mup", sizes=(6, 8, 11), seeds=64, steps=1), Store()
     setup = run.setup()

@@ -8,8 +8,7 @@ Read next: ``replicas.py`` (what padding does), ``runs.py`` (trains stacks).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -55,38 +54,43 @@ def stacks(setup: Setup, todo: Sequence[Cell], device: str, room: int) -> list[l
     if setup.base or "K" in setup.dims(0):
         return [[cell] for cell in todo]
     calls = CALLS[device.partition(":")[0]]
-    held, own, before = (
-        _Held(setup.dims(0), 0),
-        0,
-        0,
-    )  # the last group, its entries without padding, and how much is padding
-    groups: list[list[Cell]] = []
+    found: list[_Stack] = []
     for cell in sorted(todo, key=lambda c: (_alike(c), elements(setup.dims_of(c)))):
-        alone = _Held(setup.dims_of(cell), cell.count)
-        joined = _Held(widest([held.dims, alone.dims]), held.count + alone.count)
-        padding = joined.entries - own - alone.entries
-        needed = replica_bytes(trained(setup, cell.kind), joined.dims) * joined.count
-        fits = joined.entries <= MOST * calls and needed <= room and padding - before <= calls
-        if groups and _alike(groups[-1][0]) == _alike(cell) and fits:
-            groups[-1].append(cell)
-            held, own, before = joined, own + alone.entries, padding
-        else:
-            groups.append([cell])
-            held, own, before = alone, alone.entries, 0
+        dims = setup.dims_of(cell)
+        alone = _Stack((cell,), dims, cell.count, elements(dims) * cell.count)
+        if found and _alike(found[-1].cells[0]) == _alike(cell):
+            joined = found[-1].joined(alone)
+            needed = replica_bytes(trained(setup, cell.kind), joined.dims) * joined.replicas
+            fits = joined.entries <= MOST * calls and needed <= room
+            if fits and joined.padding - found[-1].padding <= calls:
+                found[-1] = joined
+                continue
+        found.append(alone)
     order = {cell: k for k, cell in enumerate(todo)}
-    return sorted((sorted(group, key=order.__getitem__) for group in groups), key=lambda group: order[group[0]])
+    groups = (sorted(stack.cells, key=order.__getitem__) for stack in found)
+    return sorted(groups, key=lambda group: order[group[0]])
 
 
-class _Held(NamedTuple):
-    """A stack: the dimensions of its tensors and its replicas."""
+@dataclass(frozen=True)
+class _Stack:
+    """Cells, the dimensions of tensors that hold them, their replicas, and their weight entries without padding."""
 
-    dims: dict[str, int]
-    count: int
+    cells: tuple[Cell, ...]
+    dims: Mapping[str, int]
+    replicas: int
+    own: int
 
     @property
     def entries(self) -> int:
-        """Weight entries, with padding."""
-        return elements(self.dims) * self.count
+        return elements(self.dims) * self.replicas
+
+    @property
+    def padding(self) -> int:
+        return self.entries - self.own
+
+    def joined(self, other: _Stack) -> _Stack:
+        dims = widest([self.dims, other.dims])
+        return _Stack(self.cells + other.cells, dims, self.replicas + other.replicas, self.own + other.own)
 
 
 def _alike(cell: Cell) -> str:
