@@ -15,14 +15,14 @@ import click
 import torch
 from tabulate import tabulate
 
-from scaling_algebra.axes import REGIMES
-from scaling_algebra.verify.campaign import job
-from scaling_algebra.verify.cells import TOGETHER, Setup
-from scaling_algebra.verify.model import LOSS_SLOPE, MoEBlock, torch_optimizer
-from scaling_algebra.verify.plan import LARGEST_ELEMENTS
-from scaling_algebra.verify.replicas import Replicas
-from scaling_algebra.verify.runs import CHUNK, train
-from scaling_algebra.verify.stacks import replica_bytes
+from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.verify.campaigns.campaign import job
+from scaling_algebra.verify.measuring.cells import TOGETHER, Setup
+from scaling_algebra.verify.measuring.runs import CHUNK, train
+from scaling_algebra.verify.measuring.sizes import LARGEST_ELEMENTS
+from scaling_algebra.verify.measuring.stacks import replica_bytes
+from scaling_algebra.verify.networks.moe_block import LOSS_SLOPE, MoEBlock, torch_optimizer
+from scaling_algebra.verify.networks.replicas import Replicas
 
 STEPS = 4
 

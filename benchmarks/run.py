@@ -16,11 +16,11 @@ from fractions import Fraction
 import click
 from tabulate import tabulate
 
-from scaling_algebra.axes import REGIMES, Ray
-from scaling_algebra.kernels import Kernel
-from scaling_algebra.optimizers import OPTIMIZERS
-from scaling_algebra.oracle import Network, pairing_count, wick_two_copies
-from scaling_algebra.signals import Algebra, Signal
+from scaling_algebra.counting.brute_force import Network, pairing_count, wick_two_copies
+from scaling_algebra.counting.kernels import Kernel
+from scaling_algebra.counting.signals import Algebra, Signal
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.optimizers import OPTIMIZERS
 
 CLI = "from scaling_algebra.cli import main; main({args!r})"
 

@@ -13,13 +13,13 @@ import click
 import torch
 from tabulate import tabulate
 
-from scaling_algebra.axes import REGIMES
-from scaling_algebra.verify import stacks
-from scaling_algebra.verify.campaign import job
-from scaling_algebra.verify.cells import Cell, Setup, cells
-from scaling_algebra.verify.plan import LARGEST_ELEMENTS, elements
-from scaling_algebra.verify.runs import perform, room
-from scaling_algebra.verify.store import Store
+from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.verify.campaigns.campaign import job
+from scaling_algebra.verify.measuring import stacks
+from scaling_algebra.verify.measuring.cells import Cell, Setup, cells
+from scaling_algebra.verify.measuring.runs import perform, room
+from scaling_algebra.verify.measuring.sizes import LARGEST_ELEMENTS, elements
+from scaling_algebra.verify.measuring.store import Store
 
 
 def seconds(setup: Setup, todo: Sequence[Cell], device: str, calls: int) -> float:

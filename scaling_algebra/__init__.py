@@ -5,10 +5,10 @@
 N^-1
 """
 
-from .api import Derivation, Signals, derive, signals
-from .axes import REGIMES, Ray
-from .errors import UsageError
-from .explanations import explain
-from .solver import Infeasible
+from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.explanations import explain
+from scaling_algebra.solver.derivation import Derivation, Signals, derive, signals
+from scaling_algebra.solver.newton import Infeasible
+from scaling_algebra.spec.axes import REGIMES, Ray
 
 __all__ = ["REGIMES", "Derivation", "Infeasible", "Ray", "Signals", "UsageError", "derive", "explain", "signals"]

@@ -16,22 +16,22 @@ from typing import Any
 
 import click
 
-from .api import PARAMETERIZATIONS, READOUTS, derive, signals
-from .architectures import ARCHITECTURES
-from .axes import AXES, REGIMES
-from .desiderata import GOALS
-from .errors import UsageError
-from .optimizers import OPTIMIZERS
-from .report import DERIVATION_FORMATS
-from .solver import Infeasible, NotFound
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import PARAMETERIZATIONS, READOUTS, derive, signals
+from scaling_algebra.solver.newton import Infeasible, NotFound
+from scaling_algebra.solver.report import DERIVATION_FORMATS
+from scaling_algebra.spec.axes import AXES, REGIMES
+from scaling_algebra.spec.desiderata import GOALS
+from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.optimizers import OPTIMIZERS
 
 _LAZY = {
-    "table": ("scaling_algebra.tables.command", "table"),
-    "audit": ("scaling_algebra.tables.audit_command", "command"),
-    "verify": ("scaling_algebra.verify.command", "verify"),
-    "report": ("scaling_algebra.verify.command", "report"),
-    "experiment": ("scaling_algebra.verify.experiment_command", "command"),
-    "transfer": ("scaling_algebra.verify.transfer_command", "command"),
+    "table": ("scaling_algebra.tables.commands.table", "table"),
+    "audit": ("scaling_algebra.tables.commands.audit", "command"),
+    "verify": ("scaling_algebra.verify.commands.verify", "verify"),
+    "report": ("scaling_algebra.verify.commands.verify", "report"),
+    "experiment": ("scaling_algebra.verify.commands.experiment", "command"),
+    "transfer": ("scaling_algebra.verify.commands.transfer", "command"),
 }
 _HELP = {
     "experiment": "Run the experiments of the papers: routers, Adam's epsilon, clustered data.",
@@ -114,7 +114,7 @@ def _fail(message: str) -> None:
 
 def _missing(error: NotFound) -> tuple[int, dict[str, Any]]:
     """Says whether something that was not found is proved not to exist: exit code 1, else 3; and a record for JSON."""
-    from .proofs import settled
+    from scaling_algebra.proofs.prover import settled
 
     verdict, line = settled(error)
     _fail(line)
@@ -238,10 +238,10 @@ def _prove(
     names: list[str], what: tuple[str | None, str], where: dict[str, Any], form: str, drop: bool, file: Path | None
 ) -> int:
     """Derivations with their proofs; the proof alone where nothing was derived."""
-    from .certificates import RESET, smtlib
-    from .drops import freed
-    from .proofs import prove
-    from .report import proof_lines
+    from scaling_algebra.proofs.necessity import freed
+    from scaling_algebra.proofs.prover import prove
+    from scaling_algebra.proofs.smtlib import RESET, smtlib
+    from scaling_algebra.solver.report import proof_lines
 
     if file is not None and not file.parent.is_dir():
         raise UsageError(f"cannot write {file}: {file.parent} is not a folder; choose another file")
@@ -340,9 +340,9 @@ def explain_command(
     parameter (expert_out.lr, router.init, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
     of every linear map.
     """
-    from .alignments import alignments
-    from .explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
-    from .explanations import Setting, explain
+    from scaling_algebra.explanations.alignments import alignments
+    from scaling_algebra.explanations.explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
+    from scaling_algebra.explanations.explanations import Setting, explain
 
     chosen = _choice("format", form, EXPLANATION_FORMATS)
     parameterization = parameterization or _default(architecture)
@@ -356,7 +356,7 @@ def explain_command(
         what, regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
     )
     if graph is not None:
-        from .graph import draw
+        from scaling_algebra.explanations.graph import draw
 
         picture = found.behind if isinstance(found, Setting) else found
         if picture is None:
@@ -380,8 +380,8 @@ def phases_command(
     parameterization: str, optimizer: str, plane: str, form: str | None, output: Path | None, prove: bool
 ) -> None:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
-    from .phases import phases
-    from .phases_formats import PHASES_FORMATS
+    from scaling_algebra.phase_map.phases import phases
+    from scaling_algebra.phase_map.phases_formats import PHASES_FORMATS
 
     suffix = output.suffix.lstrip(".") if output is not None else ""
     chosen = _choice("format", form or suffix or "text", PHASES_FORMATS)
@@ -399,7 +399,7 @@ def phases_command(
 @architecture_option
 def list_command(architecture: str) -> None:
     """List every name the other commands accept, and the quantities of an architecture."""
-    from .quantities import quantities
+    from scaling_algebra.dynamics.quantities import quantities
 
     click.echo("axes: " + ", ".join(f"{axis} ({what})" for axis, what in AXES.items()))
     click.echo("architectures: " + ", ".join(f"{p.name} ({p.title})" for p in ARCHITECTURES.values()))
@@ -425,7 +425,7 @@ def _default(architecture: str) -> str:
 
 
 def _choice(kind: str, name: str, known: Any) -> str:
-    from .errors import unknown_name
+    from scaling_algebra.errors import unknown_name
 
     if name.lower() not in known:
         raise unknown_name(kind, name, known)

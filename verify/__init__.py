@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .claims import Claim
-from .fit import Verdict
-from .measurement import Measurement
-from .report import Report, judge
+from scaling_algebra.verify.judging.claims import Claim
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.measurement import Measurement
+from scaling_algebra.verify.judging.report import Report, judge
 
 if TYPE_CHECKING:
-    from .runs import measure
+    from scaling_algebra.verify.measuring.runs import measure
 
 __all__ = ["Claim", "Measurement", "Report", "Verdict", "judge", "measure"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "measure":
-        from .runs import measure
+        from scaling_algebra.verify.measuring.runs import measure
 
         return measure
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""How large one Gaussian tensor network is: the half-weight rule. Knows no training."""

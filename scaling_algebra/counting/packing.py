@@ -1,0 +1,79 @@
+"""Packed exponents: one integer carries an exponent of n and the linear form behind it.
+
+From the top: the value on the ray; minus the number of unknown factors, so that of equal exponents the simplest
+monomial wins; counts of the unknown b, c, d, alpha; twice the power of each axis. Adding and comparing exponents is
+adding and comparing integers, exactly. Read next: ``signals.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.powers import Power
+
+_UNIT = 720720 << 24
+"""Exponents are multiples of one over this, times the rates of the ray."""
+FIELD = 24
+"""Bits of each component of a packed exponent; components are small counts, far below 2**23."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Where an exponent comes from: a power of the axes plus integer multiples of the unknowns.
+
+    ``value`` on the ray = ``power`` on the ray + sum of ``unknowns[u]`` times the value of u.
+    """
+
+    power: Power
+    unknowns: tuple[tuple[str, int], ...]
+
+
+class Packing:
+    """Packs and unpacks exponents on one ray, for one list of unknowns."""
+
+    def __init__(self, ray: Ray, unknowns: Sequence[str]) -> None:
+        self.ray = ray
+        self.unknowns = tuple(unknowns)
+        self._unit = _UNIT * lcm(*(ray[axis].denominator for axis in AXES))
+        self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
+
+    def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
+        """One integer for an exponent: its value, powers of the axes (multiples of 1/2) and counts of the unknowns.
+
+        Raises:
+            ValueError: the exponent is finer than the unit of this packing.
+        """
+        scaled = value * self._unit
+        if scaled.denominator != 1:
+            raise ValueError(f"exponent {value} is finer than the unit 1/({_UNIT} x the denominators of the ray)")
+        packed = scaled.numerator << self._shift
+        for k, axis in enumerate(AXES):
+            if axis in axes:
+                packed += int(2 * axes[axis]) << FIELD * k
+        for k, name in enumerate(self.unknowns):
+            packed += unknowns.get(name, 0) << FIELD * (len(AXES) + k)
+        return packed - (sum(map(abs, unknowns.values())) << FIELD * (len(AXES) + len(self.unknowns)))
+
+    def scale(self, axes: Mapping[str, Fraction | int]) -> int:
+        """Packed exponent of a product of powers of the axes."""
+        return self.pack(Power.of(axes).on(self.ray), axes, {})
+
+    def value(self, packed: int) -> Fraction:
+        """Exponent of n."""
+        return Fraction((packed + (1 << self._shift - 1)) >> self._shift, self._unit)
+
+    def form(self, packed: int) -> Form:
+        """The linear form behind a packed exponent."""
+        counts = []
+        for _ in range(len(AXES) + len(self.unknowns)):
+            low = packed & (1 << FIELD) - 1
+            low -= low >> FIELD - 1 << FIELD
+            counts.append(low)
+            packed = packed - low >> FIELD
+        axes = {axis: Fraction(c, 2) for axis, c in zip(AXES, counts, strict=False)}
+        named = zip(self.unknowns, counts[len(AXES) :], strict=True)
+        return Form(Power.of(axes), tuple((u, c) for u, c in named if c))

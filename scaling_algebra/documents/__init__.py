@@ -1,0 +1,1 @@
+"""Blocks of text and tables, and one writer per format. Knows no result."""

@@ -1,0 +1,267 @@
+"""Every named quantity of a training run: stable identifiers used by the command line, JSON, tests and reports.
+
+Read next: ``analysis.py`` (evaluates them with a certificate), ``desiderata.py`` (demands on them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from scaling_algebra.counting.signals import Signal
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.spec.networks.language import (
+    Adjoint,
+    Aggregate,
+    Gate,
+    Linear,
+    Mode,
+    Noise,
+    Norm,
+    Program,
+    Statement,
+)
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+
+from .trajectory import Trajectory
+
+Reading = Callable[[Trajectory, int], Signal | int | None]
+"""Signal, or packed entry size (None: exactly zero), after t updates."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A named quantity: what it is, in symbols, and how to read it off a trajectory.
+
+    ``tensor`` is the role whose cumulative update or raw gradient it is, if it is one.
+    """
+
+    name: str
+    formula: str
+    read: Reading
+    tensor: str = ""
+
+
+def quantities(program: Program = MOE_BLOCK) -> dict[str, Quantity]:
+    """All quantities of a program, in reporting order."""
+    found = [*_forward(program), *_pathways(program), *_aggregates(program), *_backward(program), *_sizes(program)]
+    return {q.name: q for q in found}
+
+
+def inner_product(name: str) -> list[tuple[str, int | None]]:
+    """The sides of ``"<A, B@t>"`` as (quantity, step), step None where none is given; empty for any other name.
+
+    Raises:
+        UsageError: a step that is not a number.
+    """
+    if not (name.startswith("<") and name.endswith(">") and name.count(",") == 1):
+        return []
+    sides = []
+    for side in name[1:-1].split(","):
+        inner, at, step = side.strip().partition("@")
+        if at and not step.isdigit():
+            raise UsageError(f"cannot read {side.strip()!r}: write NAME@t with t = 0, 1, 2, ...")
+        sides.append((inner, int(step) if at else None))
+    return sides
+
+
+def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
+    """A quantity by name, or the inner product ``"<A, B>"`` of two of them over all indices but the expert's.
+
+    ``A@t`` takes A after t updates whatever step is asked for.
+
+    Raises:
+        UsageError: no such quantity, or an inner product of what has no entries in common.
+    """
+    if name in table:
+        return table[name]
+    sides = inner_product(name)
+    for side in [inner for inner, _ in sides] or [name]:
+        if side not in table:
+            raise unknown_name("quantity", side, table)
+
+    def read(tr: Trajectory, t: int) -> Signal:
+        left, right = (table[q].read(tr, t if step is None else step) for q, step in sides)
+        if not (isinstance(left, Signal) and isinstance(right, Signal)):
+            raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
+        experts = "".join(x for x in tr.program.axes if tr.program.axes[x] in ("M", "K"))
+        return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
+
+    formulas = (table[q].formula if s is None else table[q].formula.replace("_t", f"_{s}") for q, s in sides)
+    return Quantity(name, "inner product of " + " and ".join(formulas), read)
+
+
+def _forward(program: Program) -> list[Quantity]:
+    found = []
+    for how in program.statements:
+        x = how.out
+        found += [
+            Quantity(x, f"{x}_t", _value(x)),
+            Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x)),
+        ]
+        texts = _texts(program, how)
+        found += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, how).items()]
+        found += _updated(program, how)
+    for gate in (s for s in program.statements if isinstance(s, Gate) and s.kind != "held"):
+        found.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
+    return found
+
+
+def _updated(program: Program, how: Statement) -> list[Quantity]:
+    """The update times what it reads now, and that over the size of what it reads (MSSP paper, App. Q.4)."""
+    if not isinstance(how, Linear) or how.source == "data":
+        return []
+    whole = f"d{program.tensors[how.tensor].symbol}_t {how.source}_t"
+
+    def read(tr: Trajectory, t: int) -> Signal:
+        return tr.apply(how.tensor, "update", tr.value(how.source, t), t)
+
+    def relative(tr: Trajectory, t: int) -> Signal:
+        return tr.relative(read(tr, t), how.source, t)
+
+    normalised = Quantity(f"{how.out}.update.normalised", f"{whole} / |{how.source}_t|", relative)
+    return [Quantity(f"{how.out}.update", whole, read), normalised]
+
+
+def _texts(program: Program, how: Statement) -> dict[str, str]:
+    if isinstance(how, Linear):
+        w, s = program.tensors[how.tensor].symbol, how.source
+        return {
+            "init": f"{w}_0 {s}_0",
+            "propagating": f"{w}_0 d{s}_t",
+            "effective": f"d{w}_t {s}_0",
+            "cross": f"d{w}_t d{s}_t",
+        }
+    if isinstance(how, Noise):
+        return {}
+    parts = ("propagating", "effective", "cross", "regated")
+    whole = "M^-a sum_i phi_i " if isinstance(how, Aggregate) else f"{how.out} from "
+    return {"init": f"{how.out} from initial values", **{p: f"{whole}{how.source}.{p}" for p in parts}}
+
+
+def _parts(program: Program, how: Statement) -> dict[str, Reading]:
+    """Readings of the init, propagating, effective and cross part of a statement's output."""
+    if isinstance(how, Linear):
+        role, s = how.tensor, how.source
+        parts: dict[str, Reading] = {
+            "init": lambda tr, t: tr.initial(how.out),
+            "propagating": lambda tr, t: tr.apply(role, "init", tr.change(s, t), t),
+            "effective": lambda tr, t: tr.apply(role, "update", tr.initial(s), t),
+            "cross": lambda tr, t: tr.apply(role, "update", tr.change(s, t), t),
+        }
+        return {k: parts[k] for k in ("init", "effective")} if s == "data" else parts
+    if isinstance(how, Noise):
+        return {}
+    if not isinstance(how, Aggregate):  # gate, sum, norm: the parts are those of its argument
+        below = program.producer(how.source)
+        assert below is not None
+        scale = _normed(how) if isinstance(how, Norm) else lambda tr, t, s: s
+        inner = {k: _scaled(read, scale) for k, read in _parts(program, below).items()}
+        return {**inner, "init": lambda tr, t: tr.initial(how.out)}
+    x = program.linear_into(how.source).source
+    found: dict[str, Reading] = {
+        "init": lambda tr, t: tr.initial(how.out),
+        "propagating": lambda tr, t: tr.aggregate(how, "init", tr.change(x, t), t),
+        "effective": lambda tr, t: tr.aggregate(how, "update", tr.initial(x), t),
+        "cross": lambda tr, t: tr.aggregate(how, "update", tr.change(x, t), t),
+    }
+    gate = program.producer(how.gate)
+    if isinstance(gate, Gate) and gate.kind != "held":
+        found["regated"] = lambda tr, t: tr.regated(how, t)
+    return found
+
+
+def _normed(how: Norm) -> Callable[[Trajectory, int, Signal], Signal]:
+    return lambda tr, t, s: tr.normalised(how, s, t)
+
+
+def _scaled(read: Reading, scale: Callable[[Trajectory, int, Signal], Signal]) -> Reading:
+    return lambda tr, t: scale(tr, t, _signal(read(tr, t)))
+
+
+def _pathways(program: Program) -> list[Quantity]:
+    def read(x: str, via: str) -> Reading:
+        return lambda tr, t: tr.apply("router", "init", tr.change_via(x, t, via), t)
+
+    out = "" if not program.pathways else program.linear("router").out
+    found = []
+    for path, (x, via) in program.pathways.items():
+        formula = f"Q_0 times the part of d{x}_t that came through the {path} pathway"
+        found.append(Quantity(f"{out}.propagating.{path}", formula, read(x, via)))
+    return found
+
+
+def _aggregates(program: Program) -> list[Quantity]:
+    """The pieces A1, A2.1, A2.2, A3, D of an aggregation of two-layer experts (MSSP paper, App. I.3)."""
+    found = []
+    for how in program.aggregates:
+        outer = program.linear_into(how.source)
+        inner = program.producer(outer.source)
+        if not isinstance(inner, Linear) or inner.source == "data":
+            continue
+        x, w, v = how.out, program.tensors[outer.tensor].symbol, program.tensors[inner.tensor].symbol
+        parts, below, sums = _parts(program, how), _parts(program, inner), "M^-a sum_i phi_i"
+        found += [
+            Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {inner.source}_0", parts["init"]),
+            Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{inner.source}_t", _through(how, below["propagating"])),
+            Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {inner.source}_0", _through(how, below["effective"])),
+            Quantity(f"{x}.A3", f"{sums} d{w}_t {outer.source}_0", parts["effective"]),
+            Quantity(f"{x}.D", f"{sums} d{w}_t d{outer.source}_t", parts["cross"]),
+        ]
+    return found
+
+
+def _through(how: Aggregate, read: Reading) -> Reading:
+    return lambda tr, t: tr.aggregate(how, "init", _signal(read(tr, t)), t)
+
+
+def _backward(program: Program) -> list[Quantity]:
+    found = []
+    for adjoint in program.adjoints:
+        found.append(_gradient(program, adjoint, "", {}))
+        found += [_gradient(program, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
+    return found
+
+
+def _gradient(program: Program, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
+    name = f"{adjoint.name}.{suffix}" if suffix else adjoint.name
+    how = ", ".join(f"{program.tensors[role].symbol} {mode}" for role, mode in modes.items())
+    path = f" through {adjoint.via}" if adjoint.via else ""
+    formula = f"df/d{adjoint.signal}{path}" + (f" with {how}" if how else "")
+    return Quantity(name, formula, lambda tr, t: tr.gradient(adjoint.signal, t, modes, adjoint.via))
+
+
+def _sizes(program: Program) -> list[Quantity]:
+    found = []
+    for role, tensor in program.tensors.items():
+        w = tensor.symbol
+        found.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role))
+    for role, tensor in program.tensors.items():
+        w = tensor.symbol
+        found.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role))
+    return found
+
+
+def _value(x: str) -> Reading:
+    return lambda tr, t: tr.value(x, t)
+
+
+def _change(x: str) -> Reading:
+    return lambda tr, t: tr.change(x, t)
+
+
+def _spread(gate: Gate) -> Reading:
+    return lambda tr, t: tr.algebra.centred(tr.value(gate.source, t), tr.program.signals[gate.source][-1])
+
+
+def _update(role: str) -> Reading:
+    return lambda tr, t: tr.update_size(role, t)
+
+
+def _raw(role: str) -> Reading:
+    return lambda tr, t: tr.raw_gradient_size(role, t)
+
+
+def _signal(read: Signal | int | None) -> Signal:
+    assert isinstance(read, Signal)
+    return read

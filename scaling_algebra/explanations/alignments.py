@@ -1,0 +1,90 @@
+"""Alignment exponents p and q of every linear map, forward and backward, read off the engine.
+
+Source: MSSP paper, App. I.1.2 (eq. I.3). Read next: ``explain_formats.py`` (prints them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.trajectory import BeyondPowerCounting, Trajectory
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.solver.newton import HORIZON
+from scaling_algebra.spec.networks.language import Linear
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
+
+    ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|`` forward, with fan the fan-in; backward with the
+    transposed map, the whole gradient in place of dx and the fan-out. None where the fan does not grow, a factor is
+    exactly zero or a size is not certified.
+    """
+
+    role: str
+    p: Fraction | None
+    q: Fraction | None
+    p_back: Fraction | None
+    q_back: Fraction | None
+
+
+def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> tuple[Alignment, ...]:
+    """Alignment exponents of every linear map after t updates."""
+    look = look or d.analysis()
+    return tuple(_alignment(d, look, how, t) for how in d.program.statements if isinstance(how, Linear))
+
+
+def _alignment(d: Derivation, look: Analysis, how: Linear, t: int) -> Alignment:
+    """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
+    tensor = d.program.tensors[how.tensor]
+    sizes = _map_sizes(d, look, how, t)
+    b = d.exponents(how.tensor)[0]
+    w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).exponent
+
+    def over(letters: str, total: Fraction | None, *factors: Fraction | None) -> Fraction | None:
+        axes = [d.program.axes[x] for x in letters]
+        rate = sum((d.ray[axis] for axis in axes if axis != "D"), Fraction(0))
+        if not rate or total is None or None in factors:
+            return None
+        return (total - sum((x for x in factors if x is not None), Fraction(0))) / rate
+
+    g = sizes["gradient"]
+    return Alignment(
+        how.tensor,
+        over(tensor.fan_in, sizes["dW x"], dw, sizes["x"]),
+        over(tensor.fan_in, sizes["W0 dx"], w0, sizes["dx"]),
+        over(tensor.fan_out, sizes["dW^T g"], dw, g),
+        over(tensor.fan_out, sizes["W0^T g"], w0, g),
+    )
+
+
+def _map_sizes(d: Derivation, look: Analysis, how: Linear, t: int) -> dict[str, Fraction | None]:
+    try:
+        run = look.run(how.out, t)
+        return _certified_sizes(run, how, t)
+    except (LookupError, Exhausted, BeyondPowerCounting):
+        return dict.fromkeys(("x", "dx", "gradient", "dW x", "W0 dx", "dW^T g", "W0^T g"))
+
+
+def _certified_sizes(run: Trajectory, how: Linear, t: int) -> dict[str, Fraction | None]:
+    x, dx = run.value(how.source, t), run.change(how.source, t)
+    g = run.gradient(how.out, t)
+    per_expert = "".join(dict.fromkeys(run.program.signals[how.out] + run.program.signals[how.source]))
+    back = "".join(
+        c for c in per_expert if c in run.program.signals[how.source] or c == run.program.tensors[how.tensor].experts
+    )
+    found = {
+        "x": x,
+        "dx": dx,
+        "gradient": g,
+        "dW x": run.apply(how.tensor, "update", x, t),
+        "W0 dx": run.apply(how.tensor, "init", dx, t),
+        "dW^T g": run.transposed(how, "update", g, t, back),
+        "W0^T g": run.transposed(how, "init", g, t, back),
+    }
+    sizes = {name: run.algebra.rms(s) if run.algebra.certified(s) else None for name, s in found.items()}
+    return {name: None if size is None else run.algebra.value(size) for name, size in sizes.items()}

@@ -1,0 +1,296 @@
+"""Why an exponent is what it is: a derivation as a value, for quantities and for parameters.
+
+``print(explain(...))`` is the proof a referee can follow: sums on the way, the leading monomial, its matching, the
+weight of every summed index, the mechanism and the arithmetic. Read next: ``explain_formats.py``, ``graph.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scaling_algebra.counting.packing import Form
+from scaling_algebra.counting.signals import Algebra, Signal
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.quantities import quantity
+from scaling_algebra.dynamics.trajectory import Trajectory
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.solver.newton import HORIZON, Fixing
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.powers import Power
+
+from .mechanisms import Mechanism, mechanisms
+from .monomials import Choice, Monomial, monomial
+
+SHOWN = 3
+"""Leading monomials that are spelled out where several have the same exponent."""
+SETTINGS = {"init": "b", "lr": "c", "eps": "d"}
+"""What of a tensor can be explained, and the unknown behind it."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A deterministic factor of a monomial: what it is, as a power of the axes, and its exponent of n."""
+
+    label: str
+    power: Power
+    exponent: Fraction
+
+
+@dataclass(frozen=True)
+class Term:
+    """One leading monomial, spelled out.
+
+    Attributes:
+        constants: deterministic factors, the std of every initial tensor included.
+        monomial: the network and its matching.
+        mechanisms: what the matching does.
+    """
+
+    constants: tuple[Constant, ...]
+    monomial: Monomial
+    mechanisms: tuple[Mechanism, ...]
+
+    @property
+    def exponent(self) -> Fraction:
+        """Constants plus weight times dimension over the index classes: the reported exponent."""
+        sums = (i.weight * i.rate for i in self.monomial.indices.values())
+        return sum((c.exponent for c in self.constants), Fraction(0)) + sum(sums, Fraction(0))
+
+    @property
+    def arithmetic(self) -> str:
+        """The sum as text: ``-1 (aggregation multiplier) + 1/2 (i: experts, CLT) = -1/2``."""
+        times = Counter(c for c in self.constants if c.exponent)
+        parts = [(c.exponent * k, c.label if k == 1 else f"{k} x {c.label}") for c, k in times.items()]
+        for i in self.monomial.indices.values():
+            if i.weight * i.rate:
+                kind = "LLN" if i.weight == 1 else "CLT" if i.weight > 0 else "repeated"
+                parts.append((i.weight * i.rate, f"{i.name}: {kind}"))
+        text = " ".join(f"{'-' if e < 0 else '+'} {abs(e)} ({label})" for e, label in parts).removeprefix("+ ")
+        return f"{text or '0'} = {self.exponent}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The derivation of one exponent.
+
+    Attributes:
+        derivation: the parameterization in force.
+        quantity, step, formula: what is explained.
+        exponent: None for exactly zero.
+        terms: leading monomials of equal exponent; for an update or a raw gradient its two vectors.
+        outer: True in that second case: exponents of the terms and of ``constants`` add up.
+        constants: factors in front of an outer product.
+        leading: how many monomials lead; more than are shown in ``terms`` where many tie.
+        note: why there is nothing to show, for exact zeros.
+    """
+
+    derivation: Derivation
+    quantity: str
+    step: int
+    formula: str
+    exponent: Fraction | None
+    terms: tuple[Term, ...] = ()
+    outer: bool = False
+    constants: tuple[Constant, ...] = ()
+    leading: int = 0
+    note: str = ""
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The sums on the way to the first monomial, each once."""
+        seen: dict[str, Choice] = {}
+        for term in self.terms if self.outer else self.terms[:1]:
+            for choice in term.monomial.choices:
+                seen.setdefault(choice.name, choice)
+        return tuple(seen.values())
+
+    def total(self) -> Fraction:
+        """The exponent as the shown arithmetic sums to it."""
+        if self.outer:
+            parts = [*(c.exponent for c in self.constants), *(t.exponent for t in self.terms)]
+            return sum(parts, Fraction(0))
+        return self.terms[0].exponent
+
+    def __str__(self) -> str:
+        from .explain_formats import explanation_text
+
+        return explanation_text(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The derivation of one parameter.
+
+    Attributes:
+        name: ``expert_out.lr``; ``value``: its power of the axes, None for zero init or no such setting.
+        because: the desideratum in words.
+        equation: the form that must be Theta(1), with the unknowns as symbols; empty where nothing was solved.
+        behind: the quantity that binds, explained at the solution; None where nothing was solved.
+        structure: structural choices that bear on it.
+    """
+
+    derivation: Derivation
+    name: str
+    value: Power | None
+    because: str
+    equation: str = ""
+    behind: Explanation | None = None
+    structure: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from .explain_formats import setting_text
+
+        return setting_text(self)
+
+
+def explain(
+    what: str,
+    regime: str | None = None,
+    optimizer: str = "adam",
+    parameterization: str = "mssp",
+    *,
+    step: int | None = None,
+    ray: Ray | str | None = None,
+    readout_init: str | None = None,
+    architecture: str = MOE_BLOCK.name,
+) -> Explanation | Setting:
+    """Why a quantity has its exponent, or what fixes a parameter.
+
+    Args:
+        what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update; default: 2), ``"<h2@0, h2@1>"``, or a parameter:
+            ``"expert_out.lr"``, ``"router.init"``, ``"readout.eps"``, ``"aggregation"``.
+
+    >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
+    -1 (aggregation multiplier) - 1/2 (std of expert_in) + 1/2 (i: CLT) + 1/2 (a: CLT) = -1/2
+    >>> explain("expert_out.init", "II", "sgd").equation
+    'M^(-1/2) sigma_expert_out = Theta(1)'
+
+    Raises:
+        UsageError: no such quantity or parameter, or an exponent that is undecided.
+        Infeasible: as ``derive``.
+    """
+    d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture)
+    role, _, setting = what.partition(".")
+    if what in ("aggregation", "aggregation.alpha", "alpha"):
+        return _explain_setting(d, "aggregation", "alpha")
+    if role in d.program.tensors:
+        if not setting:
+            raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
+        if setting not in SETTINGS:
+            raise unknown_name("setting", setting, SETTINGS)
+        return _explain_setting(d, role, setting)
+    if setting in SETTINGS and what not in d.analysis().table:
+        raise unknown_name("tensor", role, d.program.tensors)
+    name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
+    if at and not text.isdigit():
+        raise UsageError(f"cannot read the step in {what!r}; write QUANTITY@t with t = 0, 1, 2, ...")
+    if not at:
+        name, t = what, HORIZON if step is None else step
+    else:
+        t = int(text)
+    return explain_quantity(d, d.analysis(), name, t)
+
+
+def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explanation:
+    """The derivation of one exponent, at a given parameterization.
+
+    Raises:
+        UsageError: no such quantity, a negative step, or an exponent that is undecided.
+    """
+    if t < 0:
+        raise UsageError(f"the step is {t}; give 0 or more")
+    what = quantity(look.table, name)
+    answer = look(name, t)
+    if not answer.decided:
+        raise UsageError(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
+    if answer.exponent is None:
+        return Explanation(d, name, t, what.formula, None, note=_why_zero(d, t))
+    run = look.run(name, t)
+    if what.tensor:
+        return _explain_outer(d, run, name, t)
+    signal = what.read(run, t)
+    assert isinstance(signal, Signal)
+    leading = run.algebra.leading(signal)
+    terms = tuple(_term(d, run.algebra, signal, k) for k in leading[:SHOWN])
+    return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading))
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _explain_outer(d: Derivation, run: Trajectory, name: str, t: int) -> Explanation:
+    """An update or a raw gradient: entry size of a rank-one matrix, rms(u v^T) = rms(u) rms(v)."""
+    what = quantity(d.analysis().table, name)
+    algebra, role = run.algebra, what.tensor
+    constants: tuple[Constant, ...] = ()
+    if name.startswith("g"):
+        left, right = run.factors(role, t)
+        formula = f"{left.name} times {right.name} of {role}"
+    else:
+        step, _ = max(run.update_sizes(role, t), key=lambda found: found[1])
+        left, right = step.left, step.right
+        constants = tuple(_constant(d, algebra, x.label, x.size) for x in step.scalars)
+        formula = f"{what.formula}; step {step.step + 1} leads: {left.name} times {right.name}"
+    terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in (left, right))
+    total = sum([c.exponent for c in constants] + [x.exponent for x in terms], Fraction(0))
+    return Explanation(d, name, t, formula, total, terms, True, constants, leading=1)
+
+
+def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> Term:
+    m = monomial(algebra, signal, kernel)
+    constants = tuple(_constant(d, algebra, x.label, x.size) for x in m.scalars)
+    return Term(constants, m, tuple(mechanisms(m)))
+
+
+def _constant(d: Derivation, algebra: Algebra, label: str, size: int) -> Constant:
+    return Constant(label, d.scaling.size(algebra.form(size)), algebra.value(size))
+
+
+def _symbols(form: Form) -> str:
+    """A form as a product of symbols: ``M^-1 sigma_expert_out^2 lr_input``."""
+    names = {"b": "sigma", "c": "lr", "d": "eps"}
+    parts = [str(form.power)] if form.power.terms else []
+    for name, count in form.unknowns:
+        letter, _, role = name.partition(".")
+        symbol = "multiplier" if letter == "alpha" else f"{names[letter]}_{role}"
+        parts.append(symbol if count == -1 else f"{symbol}^{-count}")
+    return " ".join(parts) or "1"
+
+
+def _why_zero(d: Derivation, t: int) -> str:
+    zero = [role for role, s in d.scaling.tensors.items() if s.init_std is None]
+    because = "no update has been made" if t == 0 else "every part holds a factor that is zero"
+    return because + (f"; initialised to zero: {', '.join(zero)}" if zero else "")
+
+
+def _explain_setting(d: Derivation, role: str, setting: str) -> Setting:
+    name = f"{role}.{setting}"
+    if setting == "alpha":
+        value: Power | None = -d.scaling.alpha
+        unknown = "alpha"
+    else:
+        s = d.scaling.tensors[role]
+        value = s.init_std if setting == "init" else s.lr if setting == "lr" else s.eps
+        unknown = f"{SETTINGS[setting]}.{role}"
+    because = d.reasons.get((role, setting), "")
+    if setting == "eps" and value is None:
+        because = f"{d.optimizer.name} has no epsilon"
+    bears = tuple(line for line in d.structure if setting == "init") if role != "readout" else ()
+    fixing = d.fixed_by.get(unknown)
+    if fixing is None or because.startswith("chosen"):
+        return Setting(d, name, value, because, structure=bears)
+    behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)
+    return Setting(d, name, value, because, _equation(fixing), behind, bears)
+
+
+def _equation(fixing: Fixing) -> str:
+    size = _symbols(fixing.form)
+    if fixing.demand.kind == "scale":  # n^d times the gradient is Theta(1): epsilon is the gradient
+        epsilon = f"eps_{fixing.demand.fixes.partition('.')[2]}"
+        rest = tuple((u, c) for u, c in fixing.form.unknowns if u != fixing.demand.fixes)
+        return f"{epsilon} = {_symbols(Form(fixing.form.power, rest))}"
+    return f"{size} = Theta(1)"

@@ -1,0 +1,1 @@
+"""Where in the space of rays each formula holds."""

@@ -1,0 +1,1 @@
+"""That the exponents are the only ones, or that there are none."""

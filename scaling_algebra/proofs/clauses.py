@@ -1,0 +1,242 @@
+"""Desiderata as clauses over the unknown b, c and alpha, and z3 to solve them.
+
+A clause is a disjunction of linear inequalities that every parameterization meeting the demand satisfies. The sizes
+behind it hold at every parameter point (``forms.py``), so that leaving clauses out proves less, never more.
+Read next: ``proofs.py`` (adds clauses until the question is decided).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise, product
+from typing import Any, Literal
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.packing import Form
+from scaling_algebra.dynamics.quantities import quantities, quantity
+from scaling_algebra.solver.newton import HORIZON
+from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.networks.language import Aggregate, Linear, Program
+
+from .symbolic import Bounds, FormAlgebra, FormTrajectory, size_of
+
+_WORK = (1000, 50_000)
+"""Nodes of matching searches spent on the complete forms of one quantity, and on its upper bounds."""
+_PARTS = ("propagating", "effective", "cross")
+"""Parts of the change of what a linear map or an aggregation computes."""
+_SIMPLE = 48
+"""A fraction is simple if its denominator divides this."""
+
+Sense = Literal["<=", ">=", "!="]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """``constant + sum of counts times unknowns``, compared with zero."""
+
+    constant: Fraction
+    counts: tuple[tuple[str, int], ...]
+    sense: Sense
+
+
+@dataclass(frozen=True)
+class Clause:
+    """At least one of the atoms holds.
+
+    Attributes:
+        label: the desideratum that demands it.
+        because: the fact of the engine behind it.
+    """
+
+    label: str
+    atoms: tuple[Atom, ...]
+    because: str
+
+
+class Undecided(Exception):
+    """Something a proof needs is not known."""
+
+
+def label(demand: Demand) -> str:
+    """The name of a demand in proofs: ``mu-2: propagating update W2_0 dh1 = Theta(1)``."""
+    return f"{demand.name}: {demand.because}"
+
+
+class Facts:
+    """Clauses of demands under one structure."""
+
+    def __init__(self, program: Program, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
+        self.program, self.forms = program, forms
+        self._table = quantities(program)
+        sized = frozenset(q.removesuffix(".change") for d in demands for q in d.quantities if q.endswith(".change"))
+        self._runs = [
+            FormTrajectory(program, forms, structure),
+            FormTrajectory(program, forms, structure, sized),
+        ]
+        self._known: dict[tuple[str, int], Bounds | None] = {}
+
+    def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Atom:
+        """A form, and more, compared with zero on the ray."""
+        return Atom(form.power.on(self.forms.ray), (*form.unknowns, *more), sense)
+
+    def of(self, demand: Demand) -> list[Clause]:
+        """Clauses of a demand from the sizes of its quantities."""
+        if demand.kind == "scale":
+            return []
+        if demand.kind == "balanced":
+            return self._balance(demand)
+        name, found, reached = label(demand), [], []
+        complete = demand.kind == "theta"
+        for q in demand.quantities:
+            signal = q.removesuffix(".change")
+            if signal in self.program.signals:
+                found.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
+            parts = [q] if signal == q else self._parts(signal)
+            for part, t in product(parts, range(HORIZON + 1)):
+                bounds = self._bounds(part, t)
+                if bounds is None:
+                    complete = False
+                    continue
+                found += [Clause(name, (self.atom(f, "<="),), f"{part} at t={t} is O(1)") for f in bounds.lower]
+                reached += [self.atom(f, ">=") for f in bounds.upper]
+        if complete:
+            found.append(Clause(name, tuple(reached), f"{' + '.join(demand.quantities)} reaches Theta(1)"))
+        return found
+
+    def _parts(self, signal: str) -> list[str]:
+        """What the change of a signal is the sum of."""
+        if not isinstance(self.program.producer(signal), Linear | Aggregate):
+            return [f"{signal}.change"]
+        return [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
+
+    def _balance(self, demand: Demand) -> list[Clause]:
+        name, found, shared = label(demand), [], []
+        for q in demand.quantities:
+            bounds = self._bounds(q, HORIZON)
+            if bounds is None or not bounds.lower:  # unknown, or perhaps exactly zero
+                continue
+            size = (f"log {q}", -1)
+            shared.append(size[0])
+            found += [Clause(name, (self.atom(f, "<=", size),), f"{q} is at least this") for f in bounds.lower]
+            found.append(Clause(name, tuple(self.atom(f, ">=", size) for f in bounds.upper), f"{q} is at most this"))
+        for one, two in pairwise(shared):
+            for sense in ("<=", ">="):
+                equal = Atom(Fraction(0), ((one, 1), (two, -1)), sense)
+                found.append(Clause(name, (equal,), f"{one.removeprefix('log ')} and {two.removeprefix('log ')} agree"))
+        return found
+
+    def _bounds(self, name: str, t: int) -> Bounds | None:
+        """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
+        if (name, t) not in self._known:
+            self._known[name, t] = None
+            for run, work in zip(self._runs, _WORK, strict=True):
+                self.forms.work = work
+                try:
+                    self._known[name, t] = run.bounds(quantity(self._table, name), t)
+                    break
+                except Exhausted:
+                    continue
+        return self._known[name, t]
+
+
+class ClauseSolver:
+    """z3 over rational numbers, with one assumption for each label."""
+
+    def __init__(self) -> None:
+        import z3
+
+        self._z3 = z3
+        self._solver = z3.SolverFor("QF_LRA")
+        self._labels: dict[str, Any] = {}
+        self._reals: dict[str, Any] = {}
+        self._known: dict[Atom, Any] = {}
+
+    def add(self, clause: Clause) -> None:
+        self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
+
+    def model(self, labels: Iterable[str], more: Iterable[Clause]) -> dict[str, Fraction] | None:
+        """Values of the unknowns under the clauses with these labels, and more; None if there are none."""
+        self._solver.push()
+        for clause in more:
+            self.add(clause)
+        model = self._model(*(self._labels[name] for name in labels if name in self._labels))
+        found = None if model is None else self._values(model)
+        self._solver.pop()
+        return found
+
+    def leave_out_one(self, labels: Iterable[str]) -> None:
+        """From now on the clauses of exactly one of these labels need not hold."""
+        self._solver.add(self._z3.PbEq([(self._z3.Not(self._label(name)), 1) for name in labels], 1))
+
+    def where_left_out(self, name: str, atoms: Sequence[Atom]) -> None:
+        """One of the atoms holds where the clauses of a label are left out."""
+        self._solver.add(self._z3.Or(self._label(name), self._any(atoms)))
+
+    def keep(self, name: str) -> None:
+        """From now on the clauses of a label are not left out."""
+        self._solver.add(self._label(name))
+
+    def left_out(self) -> tuple[str, dict[str, Fraction]] | None:
+        """A label that can be left out, and values of the unknowns without it; None if there is none."""
+        model = self._model()
+        if model is None:
+            return None
+        return next(n for n, x in self._labels.items() if self._z3.is_false(model.eval(x))), self._values(model)
+
+    def core(self, more: Iterable[Clause]) -> tuple[str, ...]:
+        """Labels of clauses that are unsatisfiable together with ``more``; none of them can be left out."""
+        self._solver.push()
+        for clause in more:
+            self.add(clause)
+        self._solver.set("core.minimize", True)  # it slows down every other question
+        self._solver.check(*self._labels.values())
+        found = {str(x) for x in self._solver.unsat_core()}
+        self._solver.set("core.minimize", False)
+        self._solver.pop()
+        return tuple(name for name, x in self._labels.items() if str(x) in found)
+
+    def _model(self, *assumed: Any) -> Any:
+        """A model, with simple fractions one after the other as far as that goes; None if there is none."""
+        answer = self._solver.check(*assumed)
+        if answer == self._z3.unknown:
+            raise Undecided(f"z3 gave up: {self._solver.reason_unknown()}")
+        if answer == self._z3.unsat:
+            return None
+        model, kept = self._solver.model(), list(assumed)
+        for real in self._reals.values():
+            value = self._value(model, real)
+            if _SIMPLE % value.denominator:
+                simple = real == str(Fraction(round(value * _SIMPLE), _SIMPLE))
+                if self._solver.check(*kept, simple) == self._z3.sat:
+                    model, kept = self._solver.model(), [*kept, simple]
+        return model
+
+    def _values(self, model: Any) -> dict[str, Fraction]:
+        return {name: self._value(model, real) for name, real in self._reals.items()}
+
+    def _value(self, model: Any, real: Any) -> Fraction:
+        value = model.eval(real, model_completion=True)
+        return Fraction(value.numerator_as_long(), value.denominator_as_long())
+
+    def _label(self, name: str) -> Any:
+        if name not in self._labels:
+            self._labels[name] = self._z3.Bool(name)
+        return self._labels[name]
+
+    def _any(self, atoms: Sequence[Atom]) -> Any:
+        return self._atom(atoms[0]) if len(atoms) == 1 else self._z3.Or([self._atom(atom) for atom in atoms])
+
+    def _atom(self, atom: Atom) -> Any:
+        if atom not in self._known:
+            for name, _ in atom.counts:
+                if name not in self._reals:
+                    self._reals[name] = self._z3.Real(name)
+            total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
+            against = self._z3.RealVal(str(-atom.constant))
+            if atom.sense == "!=":
+                self._known[atom] = total != against
+            else:
+                self._known[atom] = total <= against if atom.sense == "<=" else total >= against
+        return self._known[atom]

@@ -1,0 +1,118 @@
+"""What every single desideratum determines: the unknowns that may differ once it is dropped.
+
+One question to z3 for all of them: a point that meets all demands but one, and differs from the proved one by more than
+is known to be free without that one. What it proposes, the engine examines; when nothing is left, every other unknown
+is proved to keep its value. Read next: ``proofs.py`` (the proof this starts from).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+
+from scaling_algebra.dynamics.trajectory import Point
+from scaling_algebra.spec.desiderata import GOALS, Demand
+
+from .clauses import Clause, ClauseSolver, Undecided, label
+from .prover import ROUNDS, Proof, System
+
+
+def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
+    """What every single desideratum determines: the unknowns that may differ once it is dropped (some of them perhaps
+    only together); all others keep their value.
+
+    An empty tuple: the others determine everything. None: undecided. Nothing if the proof did not find exactly one
+    point. Where there is an epsilon, demands other than mu-3 determine c - d.
+    """
+    if not proof.unique:
+        return {}
+    system, point = proof.prover.system(GOALS[proof.parameterization], proof.outcome.structure), proof.outcome.points[0]
+    found = _freed(system, point)
+    if proof.optimizer.epsilon:
+        found = {name: names and {_over_epsilon(x) for x in names} for name, names in found.items()}
+        found |= {label(d): _freed_epsilon(system, d, point) for d in system.demands if d.kind == "scale"}
+    order = [label(d) for d in system.demands]
+    return {x: names if names is None else tuple(sorted(names)) for x in order if x in found for names in [found[x]]}
+
+
+def _over_epsilon(name: str) -> str:
+    return f"{name} - d.{name[2:]}" if name.startswith("c.") else name
+
+
+def _freed(system: System, point: Point) -> dict[str, set[str] | None]:
+    """Law: if no point meets all demands but one and differs outside some unknowns, the demand determines no more."""
+    known = _values(system, point)
+    demands = {label(d): d for d in system.demands if d.kind != "scale"}
+    solver = ClauseSolver()
+    for clause in system.clauses:
+        solver.add(clause)
+    solver.leave_out_one(demands)
+    for name in demands:
+        solver.where_left_out(name, system.other(known))
+    found: dict[str, set[str] | None] = {name: set() for name in demands}
+    cuts: Counter[str] = Counter()
+    while (left := solver.left_out()) is not None:
+        name, model = left
+        values: Mapping[str, Fraction] = {x: model.get(x, Fraction(0)) for x in known}
+        free = found[name] or set()
+        try:
+            values, cut = _nearest(system, [d for d in system.demands if label(d) != name], known, values)
+        except Undecided:
+            cut, cuts[name] = None, ROUNDS
+        cuts[name] += 1
+        if cuts[name] > ROUNDS:
+            found[name] = None
+            solver.keep(name)
+        elif cut is None:
+            found[name] = free = free | {x for x in known if values[x] != known[x]}
+            solver.where_left_out(name, system.other({x: v for x, v in known.items() if x not in free}))
+        else:
+            solver.add(cut)
+    return found
+
+
+def _nearest(
+    system: System, demands: Sequence[Demand], known: Mapping[str, Fraction], values: Mapping[str, Fraction]
+) -> tuple[Mapping[str, Fraction], Clause | None]:
+    """A point that meets the demands halfway to a candidate, or the candidate, with what rules it out.
+
+    Law: a form that is O(1) at the known point, and not on the way, is not at the candidate. Candidates of z3 lie on
+    edges, where many sizes tie and the engine works hard; on the way fewer do.
+
+    Raises:
+        Undecided: neither point is seen to meet the demands, and nothing rules the candidate out.
+    """
+    cut = system.refute(demands, values)
+    if cut is None:
+        halfway = {x: (known[x] + v) / 2 for x, v in values.items()}
+        with suppress(Undecided):
+            cut = system.examine(demands, halfway)
+            if cut is None or cut.atoms[0].sense != "!=":
+                return halfway, cut
+        cut = system.examine(demands, values)
+    return values, cut
+
+
+def _values(system: System, point: Point) -> dict[str, Fraction]:
+    """The unknowns of gradient descent at a point."""
+    known = {f"b.{role}": b for role, b in point.b.items() if b is not None}
+    known |= {f"c.{role}": c - point.d[role] for role, c in point.c.items()} | {"alpha": point.alpha}
+    return {name: known[name] for name in system.names}
+
+
+def _freed_epsilon(system: System, demand: Demand, point: Point) -> set[str] | None:
+    """A larger epsilon and the learning rate that goes with it, else a smaller one; None if neither is seen to work."""
+    role, half = demand.fixes.removeprefix("d."), Fraction(1, 2)
+    rest = [d for d in system.demands if d != demand]
+    for names, c, d in (
+        (("c", "d"), point.c[role] - half, point.d[role] - half),
+        (("d",), point.c[role], point.d[role] + half),
+    ):
+        moved = replace(point, c={**point.c, role: c}, d={**point.d, role: d})
+        with suppress(Undecided):
+            if system.unmet(rest, system.look(moved, system.prover.optimizer), certified=True) is None:
+                return {f"{name}.{role}" for name in names}
+    return None

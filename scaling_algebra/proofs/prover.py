@@ -1,0 +1,401 @@
+"""Proofs: do exactly one, none or several parameterizations meet a set of desiderata?
+
+Every demand becomes clauses over the unknown b, c and alpha, from sizes that hold at every point (``forms.py``). z3
+proposes a point that meets them, the engine examines it exactly and adds the clause that rules it out, until z3 finds
+that nothing is left: the parameterization is unique, or none exists and the unsatisfiable core names the conflict.
+Adam: if epsilon has the size of the largest gradient (mu-3), every normaliser equals it, so a run is one of gradient
+descent with c - d for c; d follows from the gradient, so that uniqueness for gradient descent is uniqueness for Adam.
+Read next: ``certificates.py`` (SMT-LIB), ``desiderata.py`` (the demands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from scaling_algebra.counting.packing import Form
+from scaling_algebra.counting.signals import Algebra
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.trajectory import Point
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.solver.derivation import READOUTS, derived_goal, the_ray
+from scaling_algebra.solver.newton import HORIZON, NotFound, violation
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.desiderata import GOALS, Demand, Goal, Structure, interventions
+from scaling_algebra.spec.networks.language import Gate, Norm, Program
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.library import architecture as _architecture
+from scaling_algebra.spec.optimizers import Optimizer, optimizer
+from scaling_algebra.spec.parameterizations import Scaling
+
+from .clauses import Atom, Clause, ClauseSolver, Facts, Undecided, label
+from .symbolic import form_algebra
+
+_QUICK = 20_000
+"""Nodes spent on the search for a violated demand at a candidate, before a closer look."""
+ROUNDS = 60
+SINGLE_POINTS = 8
+"""Points that may be ruled out one by one, before the search counts as endless."""
+
+_APART = "another parameterization"
+_EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
+
+Unmet = tuple[Demand, Form | None, str]
+"""A demand that fails at a point, a form of it that must not exceed O(1), if there is one, and the reason."""
+Verdict = Literal["unique", "impossible", "several", "undecided"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was proved for one structure.
+
+    Attributes:
+        structure: the discrete choices.
+        verdict: ``unique``: exactly one point meets the demands. ``impossible``: none. ``several``: two were found.
+        points: points that meet every demand, as the engine certifies.
+        core: desiderata that together exclude every (other) point.
+        clauses: the unsatisfiable system: all clauses of the core, and the exclusion of the points found.
+        why: what stands in the way, if undecided.
+    """
+
+    structure: Structure
+    verdict: Verdict
+    points: tuple[Point, ...] = ()
+    core: tuple[str, ...] = ()
+    clauses: tuple[Clause, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was proved about one parameterization on one ray.
+
+    Attributes:
+        attempts: structures in the order of their interventions, up to the first that is not impossible.
+        prover: who proved it, for further questions.
+    """
+
+    ray: Ray
+    optimizer: Optimizer
+    parameterization: str
+    readout_init: str
+    attempts: tuple[Outcome, ...]
+    prover: Prover = field(repr=False, compare=False)
+
+    steps: tuple[int, int] = (HORIZON + 1, HORIZON)
+    """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The last attempt: the one that decides."""
+        return self.attempts[-1]
+
+    @property
+    def unique(self) -> bool | None:
+        """Does exactly one parameterization meet the desiderata with the fewest interventions that work?
+
+        False also if none does; None if undecided.
+        """
+        return {"unique": True, "impossible": False, "several": False, "undecided": None}[self.outcome.verdict]
+
+    def agrees(self, scaling: Scaling) -> bool:
+        """Is this the parameterization that was proved to be the only one?"""
+        return self.unique is True and scaling.point(self.ray) == self.outcome.points[0]
+
+    def __str__(self) -> str:
+        where = f"{self.optimizer.name}, {self.ray}, readout init {self.readout_init}"
+        return f"{GOALS[self.parameterization].title}, {where}"
+
+    def shown(self, attempt: Outcome) -> list[str]:
+        """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
+        letters = "bcd" if self.optimizer.epsilon else "bc"
+        found = []
+        for x in attempt.points:
+            named = {f"{y}.{role}": value for y in letters for role, value in getattr(x, y).items()}
+            named["alpha"] = x.alpha
+            found.append(", ".join(f"{k}={'zero' if v is None else v}" for k, v in named.items()))
+        return found
+
+    def claim(self, attempt: Outcome) -> str:
+        """What the certificate of one attempt shows."""
+        how = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
+        return f"{how} the desiderata of {self}, {attempt.structure}"
+
+    def reading(self) -> tuple[str, ...]:
+        """How to read the unknowns of a certificate."""
+        lines = [
+            "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
+            f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
+            "size.SIGNAL: the later changes of the signal are n^-size.SIGNAL; log QUANTITY: its exponent",
+        ]
+        if self.optimizer.epsilon:
+            lines.append("c is the exponent of learning rate over epsilon (c - d): mu-3 makes epsilon the normaliser")
+        return tuple(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON contract of ``derive --prove``."""
+        return {
+            "about": str(self),
+            "verdict": self.outcome.verdict,
+            "steps": {"O(1)": self.steps[0], "Theta(1)": self.steps[1]},
+            "attempts": [
+                {
+                    "structure": str(a.structure),
+                    "verdict": a.verdict,
+                    "clauses": len(a.clauses),
+                    "core": list(a.core),
+                    "points": self.shown(a),
+                    "why": a.why or None,
+                }
+                for a in self.attempts
+            ],
+        }
+
+
+def prove(
+    regime: str | None = None,
+    rule: str = "adam",
+    parameterization: str = "mssp",
+    *,
+    ray: Ray | str | None = None,
+    readout_init: str | None = None,
+    architecture: str = MOE_BLOCK.name,
+) -> Proof:
+    """Decide whether exactly one parameterization meets the desiderata, with the fewest interventions.
+
+    >>> prove("III", "sgd", "mup").unique
+    True
+
+    Raises:
+        UsageError: as ``derive``; also a parameterization that is defined rather than derived, or an architecture or
+            optimizer that proofs do not reach.
+    """
+    program = _architecture(architecture)
+    goal = derived_goal(parameterization, program)
+    readout = readout_init or goal.readout_init
+    if readout not in READOUTS:
+        raise unknown_name("readout init", readout, READOUTS)
+    where = the_ray(regime, ray)
+    prover = Prover(program, where, optimizer(rule))
+    base = Structure(zero=frozenset({"readout"} if readout == "zero" else ()))
+    return Proof(where, prover.optimizer, goal.name, readout, tuple(prover.attempts(goal, base)), prover)
+
+
+def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]:
+    """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
+    reason = provable(missing.program, missing.ray, missing.rule)
+    if not reason:
+        proof = prove(None, missing.rule.name, missing.goal.name, ray=missing.ray, architecture=missing.program.name)
+        if proof.outcome.verdict == "impossible":
+            return "impossible", missing.said("proved: none exists; derive --prove names the conflict")
+        reason = f"the proof says {proof.outcome.verdict}"
+    return "undecided", missing.said(f"UNDECIDED, searched and not proved: {reason}")
+
+
+def provable(program: Program, ray: Ray, rule: Optimizer) -> str:
+    """Why proofs do not reach a configuration; empty if they do."""
+    if any(isinstance(s, Norm) or (isinstance(s, Gate) and s.kind != "held") for s in program.statements):
+        return f"{program.name} divides or gates by unknown sizes; proofs are for moe, mlp and stacks"
+    if sparse(program, ray):
+        return f"K < M on {ray}; proofs are for K = M"
+    if rule.normalises and not rule.epsilon:
+        return f"{rule.name} divides by unknown sizes; proofs are for sgd, momentum and optimizers with an epsilon"
+    return ""
+
+
+class Prover:
+    """Decides goals for one program, ray and optimizer; products of kernels are shared between all of them."""
+
+    def __init__(self, program: Program, ray: Ray, rule: Optimizer) -> None:
+        reason = provable(program, ray, rule)
+        if reason:
+            raise UsageError(f"cannot prove: {reason}")
+        self.program, self.ray, self.optimizer = program, ray, rule
+        self.forms = form_algebra(program, ray)
+        self.algebras: dict[Fraction, Algebra] = {}
+        self._systems: dict[tuple[str, Structure], System] = {}
+
+    def system(self, goal: Goal, structure: Structure) -> System:
+        """The clauses of a goal under one structure, with all that earlier questions added."""
+        key = goal.name, structure
+        if key not in self._systems:
+            self._systems[key] = System(self, goal.demands(self.program, structure), structure)
+        return self._systems[key]
+
+    def decide(self, goal: Goal, structure: Structure) -> Outcome:
+        """Which parameters meet a goal under one structure."""
+        return self.system(goal, structure).decide()
+
+    def attempts(self, goal: Goal, base: Structure) -> list[Outcome]:
+        """Structures with the fewest interventions first, up to the first that is not impossible."""
+        found = []
+        for structure in interventions(self.program, base) if goal.structural else [base]:
+            found.append(self.decide(goal, structure))
+            if found[-1].verdict != "impossible":
+                break
+        return found
+
+
+class System:
+    """The demands of one goal under one structure, as clauses that grow with every counterexample."""
+
+    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
+        self.prover, self.structure, self.ray = prover, structure, prover.ray
+        self.program = prover.program
+        self.demands = list(demands)
+        roles = self.program.tensors
+        self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
+        self.names += ["alpha"] if self.program.aggregates else []
+        self.facts = Facts(self.program, prover.forms, self.demands, structure)
+        self.clauses: list[Clause] = []
+        self._solver = ClauseSolver()
+        for demand in self.demands:
+            for clause in self.facts.of(demand):
+                self._add(clause)
+
+    def decide(self) -> Outcome:
+        """Search until nothing is left, or two points meet the demands."""
+        points: list[Point] = []
+        apart: list[Clause] = []
+        try:
+            while len(points) < 2:
+                values = self.next(apart)
+                if values is None:
+                    verdict: Verdict = "unique" if points else "impossible"
+                    core = self._solver.core(apart)
+                    needed = tuple(c for c in (*self.clauses, *apart) if c.label in core)
+                    core = tuple(x for x in core if x != _APART)
+                    if self.prover.optimizer.epsilon:
+                        core = (*core, _EPSILON)
+                    return Outcome(self.structure, verdict, tuple(points), core, needed)
+                points.append(self.point(values))
+                apart.append(Clause(_APART, self.other(values), "not the one found"))
+        except Undecided as reason:
+            return Outcome(self.structure, "undecided", tuple(points), why=str(reason))
+        return Outcome(self.structure, "several", tuple(points))
+
+    def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
+        """A point that meets the demands and the clauses ``apart``; None if there is none."""
+        labels = [*(label(d) for d in self.demands), _APART]
+        single = 0
+        for _ in range(ROUNDS):
+            model = self._solver.model(labels, apart)
+            if model is None:
+                return None
+            values = {name: model.get(name, Fraction(0)) for name in self.names}
+            new = self.examine(self.demands, values)
+            if new is None:
+                return values
+            single += new.atoms[0].sense == "!="
+            if single > SINGLE_POINTS:
+                raise Undecided(f"{new.because}, at point after point")
+            self._add(new)
+        raise Undecided(f"no end after {ROUNDS} counterexamples")
+
+    def point(self, values: Mapping[str, Fraction]) -> Point:
+        """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""
+        plain = self._plain(values)
+        if not self.prover.optimizer.epsilon:
+            return plain
+        look = self.look(plain, optimizer("sgd"))
+        d = {}
+        for role, tensor in self.program.tensors.items():
+            sizes = [look(f"g{tensor.symbol}", t) for t in range(1, HORIZON + 1)]
+            if not all(a.decided for a in sizes):
+                raise Undecided(f"the gradient of {tensor.symbol} is undecided")
+            d[role] = -max((a.exponent for a in sizes if a.exponent is not None), default=Fraction(0))
+        return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
+
+    def refute(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
+        """What ``examine`` finds with little work; None if a closer look is needed.
+
+        Raises:
+            Undecided: the engine cannot express the point.
+        """
+        with _expressible():
+            look = self.look(self._plain(values), optimizer("sgd")).limited(_QUICK, gap=Fraction(0))
+            return self._cut(values, self.unmet(demands, look, certified=False))
+
+    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
+        """The clause that a violated demand adds, valid at every point; None if every demand holds at this one.
+
+        Raises:
+            Undecided: no certificate, or the engine cannot express the point.
+        """
+        cut, rule = self.refute(demands, values), self.prover.optimizer
+        with _expressible():
+            for certified in (False, True) if cut is None else ():
+                look = self.look(self._plain(values), optimizer("sgd"))
+                cut = cut or self._cut(values, self.unmet(demands, look, certified))
+            if cut is None and rule.normalises:
+                unmet = self.unmet(demands, self.look(self.point(values), rule), certified=True)
+                if unmet is not None:
+                    raise Undecided(f"gradient descent and {rule.name} differ: {unmet[2]}")
+        return cut
+
+    def other(self, values: Mapping[str, Fraction]) -> tuple[Atom, ...]:
+        """At least one unknown differs."""
+        return tuple(Atom(-value, ((name, 1),), "!=") for name, value in values.items())
+
+    def unmet(self, demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet | None:
+        """A demand that fails at a point.
+
+        Raises:
+            Undecided: no certificate, where one is asked for.
+        """
+        for t in range(HORIZON + 2):
+            for demand in demands:
+                for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
+                    answer = look(q, t) if certified else look.lower(q, t)
+                    if certified and not answer.decided:
+                        raise Undecided(f"{q} at t={t} is undecided at a candidate")
+                    if answer.exponent is not None and answer.exponent > 0:
+                        return demand, answer.form, f"{q} at t={t} is O(1)"
+        for demand in demands if certified else ():
+            if demand.kind == "scale" and not look.optimizer.epsilon:
+                continue
+            failure = violation(demand, look)
+            if "undecided" in failure:
+                raise Undecided(failure)
+            if failure:
+                return demand, None, failure
+        return None
+
+    def look(self, point: Point, rule: Optimizer) -> Analysis:
+        """The engine at a point."""
+        return Analysis(self.ray, point, rule, self.program, self.prover.algebras)
+
+    # inside ----------------------------------------------------------------------------------------------------
+
+    def _add(self, clause: Clause) -> None:
+        self.clauses.append(clause)
+        self._solver.add(clause)
+
+    def _cut(self, values: Mapping[str, Fraction], unmet: Unmet | None) -> Clause | None:
+        if unmet is None:
+            return None
+        demand, form, why = unmet
+        return Clause(label(demand), self.other(values) if form is None else (self.facts.atom(form, "<="),), why)
+
+    def _plain(self, values: Mapping[str, Fraction]) -> Point:
+        roles, zero = self.program.tensors, Fraction(0)
+        return Point(
+            {r: None if r in self.structure.zero else values[f"b.{r}"] for r in roles},
+            {r: values[f"c.{r}"] for r in roles},
+            dict.fromkeys(roles, zero),
+            values.get("alpha", zero),
+            self.structure.tied,
+        )
+
+
+@contextmanager
+def _expressible() -> Iterator[None]:
+    """A fraction too fine for the engine leaves a question undecided."""
+    try:
+        yield
+    except ValueError as reason:
+        raise Undecided(f"a candidate is beyond the engine: {reason}") from None

@@ -1,0 +1,56 @@
+"""Certificates: the unsatisfiable systems behind a proof as SMT-LIB 2, for any other solver to check.
+
+What is certified is the step from the engine's facts (the assertions, each with its reason) to the conclusion.
+Read next: ``clauses.py`` (where the assertions come from).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from .clauses import Atom, Clause
+from .prover import Outcome, Proof
+
+RESET = "(reset)\n"
+"""Between two scripts."""
+
+
+def smtlib(proof: Proof) -> str:
+    """One script for every structure that was decided: ``unsat`` is the only answer that confirms the proof."""
+    scripts = [script(a, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
+    return RESET.join(scripts)
+
+
+def script(outcome: Outcome, claim: str, reading: Sequence[str]) -> str:
+    """The system of one structure: logic QF_LRA, one named assertion for each clause."""
+    names = sorted({name for clause in outcome.clauses for atom in clause.atoms for name, _ in atom.counts})
+    lines = [f"; {line}" for line in (claim, *reading)]
+    lines += ["(set-option :produce-unsat-cores true)", "(set-logic QF_LRA)"]
+    lines += [f"(declare-const {_symbol(name)} Real)" for name in names]
+    for number, clause in enumerate(outcome.clauses, 1):
+        lines.append(f"; {clause.because}")
+        lines.append(f"(assert (! {_clause(clause)} :named {_symbol(f'{number} {clause.label}')}))")
+    lines.append("(check-sat)")
+    return "\n".join(lines) + "\n"
+
+
+def _clause(clause: Clause) -> str:
+    atoms = [_atom(atom) for atom in clause.atoms]
+    return "false" if not atoms else atoms[0] if len(atoms) == 1 else f"(or {' '.join(atoms)})"
+
+
+def _atom(atom: Atom) -> str:
+    terms = [_number(atom.constant)]
+    terms += [_symbol(name) if n == 1 else f"(* {_number(Fraction(n))} {_symbol(name)})" for name, n in atom.counts]
+    total = f"(+ {' '.join(terms)})" if len(terms) > 1 else terms[0]
+    return f"(distinct {total} 0.0)" if atom.sense == "!=" else f"({atom.sense} {total} 0.0)"
+
+
+def _number(x: Fraction) -> str:
+    size = f"{abs(x.numerator)}.0" if x.denominator == 1 else f"(/ {abs(x.numerator)}.0 {x.denominator}.0)"
+    return f"(- {size})" if x < 0 else size
+
+
+def _symbol(name: str) -> str:
+    return "|" + name.replace("|", "/").replace("\\", "/") + "|"

@@ -1,0 +1,1 @@
+"""Which exponents meet the desiderata: from demands to powers of the axes."""

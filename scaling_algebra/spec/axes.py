@@ -1,0 +1,128 @@
+"""Scaling axes, rays and regimes: how every dimension of the network grows with n.
+
+Read next: ``exponents.py`` (powers of the axes), ``signals.py`` (where dimensions become weights of sums).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from scaling_algebra.errors import UsageError, unknown_name
+
+AXES: dict[str, str] = {
+    "N": "width",
+    "N_e": "expert width",
+    "M": "number of experts",
+    "K": "active experts",
+    "L": "depth",
+}
+"""Every axis that may grow, with its meaning. Input dimension, batch and steps are Theta(1)."""
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A way to grow: each axis is ``n**rate``.
+
+    Args:
+        rates: exact rate of every axis; N, N_e and M are required, K defaults to M (all experts active up to a
+            constant factor; smaller: ``routing.py``) and L to 0.
+        name: what reports call it.
+
+    Raises:
+        UsageError: an unknown axis, a missing one, a negative or inexact rate, no growing axis, or K above M.
+
+    >>> Ray({"N": 1, "N_e": "1/2", "M": 1})["N_e"]
+    Fraction(1, 2)
+    """
+
+    rates: Mapping[str, Fraction | int | str]
+    name: str = ""
+    _exact: dict[str, Fraction] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        exact: dict[str, Fraction] = {}
+        for axis, rate in self.rates.items():
+            if axis not in AXES:
+                raise unknown_name("axis", axis, AXES)
+            exact[axis] = _rational(axis, rate)
+        for axis in ("N", "N_e", "M"):
+            if axis not in exact:
+                raise UsageError(
+                    f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed"
+                )
+        exact.setdefault("K", exact["M"])
+        exact.setdefault("L", Fraction(0))
+        if exact["K"] > exact["M"]:
+            raise UsageError(
+                f"the ray has K={exact['K']} but M={exact['M']}: only M experts can be active; give K <= M"
+            )
+        if exact["L"]:
+            raise UsageError("the ray has L growing, but this architecture has one block: give L=0 or leave it out")
+        if not any(exact.values()):
+            raise UsageError("no axis grows on this ray; give at least one positive rate, for example N=1")
+        object.__setattr__(self, "_exact", {axis: exact[axis] for axis in AXES})
+        object.__setattr__(self, "rates", dict(self._exact))
+
+    def __getitem__(self, axis: str) -> Fraction:
+        return self._exact[axis]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._exact.items()))
+
+    @classmethod
+    def parse(cls, text: str) -> Ray:
+        """``"N=1,N_e=1/2,M=1/2"`` (spaces allowed).
+
+        Raises:
+            UsageError: not a list of ``axis=rate``, or any error of the constructor.
+        """
+        rates: dict[str, Fraction | int | str] = {}
+        for part in filter(None, (p.strip() for p in text.split(","))):
+            axis, sep, rate = part.partition("=")
+            if not sep:
+                raise UsageError(
+                    f"cannot read {part!r} in the ray {text!r}; write axis=rate, for example N=1,N_e=1/2,M=1/2"
+                )
+            if axis.strip() in rates:
+                raise UsageError(f"the ray {text!r} gives {axis.strip()} twice")
+            rates[axis.strip()] = rate.strip()
+        return cls(rates)
+
+    def __str__(self) -> str:
+        rates = ",".join(f"{axis}={rate}" for axis, rate in self._exact.items())
+        return f"regime {self.name} ({rates})" if self.name else rates
+
+
+def _rational(axis: str, rate: Fraction | int | str) -> Fraction:
+    if isinstance(rate, float):
+        raise TypeError(
+            f"the rate of {axis} is the float {rate!r}; exponents are exact: give an int, a Fraction or a string"
+        )
+    try:
+        exact = Fraction(rate)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"the rate of {axis} is {rate!r}, not a rational number; write it as 1, 1/2 or 0.5") from None
+    if exact < 0:
+        raise UsageError(f"the rate of {axis} is {exact}, but axes do not shrink; rates are >= 0")
+    return exact
+
+
+REGIMES: dict[str, Ray] = {
+    "I": Ray({"N": 1, "N_e": 1, "M": 0, "K": 0}, "I"),
+    "II": Ray({"N": 1, "N_e": 0, "M": 1, "K": 1}, "II"),
+    "III": Ray({"N": 1, "N_e": 1, "M": 1, "K": 1}, "III"),
+}
+"""Regimes I to III. Source: MSSP paper, section 2."""
+
+
+def regime(name: str) -> Ray:
+    """The regime called ``name`` (I, II, III, in any case).
+
+    Raises:
+        UsageError: no such regime.
+    """
+    if name.upper() not in REGIMES:
+        raise unknown_name("regime", name, REGIMES)
+    return REGIMES[name.upper()]

@@ -1,0 +1,115 @@
+"""Optimizers as update rules on exponents. Adding an optimizer: one more entry in ``OPTIMIZERS``.
+
+Read next: ``training.py`` (applies the rule at every step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from scaling_algebra.errors import unknown_name
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How one step turns a gradient into an update.
+
+    Law: update = lr * gradient / normaliser. The normaliser is the size of an entry (a running mean of squares, or a
+    sign), or of the whole matrix of one expert (a spectral step). A rank-one gradient u v^T keeps its factors:
+    sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u| |v|), and an entrywise odd function of a
+    Gaussian-like signal is carried by its linear (first Hermite) part, so the direction is that of the gradient.
+    A momentum buffer adds Theta(1) multiples of past gradients, which the cumulative update holds already: it changes
+    no exponent.
+
+    Attributes:
+        name: for the command line and reports.
+        torch: class in ``torch.optim`` that ``verify`` steps with, and its options; empty if torch has none.
+        first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
+            divided by it, so that all rules that normalise start with the same step.
+        normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
+        memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
+        epsilon: the normaliser is at least epsilon ~ n^-d.
+        decoupled_decay: weight decay acts on the weights, not on the gradient.
+        note: assumption printed with the result.
+        source: where the rule is published.
+    """
+
+    name: str
+    torch: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    first: float = 1.0
+    normalises: Literal["", "entry", "matrix"] = ""
+    memory: bool = False
+    epsilon: bool = False
+    decoupled_decay: bool = False
+    note: str = ""
+    source: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
+        """Packed exponent the gradient of this step is divided by.
+
+        Args:
+            gradients: packed entry sizes of the gradients so far, this step's last; zeros left out.
+            epsilon: packed exponent of Adam's epsilon.
+            entries: packed square root of the number of entries of one expert's matrix.
+        """
+        if not self.normalises:
+            return 0
+        size = max(gradients) if self.memory else gradients[-1]
+        if self.epsilon:
+            size = max(size, epsilon)
+        return size + entries if self.normalises == "matrix" else size
+
+
+_ENTRY = "entrywise normalisation is carried by its linear (first Hermite) part; a rank-one sign factorises"
+_MATRIX = (
+    "the gradient of a matrix has rank Theta(1) (batch of Theta(1) samples): orthogonalised, it is the gradient over "
+    "its Frobenius norm, with operator norm lr; applied to every tensor, each expert apart"
+)
+_DECAY = (
+    "lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr; in the original one, "
+    "where decay is not multiplied by lr, it is constant"
+)
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    o.name: o
+    for o in (
+        Optimizer("sgd", "SGD"),
+        Optimizer("momentum", "SGD", {"momentum": 0.9}, note="momentum changes no exponent"),
+        Optimizer("adam", "Adam", normalises="entry", memory=True, epsilon=True, note=_ENTRY),
+        Optimizer(
+            "adamw",
+            "AdamW",
+            normalises="entry",
+            memory=True,
+            epsilon=True,
+            decoupled_decay=True,
+            note=f"{_ENTRY}; {_DECAY}",
+            source="Loshchilov and Hutter (2019)",
+        ),
+        Optimizer(  # the mean of squares starts at 0 and is not corrected for it: 1 / sqrt(1 - alpha), alpha = 0.99
+            "rmsprop", "RMSprop", first=10.0, normalises="entry", memory=True, epsilon=True, note=_ENTRY
+        ),
+        Optimizer("signsgd", "", normalises="entry", note=_ENTRY, source="Bernstein et al. (2018)"),
+        Optimizer("lion", "", normalises="entry", memory=True, note=_ENTRY, source="Chen et al. (2023)"),
+        Optimizer("muon", "", normalises="matrix", note=_MATRIX, source="Jordan et al. (2024)"),
+        Optimizer("shampoo", "", normalises="matrix", memory=True, note=_MATRIX, source="Gupta et al. (2018)"),
+    )
+}
+"""Every optimizer, by name."""
+
+
+def optimizer(name: str) -> Optimizer:
+    """The optimizer called ``name``.
+
+    Raises:
+        UsageError: no such optimizer.
+    """
+    if name.lower() not in OPTIMIZERS:
+        raise unknown_name("optimizer", name, OPTIMIZERS)
+    return OPTIMIZERS[name.lower()]

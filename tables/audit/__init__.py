@@ -1,0 +1,1 @@
+"""Published against derived against measured, and the errata that follow."""

@@ -1,0 +1,270 @@
+"""Published against derived: every printed cell is AGREES, DISAGREES or NOT COMPARABLE, with the reason.
+
+Read next: ``reference.py`` (the printed cells), ``errata.py`` (confirmed disagreements), ``audit_command.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Literal
+
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.explanations import SETTINGS, explain_quantity
+from scaling_algebra.solver.derivation import PARAMETERIZATIONS, Derivation, derive
+from scaling_algebra.spec.networks.library import GATES
+from scaling_algebra.spec.parameterizations import STANDARD, Abc
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.tables.published.reading import Printed, load
+
+Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One cell after comparison.
+
+    Attributes:
+        printed: the cell.
+        status: the verdict.
+        derived: exponent of n as text (``zero`` for exactly zero), or the power; empty where nothing was compared.
+        why: the reason, or how the engine gets its value.
+        derivation: the parameterization the cell was compared with, for measuring.
+    """
+
+    printed: Printed
+    status: Status
+    derived: str = ""
+    why: str = ""
+    derivation: Derivation | None = field(default=None, compare=False)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int | None]:
+        """What errata are listed by."""
+        p = self.printed
+        return p.source, p.table, p.label, p.quantity, p.step
+
+    def as_json(self) -> dict[str, Any]:
+        p = self.printed
+        setting = {k: p.setting.get(k) for k in ("regime", "parameterization", "optimizer")}
+        where = {"source": p.source, "table": p.table, "label": p.label, **setting}
+        return {
+            **where,
+            "quantity": p.quantity,
+            "step": p.step,
+            "printed": str(p.value),
+            "derived": self.derived,
+            "why": self.why,
+        }
+
+
+def audit(source: str | None = None) -> list[Verdict]:
+    """Compare every printed cell of one source, or of all."""
+    cells = load(source)
+    gauges = _gauges(cells)
+    return [_compare(cell, gauges) for cell in cells]
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], Counter[str]]:
+    """Verdicts per (source, table)."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for v in verdicts:
+        found.setdefault((v.printed.source, v.printed.table), Counter())[v.status] += 1
+    return found
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+    if cell.reason:
+        return Verdict(cell, "NOT COMPARABLE", why=cell.reason)
+    try:
+        found = [_in_one(cell, d, gauges) for d in _derivations(cell)]
+    except UsageError as problem:
+        return Verdict(cell, "NOT COMPARABLE", why=str(problem))
+    worst = next((v for s in ("DISAGREES", "NOT COMPARABLE") for v in found if v.status == s), found[0])
+    if worst.status == "DISAGREES" and len(found) > 1:
+        where = ", ".join(v.derivation.architecture for v in found if v.status == "DISAGREES" and v.derivation)
+        return Verdict(cell, worst.status, worst.derived, f"{worst.why} ({where})", worst.derivation)
+    return worst
+
+
+def _derivations(cell: Printed) -> list[Derivation]:
+    """The configurations a cell speaks about; ``any`` stands for all it can be.
+
+    Raises:
+        UsageError: the setting is not one the engine knows.
+    """
+    s = cell.setting
+    regime = s.get("regime", "I")
+    optimizers = ["sgd", "adam"] if s.get("optimizer", "any") == "any" else [s["optimizer"]]
+    name = s.get("parameterization", "any")
+    program = s.get("program", "moe")
+    if program == "routers":
+        names = {"any": ("mup",), "sp": ("sp-feature",)}.get(name, (name,))
+        return [_routers(o, n, a, s.get("router_init")) for o in optimizers for n in names for a in _gates(s)]
+    if name not in PARAMETERIZATIONS:
+        raise UsageError(f"stated for another parameterization: {name}")
+    return [_derived(regime, o, name, s.get("readout_init"), program) for o in optimizers]
+
+
+@lru_cache(maxsize=256)
+def _derived(regime: str, optimizer: str, name: str, readout: str | None, program: str) -> Derivation:
+    return derive(regime, optimizer, name, readout_init=readout, architecture=program)
+
+
+def _gates(setting: Mapping[str, Any]) -> list[str]:
+    """Architectures with the gate, bias and selection that a claim is about."""
+    kind, _, extra = setting.get("gate", "any").partition("-")
+    biases: tuple[bool, ...] = (False, True)
+    if "bias" in extra:
+        biases = (True,)
+    elif "bias" in setting:
+        biases = (setting["bias"],)
+    elif kind != "any" and not extra:  # a gate named alone is the plain one
+        biases = (False,)
+    top = "-topk" * ("topk" in extra)
+    return [f"routers-{g}{'-bias' * b}{top}" for g in (GATES if kind == "any" else (kind,)) for b in biases]
+
+
+@lru_cache(maxsize=64)
+def _routers(optimizer: str, name: str, architecture: str, router_init: str | None) -> Derivation:
+    """muP of the routers paper on any gate is the one derived where the router learns."""
+    d = derive("I", optimizer, "mup-sigmoid" if name == "mup" else name, architecture=architecture)
+    if router_init == "zero":
+        tensors = {**d.scaling.tensors, "router": replace(d.scaling.tensors["router"], init_std=None)}
+        d = replace(d, scaling=replace(d.scaling, tensors=tensors))
+    return d
+
+
+def _in_one(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+    return _parameter(cell, d, gauges) if cell.step is None else _signal(cell, d)
+
+
+def _signal(cell: Printed, d: Derivation) -> Verdict:
+    look = d.analysis()
+    assert cell.step is not None
+    names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if "*" in cell.quantity else [cell.quantity]
+    answers = {name: look(name, cell.step) for name in names}
+    undecided = next((a for a in answers.values() if not a.decided), None)
+    if undecided is not None:
+        return Verdict(cell, "NOT COMPARABLE", why=undecided.why or "undecided within the work limit", derivation=d)
+    sizes = {name: a.exponent for name, a in answers.items() if a.exponent is not None}
+    lead = max(sizes, key=lambda name: sizes[name], default=None)
+    value = None if lead is None else sizes[lead] + cell.times.on(d.ray)
+    derived = "zero" if value is None else str(value)
+    if _holds(str(cell.value), value):
+        return Verdict(cell, "AGREES", derived, derivation=d)
+    why = "exactly zero" if lead is None else _because(d, look, lead, cell.step)
+    if lead is not None and cell.times != Power():
+        why += f"; printed is {cell.times} times it: {sizes[lead]} + {cell.times.on(d.ray)} = {value}"
+    return Verdict(cell, "DISAGREES", derived, why, d)
+
+
+def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
+    """The winning matching in one line."""
+    found = explain_quantity(d, look, name, step)
+    terms = found.terms if found.outer else found.terms[:1]
+    letters = "; ".join(dict.fromkeys(f"{x.letter}: {x.evidence}" for term in terms for x in term.mechanisms))
+    if found.outer:
+        parts = [f"{c.exponent} ({c.label})" for c in found.constants]
+        parts += [f"{t.exponent} (vector {k})" for k, t in enumerate(terms, 1)]
+        return f"{name}: {' + '.join(parts)} = {found.total()} [{letters}]"
+    return f"{name}: {terms[0].arithmetic} [{letters}]"
+
+
+def _holds(printed: str, derived: Fraction | None) -> bool:
+    """Does a derived exponent (None: exactly zero) have the printed size?"""
+    if printed == "zero":
+        return derived is None
+    if printed == "vanishes":
+        return derived is None or derived < 0
+    relation, _, bound = printed.rpartition(" ")
+    if relation in (">=", "<=", ">"):
+        if derived is None:
+            return relation == "<="
+        x = Fraction(bound)
+        return derived >= x if relation == ">=" else derived <= x if relation == "<=" else derived > x
+    return derived is not None and derived == Fraction(printed)
+
+
+def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+    role, _, what = cell.quantity.partition(".")
+    if isinstance(cell.value, str) and not _number(cell.value) and cell.value != "zero":
+        return Verdict(cell, "NOT COMPARABLE", why=f"the printed exponent {cell.value} is a symbol")
+    if role == "aggregation":
+        return _powers(cell, d, -d.scaling.alpha)
+    scaling = d.scaling.tensors.get(role)
+    if scaling is None:
+        return Verdict(cell, "NOT COMPARABLE", why=f"the program has no tensor {role}")
+    if cell.setting.get("gauge") == "multiplier":
+        return _gauge(cell, d, role, what, gauges)
+    if what == "multiplier":
+        return Verdict(cell, "NOT COMPARABLE", why="no multipliers: the gauge of this half of the table")
+    if what in SETTINGS.values():
+        what = next(k for k, letter in SETTINGS.items() if letter == what)
+    mine = {"init_std": scaling.init_std, "init": scaling.init_std, "lr": scaling.lr, "eps": scaling.eps}[what]
+    if isinstance(cell.value, str) and cell.value != "zero":  # b, c, d are printed: minus the exponent
+        value = None if mine is None else -mine.on(d.ray)
+        agrees = value is not None and value == Fraction(cell.value)
+        derived = "zero" if value is None else str(value)
+        return Verdict(cell, "AGREES" if agrees else "DISAGREES", derived, "" if agrees else _reason(d, role, what), d)
+    tied = what != "init_std" or (role in d.scaling.tied) == bool(cell.setting.get("tied", False))
+    return _powers(cell, d, mine, tied)
+
+
+def _reason(d: Derivation, role: str, what: str) -> str:
+    return d.reasons.get((role, what.removesuffix("_std")), "")
+
+
+def _powers(cell: Printed, d: Derivation, mine: Power | None, tied: bool = True) -> Verdict:
+    """Powers of the axes are compared on the ray: axes that grow at one rate cannot be told apart."""
+    role, _, what = cell.quantity.partition(".")
+    derived = "zero" if mine is None else str(mine)
+    same = (
+        mine is None
+        if cell.value == "zero"
+        else mine is not None and isinstance(cell.value, Power) and (mine.on(d.ray) == cell.value.on(d.ray))
+    )
+    if same and tied:
+        return Verdict(cell, "AGREES", derived, derivation=d)
+    return Verdict(cell, "DISAGREES", derived, _reason(d, role, what), d)
+
+
+def _gauges(cells: Iterable[Printed]) -> dict[tuple[str, str], Abc]:
+    """Printed multiplier, init std and learning rate of a tensor, together: (parameterization, role) -> Abc."""
+    found: dict[tuple[str, str], dict[str, Power]] = {}
+    for cell in cells:
+        if cell.setting.get("gauge") == "multiplier" and isinstance(cell.value, Power) and not cell.reason:
+            role, _, what = cell.quantity.partition(".")
+            found.setdefault((cell.setting["parameterization"], role), {})[what] = cell.value
+    return {k: Abc(v["multiplier"], v["init_std"], v["lr"]) for k, v in found.items() if len(v) == 3}
+
+
+def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+    """The three printed cells of a tensor, moved to the multiplier-free gauge and compared there."""
+    name = cell.setting["parameterization"]
+    abc = gauges.get((name, role))
+    if abc is None:
+        return Verdict(cell, "NOT COMPARABLE", why="a gauge needs multiplier, init std and lr; one is printed blank")
+    free, mine = abc.free(d.optimizer.normalises), d.scaling.tensors[role]
+    assert free.init_std is not None and mine.init_std is not None
+    same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)
+    derived = f"{mine.init_std}, lr {mine.lr} without multiplier"
+    if name in STANDARD and what == "multiplier":
+        derived = str(STANDARD[name](d.program, role).multiplier)
+    return Verdict(cell, "AGREES" if same else "DISAGREES", derived, "" if same else _reason(d, role, "lr"), d)
+
+
+def _number(text: str) -> bool:
+    try:
+        Fraction(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The verbs ``table``, ``audit`` and ``errata``."""

@@ -1,0 +1,1 @@
+"""The published tables again, every cell derived."""

@@ -1,0 +1,307 @@
+"""What each table contains: derived cells only. Adding a table: one more entry in ``TABLES``.
+
+Read next: ``signal_tables.py`` (the tables of App. J), ``render.py`` (formats), ``command.py`` (the command line).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from itertools import product
+
+from scaling_algebra.solver.derivation import PARAMETERIZATIONS, Derivation, derive
+from scaling_algebra.solver.newton import Infeasible
+from scaling_algebra.solver.report import latex_power
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.desiderata import GOALS
+from scaling_algebra.spec.networks.language import Program
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MLP, MOE_BLOCK
+
+from .cells import Cell, Label, Row, Table, Value
+from .signal_tables import SETTINGS, growth, signal_table
+
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+QUANTITIES = {
+    "init": Label("init std", r"init std $\sigma$"),
+    "lr": Label("lr", r"lr $\eta$"),
+    "eps": Label("Adam eps", r"Adam $\epsilon$"),
+}
+KINDS = {"input": "input-like", "hidden": "hidden-like", "readout": "output-like"}
+BOTH = ("mup", "mssp")
+CERTIFIED = "Derived by exact power counting from the desiderata, every demand checked with a certificate"
+
+
+def setting(d: Derivation, role: str, what: str) -> Value:
+    """Init std, learning rate or epsilon of one tensor."""
+    s = d.scaling.tensors[role]
+    if what == "init":
+        return Value(s.init_std, zero=s.init_std is None, tied=role in d.scaling.tied)
+    return Value(s.lr if what == "lr" else s.eps)
+
+
+def exponent(d: Derivation, role: str, letter: str) -> Value:
+    """b, c or d of one tensor on the ray."""
+    found = d.exponents(role)["bcd".index(letter)]
+    return Value(found, zero=letter == "b" and found is None)
+
+
+@cache
+def table_b1(ray: Ray | None = None) -> Table:
+    """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III, or on one other ray.
+
+    Raises:
+        Infeasible: neither exists on the ray.
+    """
+    rays = tuple(REGIMES.values()) if ray is None else (ray,)
+    found, missing = {}, {}
+    for key in product(rays, OPTIMIZERS, BOTH):
+        where, optimizer, name = key
+        try:
+            found[key] = derive(None, optimizer, name, ray=where)
+        except Infeasible as failure:
+            if not any(k[:2] == key[:2] for k in found) and name == BOTH[-1]:
+                raise
+            missing[GOALS[name].title] = str(failure)
+
+    def both(where: Ray, optimizer: str, role: str, what: str) -> Cell:
+        names = tuple(p for p in BOTH if (where, optimizer, p) in found)
+        return Cell(tuple(setting(found[where, optimizer, p], role, what) for p in names), names)
+
+    rows = [
+        Row(_tensor(MOE_BLOCK, role), label, tuple(both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)))
+        for role in ("router", "expert_in", "expert_out")
+        for what, label in QUANTITIES.items()
+    ]
+    columns = tuple(Label(title) for title in OPTIMIZERS.values())
+    titles = {r: f"Regime {r.name}" if r.name else "Ray" for r in rays}
+    where = "on the ray of each regime" if ray is None else "on this ray"
+    return Table(
+        "b1",
+        "Table B.1 of the MSSP paper" + ("" if ray is None else ", on another ray"),
+        rf"Init std $\sigma$, learning rate $\eta$ and Adam $\epsilon$ of each MoE tensor under $\mu$P and MSSP. "
+        f"{CERTIFIED}, {where}; aggregation multiplier {_multiplier(found.values())}.",
+        ("tensor", "quantity"),
+        tuple((Label(titles[r], f"{titles[r]} ({growth(r)})"), columns) for r in rays),
+        tuple(rows),
+        (
+            r"$\mu$P | MSSP where they differ. Axes that do not grow in a regime carry no power.",
+            "tied: all experts start from the same values. 0: zero init.",
+            r"MSSP has zero init of the readout; every other tensor scales as in $\mu$P.",
+        )
+        if not missing
+        else tuple(f"No {title}: {why}." for title, why in missing.items()),
+    )
+
+
+@cache
+def table_g1() -> Table:
+    """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
+    found = {name: derive("I", "sgd", name, architecture=MLP.name) for name in ("sp", "ntp", "mean-field", "mup")}
+    rows = tuple(
+        Row(_parameterization(name), QUANTITIES[what], tuple(Cell((setting(d, role, what),)) for role in KINDS))
+        for name, d in found.items()
+        for what in ("init", "lr")
+    )
+    same = [
+        _parameterization(name).rich for name, d in found.items() if d.scaling.tensors == found["mup"].scaling.tensors
+    ]
+    return Table(
+        "g1",
+        "Table G.1 of the MSSP paper, half without weight multipliers",
+        r"Init std $\sigma$ and SGD learning rate $\eta$ in dense MLPs of width $N$. SP, NTP and mean field are "
+        r"definitions with weight multipliers; a multiplier $\alpha$ is moved into $\sigma \to \alpha \sigma$ and "
+        rf"$\eta \to \alpha^2 \eta$. $\mu$P: {_lower(CERTIFIED)}, on the ray $N \asymp n$.",
+        ("parameterization", "quantity"),
+        ((Label(""), tuple(map(Label, KINDS.values()))),),
+        rows,
+        (
+            r"SP has one learning rate $N^{-c}$ for all tensors; $c$ is free and shown as 0.",
+            *([f"Equal: {' and '.join(same)}."] if len(same) > 1 else []),
+        ),
+    )
+
+
+@cache
+def table_g2() -> Table:
+    """Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
+    found = {o: derive("I", o, "mup", architecture=MLP.name) for o in OPTIMIZERS}
+    shown = [("b", ("sgd", "adam")), ("c", ("sgd",)), ("c", ("adam",)), ("d", ("adam",))]
+
+    def cell(role: str, letter: str, optimizers: tuple[str, ...]) -> Cell:
+        values = tuple(exponent(found[o], role, letter) for o in optimizers)
+        return Cell(values, optimizers if len(values) > 1 else ())
+
+    def head(letter: str, optimizers: tuple[str, ...]) -> Label:
+        index = OPTIMIZERS[optimizers[0]] if len(optimizers) == 1 else ""
+        return Label(f"{letter}_{index}", rf"${letter}_\mathrm{{{index}}}$") if index else Label(letter, f"${letter}$")
+
+    return Table(
+        "g2",
+        "Table G.2 of the MSSP paper",
+        rf"$\mu$P exponents by kind of tensor in a dense MLP of width $N$: {_convention('bcd')}. {CERTIFIED}, on the "
+        r"ray $N \asymp n$.",
+        ("", "tensor"),
+        ((Label(""), tuple(head(*column) for column in shown)),),
+        tuple(Row(Label(""), Label(kind), tuple(cell(role, *x) for x in shown)) for role, kind in KINDS.items()),
+        ("$b$ holds for SGD and for Adam.",),
+        sections=True,
+    )
+
+
+LAYERS = {"input": "1 input", "router": "2 router", "expert": "3 experts", "readout": "4 readout"}
+"""Layers as the routers paper numbers them."""
+SIGMOID = "routers-sigmoid"
+SAME = ("routers-softmax-topk", "routers-softmax-bias")
+"""Architectures with the exponents of ``SIGMOID``; the tests derive them, which takes longer than all tables."""
+
+
+@cache
+def table_routers(name: str, optimizer: str) -> Table:
+    """Tables 1 (SGD) and 2 (Adam) of the routers paper: b, c, d of muP by layer."""
+    letters = "bcd" if optimizer == "adam" else "bc"
+
+    def cells(architecture: str, role: str) -> tuple[Cell, ...]:
+        d = derive("I", optimizer, "mup", architecture=architecture)
+        return tuple(Cell((exponent(d, role, x),)) for x in letters)
+
+    return Table(
+        name,
+        f"Table {name[-1]} of the routers paper",
+        r"$\mu$P exponents of the layers of an MoE block with a fixed number of linear experts and a "
+        f"{_gate(SIGMOID)}, {OPTIMIZERS[optimizer]}: {_convention(letters)}. {CERTIFIED}, on the ray "
+        rf"$N \asymp n$. The same numbers come out for a {_gate(SAME[0])} and for a {_gate(SAME[1])}.",
+        ("", "layer"),
+        ((Label(""), tuple(Label(x, f"${x}$") for x in letters)),),
+        tuple(Row(Label(""), Label(title), cells(SIGMOID, role)) for role, title in LAYERS.items()),
+        (
+            "With a plain softmax gate the part of the router gradient that all experts share cancels exactly, and no "
+            r"$\mu$P was found: with these exponents the router changes by $n^{-1/2}$, and larger ones diverge one "
+            "update later.",
+        ),
+        sections=True,
+    )
+
+
+@cache
+def table_transfer1() -> Table:
+    """Table 1 of the HP-transfer paper: init std and Adam learning rate where width, expert width and experts grow."""
+    found = {("III", "adam", p): derive("III", "adam", p) for p in BOTH}
+    shown = {"init": QUANTITIES["init"], "lr": Label("Adam lr", r"Adam lr $\eta$")}
+    tensors = {"router": "router $Q$", "expert_in": "expert up $W^2$", "expert_out": "expert down $W^3$"}
+    rows = tuple(
+        Row(Label(""), Label(role, title), tuple(_both(found, ("III", "adam"), role, what) for what in shown))
+        for role, title in tensors.items()
+    )
+    return Table(
+        "transfer1",
+        "Table 1 of the HP-transfer paper",
+        r"Init std $\sigma$ and Adam learning rate $\eta$ of the MoE tensors where width $N$ ($n_\mathrm{embd}$ in the "
+        r"paper), expert width $N_e$ ($n_\mathrm{hid}$) and number of experts $M$ ($n_\mathrm{exp}$) grow together, "
+        f"{growth(REGIMES['III'])}. {CERTIFIED}; aggregation multiplier {_multiplier(found.values())}.",
+        ("", "tensor"),
+        ((Label(""), tuple(shown.values())),),
+        rows,
+        (
+            r"$\mu$P | MSSP where they differ. tied: all experts start from the same values.",
+            "Expert biases are not in the block.",
+            r"On this ray all axes grow alike, so that it fixes only the sum of the exponents in a cell.",
+        ),
+        sections=True,
+    )
+
+
+CONES = {
+    "B": ("N=1,N_e=1/2,M=3/2", r"$N_e \leq N \leq M$"),
+    "C": ("N=1,N_e=3/4,M=1/2", r"$N_e, M \leq N$"),
+    "D": ("N=1,N_e=3/2,M=1/2", r"$M \leq N \leq N_e$"),
+    "E": ("N=1,N_e=5/4,M=3/2", r"$N \leq N_e, M$"),
+}
+"""The cones of M + N_e >= N: a generic ray inside each, and its inequalities."""
+
+
+@cache
+def table_unified() -> Table:
+    """One formula for every way to grow with M + N_e >= N: init std by cone, learning rates and epsilon for all."""
+    found = {(c, o): derive(None, o, "mup", ray=ray) for c, (ray, _) in CONES.items() for o in OPTIMIZERS}
+
+    def everywhere(role: str, optimizer: str, what: str) -> Cell:
+        return Cell(tuple(setting(found[c, optimizer], role, what) for c in CONES), tuple(CONES))
+
+    def cells(role: str) -> tuple[Cell, ...]:
+        stds = tuple(
+            Cell(tuple(setting(found[c, o], role, "init") for o in OPTIMIZERS), tuple(OPTIMIZERS)) for c in CONES
+        )
+        return (*stds, everywhere(role, "sgd", "lr"), everywhere(role, "adam", "lr"), everywhere(role, "adam", "eps"))
+
+    return Table(
+        "unified",
+        "The unified table",
+        r"$\mu$P of the MoE block on every ray with $M + N_e \geq N$; the four columns of the init std are the cones "
+        rf"of the map of rays. {CERTIFIED}, on a generic ray of each cone and on the rays that span it; aggregation "
+        f"multiplier {_multiplier(found.values())}.",
+        ("", "tensor"),
+        (
+            (Label("init std", r"init std $\sigma$"), tuple(Label(c, text) for c, (_, text) in CONES.items())),
+            (Label("SGD"), (QUANTITIES["lr"],)),
+            (Label("Adam"), (QUANTITIES["lr"], Label("eps", r"$\epsilon$"))),
+        ),
+        tuple(Row(Label(""), _tensor(MOE_BLOCK, role), cells(role)) for role in MOE_BLOCK.tensors),
+        (
+            r"$\sigma$ is the spectral condition min(1, sqrt(rows/columns)) / sqrt(columns), for the router and expert "
+            "in of the operator of all experts stacked, for expert out of one expert.",
+            r"Regime I lies on the walls $M + N_e = N$ and $N_e = N$, regime II on $M + N_e = N$ and $M = N$, regime "
+            r"III on $M = N$ and $N_e = N$: there the columns that meet agree.",
+            r"Where $M + N_e < N$ no $\mu$P is found: what meets the demands for two updates diverges at the third "
+            "(scalecalc phases; with --prove also a proof at a ray inside).",
+        ),
+        sections=True,
+    )
+
+
+def _both(found: Mapping[tuple[str, str, str], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
+    return Cell(tuple(setting(found[*where, p], role, what) for p in BOTH), BOTH)
+
+
+def _tensor(program: Program, role: str) -> Label:
+    symbol = program.tensors[role].symbol
+    return Label(f"{role} {symbol}", f"{role.replace('_', ' ')} ${symbol.replace('W', 'W^')}$")
+
+
+def _parameterization(name: str) -> Label:
+    title = PARAMETERIZATIONS[name]
+    return Label(title, title.replace("muP", r"$\mu$P"))
+
+
+def _convention(letters: str) -> str:
+    """``init std sigma ~ n^-b, learning rate ...`` as rich text."""
+    sizes = {"b": r"init std $\sigma", "c": r"learning rate $\eta", "d": r"Adam $\epsilon"}
+    return ", ".join(rf"{sizes[x]} \asymp n^{{-{x}}}$" for x in letters)
+
+
+def _multiplier(found: Iterable[Derivation]) -> str:
+    """The aggregation multiplier of all these derivations, where the experts grow."""
+    powers = dict.fromkeys(-d.scaling.alpha for d in found if d.ray["M"])
+    return ", ".join(f"${latex_power(p)}$" for p in powers)
+
+
+def _gate(architecture: str) -> str:
+    """``softmax gate with top-K``."""
+    return re.sub(r"^.*experts, | \(.*$", "", ARCHITECTURES[architecture].title)
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+TABLES: Mapping[str, Callable[[], Table]] = {
+    "b1": table_b1,
+    "g1": table_g1,
+    "g2": table_g2,
+    **{name: partial(signal_table, name) for name in SETTINGS},
+    "routers1": partial(table_routers, "routers1", "sgd"),
+    "routers2": partial(table_routers, "routers2", "adam"),
+    "transfer1": table_transfer1,
+    "unified": table_unified,
+}
+"""Every table, by name."""

@@ -1,0 +1,219 @@
+"""The command line as a user meets it: output, exit codes, one-line errors, imports; and every README example."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra.cli import main
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def run(*args):
+    return CliRunner().invoke(main, list(args))
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["tabel"], "did you mean 'table'"),
+        (["derive", "--regime", "IV"], "no regime named 'IV'"),
+        (["derive", "--regime", "I", "--optimizer", "adm"], "did you mean 'adam'"),
+        (["derive", "--regime", "I", "--format", "yaml"], "no format named 'yaml'"),
+        (["derive", "--ray", "N=1,M=1"], "leaves out N_e"),
+        (["derive", "--nonsense"], "No such option"),
+        (["signals", "--regime", "II", "--steps", "-1"], "give 0 or more"),
+        (["table", "b7"], "no table named 'b7'"),
+        (["table"], "Missing argument"),
+        (["table", "b1", "-o", "/nonexistent/b1.md"], "cannot write"),
+        (["verify", "--regime", "I", "--sizes", "8,16"], "at least 3"),
+        (["verify", "--regime", "I", "--sizes", "a,b"], "cannot read the sizes"),
+        (["verify", "--regime", "I", "--claim", "h3=x"], "give a rational"),
+        (["verify", "--regime", "I", "--claim", "h9@1=0"], "no measured quantity named"),
+        (["verify", "--regime", "I", "-o", "/nonexistent/r.json"], "is not a folder"),
+        (["verify", "--regime", "I", "--optimizer", "signsgd", "--sizes", "8,12,16"], "signsgd"),
+        (["verify", "--regime", "I", "--device", "tpu", "--sizes", "8,12,16"], "no device named"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(args, words):
+    result = run(*args)
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_infeasible_is_exit_1():
+    result = run("derive", "--ray", "N=1,N_e=0,M=1/2", "--optimizer", "sgd", "--parameterization", "mssp")
+    assert result.exit_code == 1 and "found no MSSP" in result.output
+
+
+@pytest.mark.parametrize(("ray", "optimizer"), [("N=1,N_e=0,M=1,K=1/2", "sgd"), ("N=1,N_e=0,M=1/2", "signsgd")])
+def test_what_was_searched_and_not_proved_is_undecided(ray, optimizer):
+    """K < M, and optimizers that divide by unknown sizes, are beyond proofs: exit code 3, in text and in JSON."""
+    asked = ("--ray", ray, "--optimizer", optimizer, "--parameterization", "mssp")
+    result = run("derive", *asked)
+    assert result.exit_code == 3 and result.stdout == "" and result.stderr.count("\n") == 1
+    assert "found no MSSP" in result.stderr and "UNDECIDED, searched and not proved" in result.stderr
+    data = run("derive", *asked, "--format", "json")
+    record = json.loads(data.stdout)
+    assert data.exit_code == 3 and record["verdict"] == "UNDECIDED" and record["unique"] is None
+    assert run("signals", *asked).exit_code == 3
+
+
+def test_what_is_proved_not_to_exist_is_exit_1():
+    """The same where proofs reach (K = M); what exists besides is printed all the same."""
+    result = run("derive", "--ray", "N=1,N_e=1/2,M=3/2", "--optimizer", "sgd", "--format", "json")
+    mup, mssp = json.loads(result.stdout)
+    assert result.exit_code == 1 and "proved: none exists" in result.stderr
+    assert mup["tensors"] and mssp["verdict"] == "IMPOSSIBLE" and mssp["unique"] is False
+
+
+def test_json_is_only_json():
+    both = json.loads(run("derive", "--regime", "III", "--format", "json").output)
+    assert [d["parameterization"] for d in both] == ["mup", "mssp"]
+    assert json.loads(run("signals", "--regime", "I", "--format", "json").output)["steps"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex"])
+def test_derive_formats_name_every_tensor(form):
+    out = run("derive", "--regime", "II", "--optimizer", "sgd", "--format", form).output
+    for role in ("input", "router", "readout"):
+        assert role in out
+    assert "MSSP" in out
+
+
+def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
+    """Negative control of the whole chain."""
+    base = [
+        "verify",
+        "--regime",
+        "III",
+        "--optimizer",
+        "sgd",
+        "--parameterization",
+        "mssp",
+        "--sizes",
+        "16,24,36,54",
+        "--seeds",
+        "64",
+    ]
+    wrong = run(*base, "--claim", "h3.A1@2=-1/2")
+    assert wrong.exit_code == 1 and "REFUTED" in wrong.output
+    out = tmp_path / "report.json"
+    right = run(*base, "--claim", "h3.A1@2=0", "-o", str(out))
+    assert right.exit_code == 0
+    report = json.loads(out.read_text())
+    assert report["counts"]["AGREES"] == 1 and report["environment"]["torch"]
+    assert {"predicted", "slope", "se", "ci", "sizes", "seeds", "verdict"} <= set(report["quantities"][0])
+
+
+def test_claims_of_mup_are_refuted_under_sp():
+    """Standard parameterization must not pass as muP."""
+    result = run(
+        "verify",
+        "--regime",
+        "I",
+        "--optimizer",
+        "sgd",
+        "--parameterization",
+        "sp",
+        "--sizes",
+        "32,64,128,256",
+        "--seeds",
+        "16",
+        "--claim",
+        "h1.change@1=0",
+        "--claim",
+        "psi.effective@1=0",
+    )
+    assert result.exit_code == 1 and result.output.count("REFUTED") >= 2
+
+
+def test_derive_imports_no_torch_and_no_numpy():
+    code = (
+        "import sys; from scaling_algebra.cli import main\n"
+        "try: main(['derive', '--regime', 'III'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'numpy', 'scipy', 'sympy', 'scaling_algebra.verify'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_help_lists_every_command():
+    out = run("--help").output
+    for name in ("derive", "signals", "table", "verify", "transfer", "list"):
+        assert name in out
+        assert run(name, "--help").exit_code == 0
+
+
+def examples():
+    """Every ``$ scalecalc ...`` in the README with the output shown below it, up to the closing fence or ``...``."""
+    for block in re.findall(r"```console\n(.*?)```", README, re.S):
+        yield from re.findall(r"^\$ (scalecalc .*?)\n(.*?)(?=^\$ |\Z)", block, re.S | re.M)
+
+
+EXAMPLES = list(examples())
+
+
+@pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[c for c, _ in EXAMPLES])
+def test_readme_examples(command, shown):
+    """Printed output is real output: every line shown appears in what the command prints (measured digits aside)."""
+    result = run(*shlex.split(command)[1:])
+    assert result.exit_code == 0, result.output
+    measures = {"verify", "experiment", "transfer"} & set(shlex.split(command))
+    digits = r"[-+ 0-9.\[\],]" if measures else r"\s+$"  # measured digits may differ between machines
+
+    def clean(line):
+        return re.sub(digits, "", line)
+
+    lines = {clean(line) for line in result.output.splitlines()}
+    for line in shown.splitlines():
+        if line.strip() and line.strip() != "...":
+            assert clean(line) in lines, line
+
+
+COMMANDS = re.findall(
+    r"^(?:torchrun .*)?(scalecalc .*)$", "\n".join(re.findall(r"```bash\n(.*?)```", README, re.S)), re.M
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_take_long_are_understood(command):
+    """Long runs are shown without output: their names and options are checked."""
+    verb, *rest = shlex.split(command)[1:]
+    found = main.get_command(None, verb).make_context(verb, rest)
+    if found.params.get("campaign"):
+        from scaling_algebra.verify.campaigns.campaign import load
+
+        assert load(found.params["campaign"])
+
+
+def test_readme_has_examples_of_every_verb():
+    verbs = {shlex.split(c)[1] for c, _ in EXAMPLES}
+    assert verbs >= {"derive", "table", "signals", "verify", "experiment", "transfer", "list"}
+
+
+def test_docstring_examples():
+    import doctest
+
+    import scaling_algebra.axes
+
+    for module in (scaling_algebra, scaling_algebra.api, scaling_algebra.axes, scaling_algebra.exponents):
+        result = doctest.testmod(module)
+        assert result.failed == 0 and result.attempted > 0, module
+
+
+def test_python_example_in_the_readme():
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    import doctest
+
+    test = doctest.DocTestParser().get_doctest(block, {}, "README", "README.md", 0)
+    runner = doctest.DocTestRunner()
+    runner.run(test)
+    assert runner.failures == 0 and runner.tries > 2

@@ -1,0 +1,206 @@
+"""Derivation: the twelve configurations, the checks behind them, and negative controls."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from scaling_algebra import REGIMES, Infeasible, Ray, UsageError, derive, signals
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.solver.newton import solve_linear, violation
+from scaling_algebra.spec.desiderata import GOALS, Structure, mssp_demands, mup_demands
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.powers import Power
+
+CONFIGURATIONS = [(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in GOALS]
+
+
+def demands_of(derivation):
+    """The demands a derivation must meet, with the structure it chose."""
+    exempt = {"h3i"} if any("h3i free" in line for line in derivation.structure[:1]) else set()
+    zero = {role for role, s in derivation.scaling.tensors.items() if s.init_std is None}
+    structure = Structure(frozenset(zero), frozenset(derivation.scaling.tied), frozenset(exempt))
+    return GOALS[derivation.parameterization].demands(MOE_BLOCK, structure)
+
+
+def failures(derivation, scaling, certified=True):
+    look = Analysis(derivation.ray, scaling.point(derivation.ray), derivation.optimizer)
+    return (f for demand in demands_of(derivation) if (f := violation(demand, look, certified)))
+
+
+@pytest.mark.parametrize(("regime", "rule", "name"), CONFIGURATIONS)
+def test_every_demand_holds_and_every_exponent_matters(regime, rule, name):
+    """The solution meets all demands; moving any single lr or init std by n^(1/2) breaks one (negative control)."""
+    d = derive(regime, rule, name)
+    assert list(failures(d, d.scaling)) == []
+    bump = Power.of({"N": Fraction(1, 2)})
+    for role, s in d.scaling.tensors.items():
+        moved = [replace(s, lr=s.lr + bump), replace(s, lr=s.lr + -bump)]
+        if s.init_std is not None:
+            moved += [replace(s, init_std=s.init_std + bump), replace(s, init_std=s.init_std + -bump)]
+        for other in moved:
+            wrong = replace(d.scaling, tensors={**d.scaling.tensors, role: other})
+            assert next(failures(d, wrong, certified=False), None), (role, other)
+
+
+@pytest.mark.parametrize(("regime", "rule", "name"), [c for c in CONFIGURATIONS if c[1] in ("sgd", "adam")])
+def test_it_stays_stable_one_step_later(regime, rule, name):
+    d = derive(regime, rule, name)
+    look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
+    for quantity in ("h1", "psi", "h2", "h3", "f"):
+        assert look(quantity, 3).decided and look(quantity, 3).exponent == 0
+
+
+def test_structures_come_from_desiderata():
+    """Zero router in I, the exception in II, both expert tensors tied in III; the others are rejected with a reason."""
+    assert derive("I", "sgd", "mssp").scaling.tensors["router"].init_std is None
+    assert "h3i free" in derive("II", "adam", "mssp").structure[0]
+    assert derive("II", "adam", "mssp").scaling.tied == ()
+    three = derive("III", "adam", "mssp")
+    assert three.scaling.tied == ("expert_in", "expert_out")
+    assert any(line.startswith("rejected: tied expert_in:") for line in three.structure)
+    assert any(line.startswith("rejected: tied expert_out:") for line in three.structure)
+    for regime in REGIMES:
+        assert derive(regime, "sgd", "mup").structure == ()
+
+
+def test_mup_fails_mssp_where_the_paper_says():
+    """Regime II and III under muP: the aggregate is unbalanced."""
+    for regime, piece in (("II", "h3.A1"), ("III", "h3.A1"), ("II", "h3.A2.2")):
+        d = derive(regime, "sgd", "mup")
+        look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
+        broken = [
+            f for x in mssp_demands(MOE_BLOCK, Structure()) if piece in x.quantities and (f := violation(x, look))
+        ]
+        assert broken
+
+
+def test_standard_parameterization_fails_mup():
+    d = derive("III", "adam", "sp")
+    look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
+    assert any(violation(x, look) for x in mup_demands(MOE_BLOCK, Structure()))
+
+
+def test_regime_ii_fix_in_regime_iii_unbalances():
+    """App. I.8: the two interventions cannot be interchanged."""
+    d = derive("III", "sgd", "mssp")
+    boosted = replace(d.scaling.tensors["expert_out"], init_std=Power.of({"M": Fraction(1, 2), "N_e": Fraction(-1, 2)}))
+    scaling = replace(d.scaling, tied=(), tensors={**d.scaling.tensors, "expert_out": boosted})
+    look = Analysis(d.ray, scaling.point(d.ray), d.optimizer)
+    g2 = [x for x in mssp_demands(MOE_BLOCK, Structure()) if "g2.init-update" in x.quantities]
+    assert violation(g2[0], look)
+
+
+def test_json_contract():
+    data = json.loads(json.dumps(derive("I", "sgd", "mssp").as_json()))
+    assert set(data) >= {"regime", "ray", "optimizer", "parameterization", "alpha", "tied", "unique", "tensors"}
+    assert data["tensors"]["router"]["b"] == "zero" and data["tensors"]["router"]["init_std"] is None
+    assert data["tensors"]["router"]["d"] is None and data["tensors"]["router"]["eps"] is None
+    assert data["tensors"]["expert_out"]["init_std"] == {"N_e": "-1/2"}
+    assert data["unique"] is None
+    table = json.loads(json.dumps(signals("II", "sgd", "mup").as_json()))
+    assert table["steps"] == [0, 1, 2]
+    assert table["quantities"]["h3.A1"] == ["-1/2", "-1/2", "-1/2"]
+    assert table["quantities"]["dW1"][0] is None
+
+
+@pytest.mark.parametrize("readout", ["maximal", "zero"])
+@pytest.mark.parametrize(("regime", "rule", "name"), CONFIGURATIONS)
+def test_every_signal_of_every_configuration_is_certified(regime, rule, name, readout):
+    found = signals(regime, rule, name, readout_init=readout)
+    assert all(a.decided for row in found.quantities.values() for a in row)
+    assert all(a.exponent is None for a in (found.quantities["f.change"][0], found.quantities["dW2"][0]))
+    zero = found.quantities["f"][0].exponent is None
+    assert zero == (readout == "zero")
+
+
+def test_totals_are_the_largest_of_their_parts():
+    q = signals("II", "adam", "mup").quantities
+    for total in ("psi", "h2", "h3i", "h3", "f"):
+        for t in range(3):
+            parts = [q[f"{total}.{p}"][t].exponent for p in ("init", "propagating", "effective", "cross")]
+            assert q[total][t].exponent == max(x for x in parts if x is not None)
+
+
+def test_other_rays():
+    """One formula for the learning rates off the regimes, and a plain answer where MSSP does not exist."""
+    d = derive(ray="N=1,N_e=1/2,M=1/2", optimizer="sgd", parameterization="mup")
+    assert str(d.scaling.tensors["expert_out"].lr) == "N M N_e^-1"
+    with pytest.raises(Infeasible, match="found no MSSP"):
+        derive(ray="N=1,N_e=0,M=1/2", optimizer="sgd", parameterization="mssp")
+
+
+def test_adamw_equals_adam_and_says_how_decay_scales():
+    a, w = derive("III", "adam", "mssp"), derive("III", "adamw", "mssp")
+    assert a.scaling == w.scaling
+    assert "1/lr" in w.optimizer.note and "weight decay" in str(w)
+
+
+def test_bad_input_is_one_line():
+    for bad, words in (
+        (lambda: derive("IV"), "known: I, II, III"),
+        (lambda: derive("I", "adm"), "did you mean 'adam'"),
+        (lambda: derive("I", "adam", "msp"), "did you mean"),
+        (lambda: derive(), "either a regime"),
+        (lambda: derive("I", ray="N=1"), "either a regime"),
+        (lambda: Ray.parse("N=1,M=1"), "leaves out N_e"),
+        (lambda: Ray.parse("N=-1,M=1,N_e=1"), "do not shrink"),
+        (lambda: Ray.parse("N=pi,M=1,N_e=1"), "not a rational"),
+        (lambda: Ray.parse("N=1,M=1,N_e=1,Q=1"), "no axis named"),
+        (lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2"), "only M experts can be active"),
+        (lambda: Ray.parse("N=0,M=0,N_e=0"), "no axis grows"),
+        (lambda: Ray.parse("N=1,M=1,N_e=1,L=1"), "one block"),
+        (lambda: Ray.parse("N;1"), "axis=rate"),
+        (lambda: Ray.parse("N=1,N=1,M=1,N_e=1"), "twice"),
+        (lambda: signals("I", steps=-1), "give 0 or more"),
+        (lambda: signals("I", names=["h9"]), "no quantity named"),
+        (lambda: derive("I", readout_init="big"), "no readout init named"),
+    ):
+        with pytest.raises(UsageError) as error:
+            bad()
+        assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_exponents_are_exact():
+    with pytest.raises(TypeError):
+        Power.of({"N": 0.5})
+    with pytest.raises(TypeError):
+        Ray({"N": 1.0, "N_e": 1, "M": 1})
+
+
+def test_solve_linear():
+    """x + y = 3, x - y = 1; a free direction and a contradiction are told apart from a solution."""
+    assert solve_linear([({"x": 1, "y": 1}, Fraction(3)), ({"x": 1, "y": -1}, Fraction(1))], ["x", "y"]) == {
+        "x": 2,
+        "y": 1,
+    }
+    assert solve_linear([({"x": 1, "y": 1}, Fraction(3))], ["x", "y"]) is None
+    assert optimizer("ADAM").name == "adam"
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize(
+    ("rule", "same"),
+    [("momentum", "sgd"), ("rmsprop", "adam"), ("adamw", "adam"), ("lion", "signsgd"), ("shampoo", "muon")],
+)
+def test_optimizers_that_scale_alike(regime, name, rule, same):
+    """Momentum adds past gradients, memory changes no normaliser at these points: init and learning rates coincide."""
+    one, other = derive(regime, rule, name), derive(regime, same, name)
+    for role, s in one.scaling.tensors.items():
+        t = other.scaling.tensors[role]
+        assert (s.init_std, s.lr) == (t.init_std, t.lr)
+    assert one.structure[:1] == other.structure[:1]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("name", GOALS)
+def test_muon_has_the_published_spectral_rule(regime, name):
+    """Learning rate sqrt(fan_out / fan_in) for a step of operator norm lr (Yang, Simon and Bernstein 2023; modula)."""
+    d = derive(regime, "muon", name)
+    for role, tensor in MOE_BLOCK.tensors.items():
+        axes = [[MOE_BLOCK.axes[x] for x in side] for side in (tensor.fan_out, tensor.fan_in)]
+        out, into = (sum((d.ray[a] for a in side if a != "D"), Fraction(0)) for side in axes)
+        assert d.scaling.tensors[role].lr.on(d.ray) == (out - into) / 2

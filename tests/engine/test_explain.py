@@ -1,0 +1,257 @@
+"""Explanations: arithmetic sums to the exponent, no matching beats the one shown, mechanisms are those of the paper."""
+
+import json
+import re
+from fractions import Fraction
+from itertools import product
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaling_algebra.cli import main
+from scaling_algebra.counting.brute_force import Network, half_weight
+from scaling_algebra.counting.signals import Signal
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.trajectory import Point
+from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.alignments import alignments
+from scaling_algebra.explanations.explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
+from scaling_algebra.explanations.explanations import SETTINGS, Setting, explain, explain_quantity
+from scaling_algebra.explanations.graph import network
+from scaling_algebra.explanations.mechanisms import mechanisms
+from scaling_algebra.explanations.monomials import monomial
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
+from scaling_algebra.spec.optimizers import OPTIMIZERS
+
+CONFIGURATIONS = list(product(REGIMES, ("sgd", "adam"), ("mup", "mssp")))
+
+
+def evaluated(arithmetic):
+    """The left and the right side of ``-1 (x) + 1/2 (y) = -1/2``."""
+    left, _, right = arithmetic.rpartition(" = ")
+    terms = re.findall(r"([+-]?) ?(\d+(?:/\d+)?) \(", left) or [("", left)]
+    return sum(Fraction(x) * (-1 if sign == "-" else 1) for sign, x in terms), Fraction(right)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids="-".join)
+def test_every_quantity_is_explained_and_its_arithmetic_sums_to_its_exponent(configuration):
+    d = derive(*configuration)
+    look = d.analysis()
+    for name, t in product(look.table, range(3)):
+        answer = look(name, t)
+        assert answer.decided
+        found = explain_quantity(d, look, name, t)
+        assert found.exponent == answer.exponent
+        if answer.exponent is None:
+            assert found.note and not found.terms
+            continue
+        assert found.total() == answer.exponent
+        for term in found.terms:
+            assert evaluated(term.arithmetic) == (term.exponent, term.exponent)
+            assert found.outer or term.exponent == answer.exponent
+            assert term.mechanisms
+        assert 1 <= len(found.terms) <= found.leading + found.outer
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids="-".join)
+def test_every_parameter_is_explained_by_a_quantity_that_is_theta_1(configuration):
+    d = derive(*configuration)
+    names = [f"{role}.{what}" for role in d.program.tensors for what in SETTINGS] + ["aggregation"]
+    for name in names:
+        found = explain(name, *configuration)
+        assert isinstance(found, Setting) and found.because
+        if found.behind is not None:
+            assert found.equation.endswith("= Theta(1)") or found.equation.startswith("eps_")
+            scale = found.name.endswith(".eps")
+            assert found.behind.exponent == (found.value.on(d.ray) if scale else 0)
+        elif found.value is not None:
+            assert "chosen" in found.because
+    solved = [n for n in names if explain(n, *configuration).behind is not None]
+    assert len(solved) >= (9 if configuration[1] == "sgd" else 14)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rates=st.lists(st.sampled_from([Fraction(0), Fraction(1, 2), Fraction(1), Fraction(3, 2)]), min_size=3, max_size=3),
+    exponents=st.lists(st.integers(-2, 4).map(lambda k: Fraction(k, 2)), min_size=16, max_size=16),
+    tied=st.booleans(),
+    optimizer=st.sampled_from(["sgd", "adam", "signsgd"]),
+    name=st.sampled_from(sorted(quantities())),
+    t=st.integers(0, 1),
+)
+def test_arithmetic_at_random_parameterizations_and_rays(rates, exponents, tied, optimizer, name, t):
+    """At any point, not only at solutions, the monomial found by walking back has the exponent of the signal."""
+    if not any(rates):
+        return
+    roles = list(MOE_BLOCK.tensors)
+    b, c, e = (dict(zip(roles, exponents[5 * k :], strict=False)) for k in range(3))
+    point = Point(b, c, e, exponents[15], frozenset({"expert_in", "expert_out"} if tied else ()))
+    look = Analysis(Ray(dict(zip(("N", "N_e", "M"), rates, strict=True))), point, OPTIMIZERS[optimizer])
+    answer = look(name, t)
+    if not answer.decided or answer.exponent is None:
+        return
+    run = look.run(name, t)
+    signal = look.table[name].read(run, t)
+    if isinstance(signal, Signal):
+        for k in run.algebra.leading(signal)[:2]:
+            assert monomial(run.algebra, signal, k).exponent == answer.exponent
+
+
+def test_no_matching_beats_the_one_shown():
+    """Independent of the engine's search: all matchings of the expanded network, by brute force."""
+    checked = 0
+    for configuration in (("II", "sgd", "mup"), ("III", "sgd", "mup"), ("III", "adam", "mssp")):
+        d = derive(*configuration)
+        for name in d.analysis().table:
+            found = explain_quantity(d, d.analysis(), name, 1)
+            for term in found.terms:
+                m = term.monomial
+                if not 2 <= len(m.factors) <= 7 or found.outer or len(set(m.contracted.opens)) < len(m.opens):
+                    continue
+                before = m.contracted
+                letter = {name: chr(ord("a") + k) for k, name in enumerate(before.rates)}
+                network = Network(
+                    tuple((role, "".join(letter[x] for x in names)) for role, names in before.factors),
+                    "".join(letter[x] for x in before.opens),
+                    {letter[x]: rate for x, rate in before.rates.items()},
+                )
+                assert half_weight(network) + sum(m.sizes) == term.exponent
+                checked += 1
+    assert checked > 40
+
+
+A_TO_D = {
+    ("II", "h3.A1"): "A",
+    ("II", "h3.A2.1"): "A",
+    ("III", "h3.A1"): "A",
+    ("III", "h3.A2.1"): "A",
+    ("III", "h3.A2.2"): "B",
+    ("III", "g1.expert.A5.1"): "B",
+    ("II", "h3.A3"): "C",
+    ("III", "h3.A3"): "C",
+    ("II", "g1.expert.A6.1"): "D",
+    ("III", "g1.expert.A6.1"): "D",
+}
+"""MSSP paper, App. I.7, under muP."""
+
+
+@pytest.mark.parametrize(("regime", "name"), A_TO_D)
+def test_mechanisms_of_the_paper(regime, name):
+    found = explain(f"{name}@2", regime, "sgd", "mup")
+    assert A_TO_D[regime, name] in {x.letter for x in found.terms[0].mechanisms}
+
+
+def test_gram_mechanism_ties_with_the_clt_on_the_wall():
+    """MSSP paper, App. I.7.2: in regime II (M + N_e = N) coherent and random parts of A2.2 have one size."""
+    found = explain("h3.A2.2@1", "II", "sgd", "mup")
+    assert {x.letter for term in found.terms for x in term.mechanisms} >= {"A", "B"}
+    off = explain("h3.A2.2@1", None, "sgd", "mup", ray="N=1,N_e=1,M=1/2")
+    assert {x.letter for term in off.terms for x in term.mechanisms} & {"A", "B"} == {"B"}
+
+
+def test_shared_experts_add_up():
+    found = explain("h3.A1@0", "III", "sgd", "mssp")
+    assert [x.letter for x in found.terms[0].mechanisms] == ["shared"]
+
+
+def test_the_classifier_reads_the_matching_not_the_name():
+    """Negative control: without its pairs the same network is no longer mechanism B."""
+    found = explain("h3.A2.2@2", "III", "sgd", "mup")
+    m = found.terms[0].monomial
+    m.pairs.clear()
+    assert "B" not in {x.letter for x in mechanisms(m)}
+
+
+def test_alignment_exponents():
+    """MSSP paper, App. I.1.2 and I.2: CLT between growing dimensions, LLN into the readout, rank one for updates."""
+    found = {a.role: a for a in alignments(derive("III", "sgd", "mup"))}
+    for role in ("router", "expert_in", "expert_out"):
+        a = found[role]
+        assert (a.p, a.q, a.p_back, a.q_back) == (1, Fraction(1, 2), 1, Fraction(1, 2))
+    assert (found["readout"].p, found["readout"].q, found["readout"].p_back) == (1, 1, None)
+    second = {a.role: a for a in alignments(derive("II", "sgd", "mup"))}
+    assert second["expert_in"].q == Fraction(1, 2) and second["expert_out"].q is None
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_can_be_explained(architecture):
+    base = "routers-sigmoid" if architecture.startswith("routers") else architecture
+    d = derive("I", "sgd", "mup", architecture=base) if base in ("mlp", "routers-sigmoid") else None
+    if d is None:
+        d = derive("II", "sgd", "sp", architecture=architecture)
+    for name, t in (("h1.change", 1), ("f", 0), ("g1", 0)):
+        found = explain_quantity(d, d.analysis(), name, t)
+        assert found.total() == found.exponent
+
+
+@pytest.mark.parametrize("form", EXPLANATION_FORMATS)
+@pytest.mark.parametrize(
+    "what", ["h3.A2.2@2", "dW2@1", "expert_out.init", "readout.init", "<h1@0, h1@1>", "h1.change@0"]
+)
+def test_formats(what, form):
+    result = CliRunner().invoke(main, ["explain", what, "--regime", "III", "--optimizer", "sgd", "--format", form])
+    assert result.exit_code == 0, result.output
+    if form == "json":
+        data = json.loads(result.output)
+        assert data["regime"] == "III"
+        behind = data if "exponent" in data else data["behind"]
+        if behind and behind["exponent"] is not None and not behind["outer"]:
+            assert all(m["exponent"] == behind["exponent"] for m in behind["monomials"])
+    if form == "latex":
+        assert result.output.count("{") == result.output.count("}") and result.output.count("$") % 2 == 0
+
+
+@pytest.mark.parametrize("form", ALIGNMENT_FORMATS)
+def test_alignment_formats(form):
+    result = CliRunner().invoke(main, ["explain", "alignment", "--regime", "III", "--format", form])
+    assert result.exit_code == 0 and "expert" in result.output
+
+
+@pytest.mark.parametrize("form", ["svg", "png", "dot"])
+def test_pictures(form, tmp_path):
+    path = tmp_path / f"picture.{form}"
+    args = ["explain", "g1.expert.A6.1@2", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup"]
+    result = CliRunner().invoke(main, [*args, "--graph", str(path)])
+    assert result.exit_code == 0, result.output
+    start = {"svg": b"<?xml", "png": b"\x89PNG", "dot": b"strict graph"}[form]
+    assert path.read_bytes().startswith(start)
+
+
+def test_the_picture_holds_the_monomial():
+    term = explain("g1.expert.A6.1@2", "III", "sgd", "mup").terms[0]
+    graph = network(term)
+    m = term.monomial
+    assert sum(node.startswith("F") for node in graph) == len(m.factors)
+    assert sum(data["matched"] for *_, data in graph.edges(data=True)) == len(m.pairs)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["h3.A22"], "no quantity named 'h3.A22'"),
+        (["h3.A1@x"], "write QUANTITY@t"),
+        (["router.size"], "no setting named 'size'"),
+        (["expert_out"], "give expert_out.init, expert_out.lr, expert_out.eps"),
+        (["expert_ou.lr"], "no tensor named 'expert_ou'; did you mean 'expert_out'"),
+        (["h3.A1", "--graph", "x.pdf"], "must end in .svg, .png or .dot"),
+        (["h1.change@0", "--graph", "x.svg"], "exactly zero"),
+        (["<h1, dW2>"], "inner products are of signals"),
+        (["<h1, nothing>"], "no quantity named 'nothing'"),
+        (["alignment", "--graph", "x.svg"], "give a quantity"),
+        (["readout.init", "--graph", "x.svg"], "was chosen, not solved"),
+        (["h1", "--architecture", "mlpp"], "no architecture named 'mlpp'"),
+    ],
+)
+def test_errors_are_one_line(args, says):
+    result = CliRunner().invoke(main, ["explain", *args, "--regime", "III"])
+    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_undecided_is_said_not_explained():
+    with pytest.raises(UsageError, match="saturates faster than any power"):
+        explain("gpsi@1", "I", "sgd", "sp-feature", architecture="routers-softmax")

@@ -1,0 +1,245 @@
+"""The map of rays: exact cells and walls, formulas that hold on whole cones, regimes on walls, sound pictures."""
+
+import json
+import xml.etree.ElementTree as ET
+from fractions import Fraction
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra import derive
+from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.phase_map.families import families
+from scaling_algebra.phase_map.phases import phases
+from scaling_algebra.phase_map.phases_formats import PHASES_FORMATS
+from scaling_algebra.solver.cones import PLANE_AXES, cone, cone_holds
+from scaling_algebra.solver.newton import Solver
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.desiderata import GOALS, Structure
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.spec.parameterizations import Scaling, TensorScaling
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.tables.derived.layouts import CONES as LAYOUT_CONES
+
+HALF = Fraction(1, 2)
+
+
+def ray(n, n_e, m):
+    return Ray({"N": n, "N_e": n_e, "M": m})
+
+
+CONES = {
+    "B": [ray(0, 0, 1), ray(1, 0, 1), ray(1, 1, 1)],
+    "C": [ray(1, 0, 1), ray(1, 1, 0), ray(1, 1, 1)],
+    "D": [ray(0, 1, 0), ray(1, 1, 0), ray(1, 1, 1)],
+    "E": [ray(0, 1, 0), ray(0, 0, 1), ray(1, 1, 1)],
+}
+"""Spanning rays of the cones of M + N_e >= N. B: N_e <= N <= M; C: M, N_e <= N; D: M <= N <= N_e; E: N <= M, N_e."""
+
+
+def test_five_cells_and_three_walls_under_mup():
+    p = phases("mup", "sgd")
+    assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
+    assert [c.name for c in p.cells] == ["A", "B", "C", "D", "E"]
+    assert all(c.found[0] == c.found[1] > 5 for c in p.cells if c.name != "A")
+    area = sum(
+        abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in zip(c.corners, c.corners[1:] + c.corners[:1], strict=True)))
+        for c in p.cells
+    )
+    assert area / 2 == 4  # the cells fill the square, exactly
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_no_mup_where_experts_are_few_and_narrow(rule):
+    """M + N_e < N: nothing is found, at one ray it is proved that nothing exists, and the wall is where muP ends."""
+    (empty,) = (c for c in phases("mup", rule, prove=True).cells if c.scaling is None)
+    assert empty.name == "A" and "N_e + M <= N" in empty.inequalities
+    assert empty.proved is not None and empty.proved["M"] + empty.proved["N_e"] < empty.proved["N"]
+    assert all(c.proved is None for c in phases("mup", rule).cells if c is not empty)
+
+
+def test_regimes_lie_on_walls():
+    """Each regime of the MSSP paper is a corner of the map: two walls meet there."""
+    p = phases("mup", "sgd")
+    walls = {name: {str(w) for w in p.walls_of(r)} for name, r in REGIMES.items()}
+    assert walls == {"I": {"N_e + M = N", "N_e = N"}, "II": {"N_e + M = N", "M = N"}, "III": {"M = N", "N_e = N"}}
+
+
+def spectral(role, r):
+    """min(1, sqrt(rows / columns)) / sqrt(columns) of the operator of all experts stacked, as an exponent."""
+    columns = {"input": 0, "router": r["N"], "expert_in": r["N"], "expert_out": r["N_e"], "readout": r["N"]}[role]
+    rows = {
+        "input": r["N"],
+        "router": r["M"],
+        "expert_in": r["M"] + r["N_e"],
+        "expert_out": r["M"] + r["N"],
+        "readout": 0,
+    }
+    return -columns / 2 + min(Fraction(0), rows[role] - columns) / 2
+
+
+def test_one_learning_rate_formula_and_the_spectral_condition():
+    """Where M + N_e >= N the learning rates are one formula. The init std is the spectral condition of the stacked
+    operator, but for expert_out, where it is that of one expert: min(1, sqrt(N / N_e)) / sqrt(N_e)."""
+    for cell in (c for c in phases("mup", "sgd").cells if c.scaling is not None):
+        lr = {role: str(t.lr) for role, t in cell.scaling.tensors.items()}
+        unified = {
+            "input": "N",
+            "router": "M N^-1",
+            "expert_in": "N_e M N^-1",
+            "expert_out": "N M N_e^-1",
+            "readout": "N^-1",
+        }
+        assert lr == unified
+        inside = [sum(c[k] for c in cell.corners) / len(cell.corners) for k in (0, 1)]
+        r = ray(1, *inside)
+        for role, t in cell.scaling.tensors.items():
+            law = spectral(role, r)
+            if role == "expert_out":
+                law = -r["N_e"] / 2 + min(Fraction(0), r["N"] - r["N_e"]) / 2
+            assert t.init_std.on(r) == law, (cell.name, role)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("cell", CONES)
+def test_formulas_hold_on_whole_cones(cell, rule):
+    """Existence on every ray of the cone, not at samples: see the law of ``cone_holds``. The cone that is found by
+    cutting is the cell of the map, and the one above."""
+    generic = next(c for c in phases("mup", rule).cells if c.name == cell)
+    assert cone_holds(generic.scaling, optimizer(rule), "mup", CONES[cell], Structure()) == ""
+    found = cone(generic.scaling, optimizer(rule), "mup", Structure())
+    assert found is not None and set(found.inequalities) <= set(generic.inequalities)
+    spans = {tuple(r[axis] / sum(r[x] for x in PLANE_AXES) for axis in PLANE_AXES) for r in CONES[cell]}
+    assert {tuple(r[axis] for axis in PLANE_AXES) for r in found.rays} == spans
+
+
+def test_a_derivation_names_its_cone():
+    """On a ray the cone is printed with the formula; in a regime, where axes are fixed, there is none."""
+    d = derive(None, "adam", "mup", ray="N=1,N_e=5/7,M=4/5")
+    assert set(d.as_json()["cone"]) == {"N_e <= N", "M <= N", "N_e + M >= N"}
+    assert "the same formula for all rays with K = M and: " in str(d)
+    assert derive("III", "adam", "mup").cone is None
+    for ray, text in LAYOUT_CONES.values():
+        shown = derive(None, "sgd", "mup", ray=ray).cone.inequalities
+        bounds = {x for x in shown if x != "N_e + M >= N"}  # the table holds where M + N_e >= N
+        assert len(bounds) == 2 and all(any(a in text for a in x.split()) for x in bounds), text
+
+
+@pytest.mark.parametrize(
+    ("ray", "bounds"),
+    [("N=1,N_e=2,M=0", {"M = 0", "N_e >= N"}), ("N=1,N_e=0,M=2", {"N_e = 0", "M >= N"})],
+)
+def test_a_flat_cone_keeps_its_ends(ray, bounds):
+    """A cone of two rays: the plane it lies in, and where it ends."""
+    assert set(derive(None, "sgd", "mup", ray=ray).cone.inequalities) == bounds
+
+
+def test_epsilon_must_be_the_gradient_on_the_whole_cone():
+    """Negative control of mu-3: every learning rate and epsilon too large by N; updates are the same."""
+    d = derive(None, "adam", "mup", ray="N=1,N_e=5/4,M=3/2")
+    assert d.cone is not None
+    more = Power.of({"N": 1})
+    wrong = {r: TensorScaling(t.init_std, t.lr + more, t.eps + more) for r, t in d.scaling.tensors.items()}
+    found = cone_holds(Scaling(wrong, d.scaling.alpha), d.optimizer, "mup", d.cone.rays, Structure())
+    assert "mu-3" in found
+
+
+def test_a_formula_that_holds_nowhere_has_no_cone():
+    """Negative control: one power changed."""
+    d = derive(None, "sgd", "mup", ray="N=1,N_e=5/7,M=4/5")
+    changed = {**d.scaling.tensors, "readout": TensorScaling(Power.of({"N": -1}), Power.of({"N": -HALF}), None)}
+    assert cone(Scaling(changed, d.scaling.alpha), optimizer("sgd"), "mup", Structure()) is None
+
+
+def test_a_formula_fails_outside_its_cone():
+    """Negative control: the formula of B beyond the wall M = N, and one changed power."""
+    cells = {c.name: c.scaling for c in phases("mup", "sgd").cells}
+    assert "but h1 ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), "mup", CONES["C"], Structure())
+    changed = dict(cells["B"].tensors)
+    changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
+    wrong = Scaling(changed, cells["B"].alpha)
+    with pytest.raises(UsageError, match="not convex"):
+        cone_holds(cells["B"], optimizer("signsgd"), "mup", CONES["B"], Structure())
+    assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), "mup", CONES["B"], Structure())
+    assert "balanced" in cone_holds(cells["B"], optimizer("sgd"), "mssp", CONES["B"], Structure())
+
+
+def test_a_gradient_above_its_epsilon_is_not_a_proof():
+    """Negative control: Adam's formula of B with the readout's epsilon below its gradient."""
+    cell = next(c.scaling for c in phases("mup", "adam").cells if c.name == "B")
+    small = TensorScaling(*(getattr(cell.tensors["readout"], x) for x in ("init_std", "lr")), Power.of({"N": -1}))
+    wrong = Scaling({**cell.tensors, "readout": small}, cell.alpha)
+    assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), "mup", CONES["B"], Structure())
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_mssp_lives_on_two_walls(rule):
+    """MSSP is found on no generic ray, but on N_e = N with tied experts and on M + N_e = N with a free h3i."""
+    p = phases("mssp", rule)
+    assert all(c.scaling is None for c in p.cells)
+    for edge in p.edges:
+        if str(edge.wall) == "M = N":
+            assert edge.scaling is None
+        elif str(edge.wall) == "N_e = N":
+            assert edge.scaling is not None and set(edge.scaling.tied) == {"expert_in", "expert_out"}
+        else:
+            assert edge.scaling is not None and "h3i free" in edge.structure
+            out = edge.scaling.tensors["expert_out"].init_std
+            assert out.on(edge.ray) == (edge.ray["M"] - edge.ray["N_e"]) / 2
+
+
+def test_the_solution_does_not_depend_on_the_start():
+    """Every start that converges ends at the same exponents."""
+    solver = Solver(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
+    demands = GOALS["mup"].demands(MOE_BLOCK, Structure())
+    reached = []
+    for start in (solver._aligned(), {k: v + Fraction(1, 5) for k, v in solver._aligned().items()}):
+        look, _ = solver._newton(demands, Structure(), start)
+        reached.append((look.point.b, look.point.c, look.point.alpha))
+    assert reached[0] == reached[1]
+
+
+def test_planes_show_one_space():
+    """The wall M + N_e = N is found in another plane as well."""
+    assert "N_e + M = N" in {str(w) for w in phases("mup", "sgd", ("N", "N_e")).walls}
+
+
+def test_families_are_placed_where_their_shapes_say():
+    rates = {f.name: f.rates() for f in families()}
+    assert rates["Qwen3 MoE"]["N_e"] == 1 and rates["Mixtral"]["M"] == 0 and rates["GPT-OSS"] == {}
+    assert 1 < rates["DeepSeek"]["M"] < 1.5
+    assert all(f.source for f in families())
+
+
+@pytest.mark.parametrize("form", PHASES_FORMATS)
+def test_formats(form, tmp_path):
+    path = tmp_path / f"map.{form}"
+    result = CliRunner().invoke(main, ["phases", "--format", form, "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    text = path.read_text()
+    assert "N_e + M = N" in text
+    if form == "svg":
+        root = ET.fromstring(text)
+        assert len(root.findall("{http://www.w3.org/2000/svg}polygon")) == 5
+    if form == "json":
+        data = json.loads(text)
+        assert data["regimes"]["III"] == ["M = N", "N_e = N"] and len(data["cells"]) == 5
+    if form == "html":
+        assert text.count("<pre id=") == 5 and "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--parameterization", "sp"], "no derived parameterization named 'sp'"),
+        (["--plane", "N,K"], "give two of"),
+        (["--plane", "M"], "give two axes"),
+        (["-o", "map.pdf"], "no format named 'pdf'"),
+        (["--optimizer", "adm"], "did you mean 'adam'"),
+    ],
+)
+def test_errors(args, says):
+    result = CliRunner().invoke(main, ["phases", *args])
+    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1

@@ -1,0 +1,353 @@
+"""Proofs: existence, uniqueness and conflicts, with certificates that a second solver checks, and negative controls."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling_algebra import UsageError, derive
+from scaling_algebra.cli import main
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.dynamics.trajectory import Point
+from scaling_algebra.proofs.clauses import label
+from scaling_algebra.proofs.necessity import freed
+from scaling_algebra.proofs.prover import Prover, System, prove
+from scaling_algebra.proofs.smtlib import script, smtlib
+from scaling_algebra.proofs.symbolic import FormTrajectory, form_algebra, size_of
+from scaling_algebra.spec.axes import REGIMES, regime
+from scaling_algebra.spec.desiderata import GOALS, Structure, interventions
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+
+ZERO_READOUT = Structure(zero=frozenset({"readout"}))
+proved = cache(prove)
+
+
+def second_opinion(text):
+    """The answers of cvc5 to every ``check-sat`` of a script."""
+    import cvc5
+
+    answers = []
+    for part in text.split("(reset)"):
+        manager = cvc5.TermManager()
+        solver = cvc5.Solver(manager)
+        parser = cvc5.InputParser(solver)
+        parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, part, "certificate")
+        while not (command := parser.nextCommand()).isNull():
+            answers += command.invoke(solver, parser.getSymbolManager()).split()
+    return answers
+
+
+# --- the facts ------------------------------------------------------------------------------------------------------
+
+exponents = st.integers(-4, 4).map(lambda k: Fraction(k, 2))
+
+
+@st.composite
+def points(draw):
+    roles = MOE_BLOCK.tensors
+    b = {r: draw(exponents) for r in roles}
+    c = {r: draw(exponents) for r in roles}
+    return Point(b, c, dict.fromkeys(roles, Fraction(0)), draw(exponents))
+
+
+@pytest.mark.parametrize("name", REGIMES)
+@settings(max_examples=6, deadline=None)
+@given(point=points())
+def test_forms_bound_the_size_at_every_point(name, point):
+    """Complete forms bracket what the engine finds at a random point; forms one too large do not (negative control)."""
+    ray = regime(name)
+    run, look = forms_of(name), Analysis(ray, point, optimizer("sgd"))
+    values = {f"b.{r}": x for r, x in point.b.items()} | {f"c.{r}": x for r, x in point.c.items()}
+    values["alpha"] = point.alpha
+
+    def at(form):
+        return form.power.on(ray) + sum(n * values[u] for u, n in form.unknowns)
+
+    exact = 0
+    for quantity in quantities(MOE_BLOCK).values():
+        if quantity.tensor or quantity.name.startswith("g"):
+            continue
+        if quantity.name.endswith(".normalised"):  # a quotient of maxima has no forms
+            with pytest.raises(Exhausted):
+                run.bounds(quantity, 1)
+            continue
+        bounds, answer = run.bounds(quantity, 1), look(quantity.name, 1)
+        if not answer.decided:
+            continue
+        if answer.exponent is None:
+            assert not bounds.upper
+            continue
+        low, high = max(map(at, bounds.lower)), max(map(at, bounds.upper))
+        assert low <= answer.exponent <= high, quantity.name
+        assert not answer.exponent >= high + 1
+        exact += low == high
+    assert exact > 20
+
+
+@cache
+def forms_of(name):
+    algebra = form_algebra(MOE_BLOCK, regime(name))
+    algebra.work = 10**6
+    return FormTrajectory(MOE_BLOCK, algebra, Structure())
+
+
+def test_sizes_stand_for_late_changes():
+    """With the size of a change as an unknown, what it feeds is bounded by one form of that unknown."""
+    algebra = form_algebra(MOE_BLOCK, regime("III"))
+    run = FormTrajectory(MOE_BLOCK, algebra, Structure(), frozenset({"h3"}), exact=1)
+    bounds = run.bounds(quantities(MOE_BLOCK)["f.propagating"], 2)
+    (form,) = bounds.upper
+    assert bounds.lower == ()
+    assert dict(form.unknowns) == {"b.readout": -1, size_of("h3"): -1}
+    assert str(form.power) == "N"
+
+
+# --- Result 1 and Result 2 of the MSSP paper ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("name", REGIMES)
+def test_result_1_mup_is_unique(name, rule):
+    """MSSP paper, Result 1. Existence is certified by the engine at t = 0 .. 3, uniqueness by two solvers."""
+    proof = proved(name, rule, "mup")
+    assert proof.unique is True and len(proof.attempts) == 1
+    assert proof.agrees(derive(name, rule, "mup").scaling)
+    assert second_opinion(smtlib(proof)) == ["unsat"]
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("name", "structure"),
+    [("I", "zero router"), ("II", "h3i free before aggregation"), ("III", "tied expert_in, tied expert_out")],
+)
+def test_result_2_mssp_is_unique_with_the_fewest_interventions(name, structure, rule):
+    """MSSP paper, Result 2: zero router in I, one exception in II, shared experts in III; with less, none exists."""
+    proof = proved(name, rule, "mssp")
+    assert proof.unique is True and str(proof.outcome.structure) == structure
+    assert all(a.verdict == "impossible" and a.core for a in proof.attempts[:-1])
+    assert proof.agrees(derive(name, rule, "mssp").scaling)
+    assert second_opinion(smtlib(proof)) == ["unsat"] * len(proof.attempts)
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_which_interventions_mssp_needs(name):
+    """All sixteen structures are decided. In I exactly those with a zero router work. In II exactly the exception does,
+    with or without a zero router: sharing experts does not repair it. In III exactly those with both expert tensors
+    shared work: none without."""
+    needed = {
+        "I": lambda s: "router" in s.zero,
+        "II": lambda s: "h3i" in s.exempt and not s.tied,
+        "III": lambda s: s.tied == {"expert_in", "expert_out"},
+    }[name]
+    prover = Prover(MOE_BLOCK, regime(name), optimizer("sgd"))
+    found = {s: prover.decide(GOALS["mssp"], s) for s in interventions(MOE_BLOCK, ZERO_READOUT)}
+    assert len(found) == 16
+    for structure, outcome in found.items():
+        assert outcome.verdict == ("unique" if needed(structure) else "impossible"), str(structure)
+
+
+def test_the_conflict_of_untied_experts_in_regime_3():
+    """Names of the conflict, and its certificate; without one of its desiderata it is none (negative control)."""
+    outcome = proved("III", "sgd", "mssp").attempts[0]
+    assert outcome.core == (
+        "mu-1: h3 stays O(1)",
+        "MSSP-3 forward: h3.A1 of the aggregate is Theta(1)",
+        "MSSP-2 backward: the parts of g2 share one scale",
+    )
+    assert second_opinion(script(outcome, "", ())) == ["unsat"]
+    for name in outcome.core:
+        rest = replace(outcome, clauses=tuple(c for c in outcome.clauses if c.label != name))
+        assert second_opinion(script(rest, "", ())) == ["sat"], name
+
+
+def test_a_certificate_with_a_planted_error_is_refuted():
+    """The only point excluded twice over, at a wrong place: then it is found again."""
+    outcome = proved("III", "sgd", "mssp").outcome
+    apart = outcome.clauses[-1]
+    wrong = replace(apart, atoms=tuple(replace(a, constant=a.constant + 1) for a in apart.atoms))
+    assert second_opinion(script(replace(outcome, clauses=(*outcome.clauses[:-1], wrong)), "", ())) == ["sat"]
+
+
+# --- what the desiderata determine ----------------------------------------------------------------------------------
+
+
+PARAMETERS = {
+    "mu-2: propagating update Q_0 dh1 = Theta(1)": ("b.router",),
+    "mu-2: effective update dQ h1 = Theta(1)": ("c.router",),
+    "mu-2: effective update dW2 h1 = Theta(1)": ("c.expert_in",),
+    "mu-2: propagating update W3_0 dh2 = Theta(1)": ("b.expert_out",),
+    "mu-2: effective update dW4 h3 = Theta(1)": ("c.readout",),
+}
+"""What the desiderata of muP determine in every regime."""
+MORE_PARAMETERS = {
+    "I": {
+        "mu-2: W1_0 x = Theta(1): the data is this layer's incoming signal": ("b.input",),
+        "mu-2: propagating update W2_0 dh1 = Theta(1)": ("b.expert_in",),
+        "mu-2: propagating update W4_0 dh3 = Theta(1)": ("b.readout",),
+    },
+    "II": {"mu-2: effective update dW3 h2 = Theta(1)": ("alpha", "c.expert_out")},
+    "III": {"mu-2: propagating update W2_0 dh1 = Theta(1)": ("b.expert_in",)},
+}
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("name", REGIMES)
+def test_what_every_desideratum_of_mup_determines(name, rule):
+    """Propagating updates determine init stds and effective updates learning rates; the rest follows from others.
+
+    In II the mean over experts and a multiplier M^-1/2 (with a smaller learning rate of expert out) both aggregate to
+    Theta(1): the effective update of expert out decides between them.
+    """
+    found = freed(proved(name, rule, "mup"))
+    expected = PARAMETERS | MORE_PARAMETERS[name]
+    if rule == "adam":
+        expected = {
+            x: tuple(f"{y} - d.{y[2:]}" if y.startswith("c.") else y for y in names) for x, names in expected.items()
+        }
+        expected |= {
+            f"mu-3: faithfulness: epsilon has the size of the gradient of {t.symbol}": (f"c.{role}", f"d.{role}")
+            for role, t in MOE_BLOCK.tensors.items()
+        }
+    assert {x: names for x, names in found.items() if names != ()} == expected
+
+
+def test_what_is_freed_moves_and_the_rest_stays():
+    """Regime II without the effective update of expert out: two solutions, apart in what is freed and nothing else."""
+    prover, goal = Prover(MOE_BLOCK, regime("II"), optimizer("sgd")), GOALS["mup"]
+    demands = [
+        d for d in goal.demands(MOE_BLOCK, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"
+    ]
+    system, one = System(prover, demands, Structure()), proved("II", "sgd", "mup").outcome.points[0]
+    at = {f"b.{r}": b for r, b in one.b.items()} | {f"c.{r}": c for r, c in one.c.items()} | {"alpha": one.alpha}
+    assert system.examine(demands, at) is None
+    moved = {**at, "alpha": at["alpha"] - Fraction(1, 4), "c.expert_out": at["c.expert_out"] + Fraction(1, 2)}
+    assert system.examine(demands, moved) is None
+    cut = system.examine(demands, {**at, "alpha": at["alpha"] - Fraction(1, 4)})  # negative control
+    assert cut is not None and cut.label.startswith("mu-1")
+
+
+def test_without_a_desideratum_there_are_several():
+    """Negative control of uniqueness: two certified points, and both are solutions."""
+    prover, goal = Prover(MOE_BLOCK, regime("III"), optimizer("sgd")), GOALS["mup"]
+    demands = goal.demands(MOE_BLOCK, Structure())
+    demands = [d for d in demands if label(d) != "mu-2: effective update dQ h1 = Theta(1)"]
+    outcome = System(prover, demands, Structure()).decide()
+    assert outcome.verdict == "several"
+    one, two = outcome.points
+    assert one != two and replace(one, c=two.c) == two
+
+
+# --- where nothing exists -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ray", ["N=1,N_e=1/4,M=1/2", "N=1,N_e=1/2,M=1/4", "N=1,N_e=0,M=1/2"])
+def test_no_mup_where_experts_are_few_and_narrow(ray):
+    """M + N_e < N: what meets the demands at t <= 2 diverges at t = 3."""
+    proof = prove(None, "sgd", "mup", ray=ray)
+    assert proof.outcome.verdict == "impossible"
+    assert second_opinion(smtlib(proof)) == ["unsat"]
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("I", "unique"), ("II", "impossible"), ("III", "impossible")])
+def test_mup_with_a_zero_readout(name, verdict):
+    """In II and III the aggregate starts too small for the readout to learn: no Theta(1) by t = 2.
+
+    The MSSP paper (App. Q) sees the same in experiments: muP with a zero readout starts too small.
+    """
+    assert proved(name, "sgd", "mup", readout_init="zero").outcome.verdict == verdict
+
+
+@pytest.mark.parametrize("ray", ["N=1,N_e=5/7,M=4/5", "N=1,N_e=1/2,M=3/2", "N=1,N_e=9/7,M=2/5"])
+def test_other_rays(ray):
+    proof = prove(None, "sgd", "mup", ray=ray)
+    assert proof.agrees(derive(None, "sgd", "mup", ray=ray).scaling)
+
+
+def test_other_architectures():
+    proof = prove("I", "sgd", "mup", architecture="mlp")
+    assert proof.agrees(derive("I", "sgd", "mup", architecture="mlp").scaling)
+
+
+# --- command line ---------------------------------------------------------------------------------------------------
+
+
+def run(*args):
+    return CliRunner().invoke(main, ["derive", *args])
+
+
+def test_json_of_a_proof(tmp_path):
+    file = tmp_path / "c.smt2"
+    result = run(
+        *("--regime", "III", "--optimizer", "sgd", "--parameterization", "mssp", "--prove"),
+        *("--certificate", str(file), "--format", "json"),
+    )
+    data = json.loads(result.output)
+    assert result.exit_code == 0 and data["unique"] is True and data["tied"] == ["expert_in", "expert_out"]
+    assert [a["verdict"] for a in data["proof"]["attempts"]] == ["impossible"] * 10 + ["unique"]
+    assert second_opinion(file.read_text()) == ["unsat"] * 11
+
+
+@pytest.mark.parametrize(("form", "mark"), [("markdown", "```text\nproof: unique"), ("latex", "% proof: unique")])
+def test_a_proof_goes_with_every_format(form, mark):
+    result = run("--regime", "I", "--optimizer", "sgd", "--parameterization", "mssp", "--prove", "--format", form)
+    assert result.exit_code == 0 and mark in result.output
+
+
+def test_nothing_decided_is_no_certificate(tmp_path):
+    """A stack of blocks is beyond the work limit: exit code 3, and no empty file."""
+    file = tmp_path / "c.smt2"
+    args = ("--regime", "I", "--optimizer", "sgd", "--architecture", "stack2", "--prove", "--certificate", str(file))
+    result = run(*args)
+    assert result.exit_code == 3 and "proof: undecided" in result.output and not file.exists()
+    assert "no certificate to write" in result.stderr
+
+
+def test_under_an_epsilon_the_conflict_names_mu_3():
+    core = proved("III", "adam", "mssp").attempts[0].core
+    assert core[-1].startswith("mu-3: epsilon of every tensor")
+
+
+def test_nothing_to_derive_is_a_proof_too():
+    result = run("--ray", "N=1,N_e=1/4,M=1/2", "--optimizer", "adam", "--parameterization", "mup", "--prove")
+    assert result.exit_code == 1
+    assert result.output.startswith("proof: impossible (O(1) at t = 0 .. 3, Theta(1) by t = 2)")
+
+
+def test_numbers_that_are_no_solution_are_not_called_unique():
+    """--readout-init zero replaces one init of muP; in III that breaks a demand, and --prove says so."""
+    args = ("--regime", "III", "--optimizer", "sgd", "--parameterization", "mup", "--readout-init", "zero")
+    result = run(*args, "--prove", "--format", "json")
+    assert result.exit_code == 1 and json.loads(result.output)["unique"] is False
+    assert "the numbers above do not meet the desiderata" in run(*args, "--prove").output
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--regime", "I", "--drop"], "need --prove"),
+        (["--regime", "I", "--parameterization", "sp", "--prove"], "derived parameterization"),
+        (["--regime", "I", "--optimizer", "lion", "--prove"], "cannot prove: lion divides by unknown sizes"),
+        (["--regime", "I", "--architecture", "moe-rmsnorm", "--prove"], "cannot prove: moe-rmsnorm divides"),
+        (["--regime", "I", "--readout-init", "one", "--prove"], "readout init"),
+        (["--regime", "I", "--prove", "--certificate", "/nonexistent/x.smt2"], "cannot write"),
+    ],
+)
+def test_what_proofs_do_not_reach_is_said_in_one_line(args, says):
+    result = run(*args)
+    assert result.exit_code == 2
+    assert says in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_optimizers_that_proofs_do_not_reach_are_refused():
+    for rule in OPTIMIZERS.values():
+        if rule.normalises and not rule.epsilon:
+            with pytest.raises(UsageError, match="cannot prove"):
+                Prover(MOE_BLOCK, regime("I"), rule)

@@ -1,0 +1,107 @@
+"""K of M experts active: the reduction to an averaged batch, what it derives, and measurements."""
+
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra import UsageError, derive, explain, signals
+from scaling_algebra.cli import main
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.judging.report import judge
+from scaling_algebra.verify.measuring.runs import measure
+from scaling_algebra.verify.networks.moe_block import MoEBlock, value
+from scaling_algebra.verify.networks.replicas import Replicas
+
+SPARSE = ["N=1,N_e=1,M=1,K=1/2", "N=1,N_e=1,M=1,K=0", "N=1,N_e=1/2,M=3/2,K=1"]
+"""K/M vanishes; in the second ray the number of active experts is fixed."""
+
+
+def test_the_batch_average_is_exact():
+    """Gradients averaged over every choice of K of M experts: those of the whole block with K/M in its multiplier."""
+    dims = {"N": 6, "N_e": 3, "M": 5, "K": 2}
+    d = derive(None, "sgd", "mup", ray=SPARSE[0])
+    model = MoEBlock(Replicas.of(dims, [7]), d.scaling)
+    model().sum().backward()
+    w = model.weights
+    h1 = w["W1"] @ model.x
+    phi = torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
+    h3i = torch.einsum("sikb,sika,sa->sib", w["W3"], w["W2"], h1)
+    choices = list(combinations(range(dims["M"]), dims["K"]))
+    whole = 0.0
+    for chosen in choices:  # every token with its own experts
+        mask = torch.zeros(dims["M"], dtype=h3i.dtype)
+        mask[list(chosen)] = 1
+        h3 = value(-d.scaling.alpha, dims) * torch.einsum("si,i,sib->sb", phi, mask, h3i)
+        whole = whole + (w["W4"] * h3).sum() / len(choices)
+    grads = torch.autograd.grad(whole, list(w.values()))
+    wrong = w["W3"].grad * dims["M"] / dims["K"]  # negative control: without the share
+    assert not torch.allclose(grads[list(w).index("W3")], wrong, rtol=1e-3)
+    for symbol, grad in zip(w, grads, strict=True):
+        assert torch.allclose(grad, w[symbol].grad, rtol=1e-12, atol=1e-15), symbol
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("ray", SPARSE)
+def test_sparsity_enters_mup_through_the_multiplier_alone(ray, rule):
+    """The multiplier is 1/K; init std, learning rate and epsilon are those of K = M: the share K/M of the batch that an
+    expert sees and the multiplier 1/K make 1/M."""
+    sparse = derive(None, rule, "mup", ray=ray)
+    dense = derive(None, rule, "mup", ray=ray.rpartition(",")[0])
+    assert sparse.scaling.tensors == dense.scaling.tensors
+    assert dense.scaling.alpha == Power.of({"M": 1})
+    assert sparse.scaling.alpha.on(sparse.ray) == sparse.ray["K"]
+
+
+def test_the_sum_over_active_experts_is_what_a_token_sees():
+    """The random sum A1 is K^(-1/2); each expert's own signals do not know K; the raw gradient is that of K = M."""
+    dense, sparse = (
+        signals(None, "sgd", "mup", ray=ray, names=["h3.A1", "h3i.change", "gW2", "g2"]).quantities
+        for ray in ("N=1,N_e=1,M=1", SPARSE[0])
+    )
+    assert [str(a) for a in sparse["h3.A1"]] == ["-1/4"] * 3
+    assert [str(a) for a in dense["h3.A1"]] == ["-1/2"] * 3
+    for name in ("h3i.change", "gW2"):
+        assert [str(a) for a in sparse[name]] == [str(a) for a in dense[name]]
+    active = [a.exponent - b.exponent for a, b in zip(sparse["g2"], dense["g2"], strict=True)]
+    assert active == [Fraction(1, 2)] * 3  # per token M/K larger than averaged
+
+
+def test_mssp_with_few_active_experts():
+    """Regime III: tied experts as with K = M, and a zero router."""
+    d = derive(None, "adam", "mssp", ray=SPARSE[0])
+    assert set(d.scaling.tied) == {"expert_in", "expert_out"} and d.scaling.tensors["router"].init_std is None
+
+
+@pytest.mark.parametrize("ray", SPARSE[:2])
+def test_measured_with_few_active_experts(ray):
+    predicted = signals(None, "adam", "mup", ray=ray)
+    d = predicted.derivation
+    found = measure(d.ray, d.scaling, d.optimizer, sizes=[25, 36, 49, 64, 81], seeds=32)
+    counts = judge(found, predicted.prediction()).counts
+    assert counts["REFUTED"] == 0
+    assert 3 * counts["AGREES"] > 2 * sum(counts.values())
+    dense = signals(None, "adam", "mup", ray="N=1,N_e=1,M=1").prediction()
+    wrong = [row for row in judge(found, dense).rows if str(row.verdict) == "REFUTED"]
+    assert {row.quantity for row in wrong} >= {"h3.A1", "g3i.init"}  # K = M is refuted where it differs
+
+
+def test_explanations_say_over_what_a_sum_runs():
+    text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
+    assert "active experts" in text and "times K/M, the share of the batch" in text
+    every = derive(None, "adam", "mssp", ray=SPARSE[1])
+    for quantity in every.analysis().table:
+        if every.analysis()(quantity, 2).exponent is not None:
+            assert explain(f"{quantity}@2", None, "adam", "mssp", ray=SPARSE[1]).exponent == (
+                every.analysis()(quantity, 2).exponent
+            )
+
+
+def test_what_sparse_routing_does_not_reach():
+    with pytest.raises(UsageError, match="give a ray with K = M"):
+        derive(None, "sgd", "mup", ray="N=1,N_e=0,M=1,K=0", architecture="routers-sigmoid")
+    result = CliRunner().invoke(main, ["derive", "--ray", SPARSE[0], "--parameterization", "mup", "--prove"])
+    assert result.exit_code == 2 and "proofs are for K = M" in result.stderr

@@ -1,0 +1,92 @@
+"""Committed evidence of runs against today's predictions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from scaling_algebra.verify.campaigns.campaign import Job, load
+from scaling_algebra.verify.reports.output import EVIDENCE
+from scaling_algebra.verify.transfer.optimum import Curve, drift
+
+FOLDER = Path(__file__).parents[2] / "verify" / "evidence"
+RECORDS = {path.parent.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"*/{EVIDENCE}"))}
+
+
+def differences(run):
+    """Recorded predictions that are not those of today's engine."""
+    prediction = Job.from_json(run["job"]).prediction()
+    today = {(q, t): None if p is None else str(p) for q, row in prediction.items() for t, p in enumerate(row)}
+    return {(q, t) for q, t, predicted, *_ in run["rows"] if today.get((q, t), "none") != predicted}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_evidence_matches_todays_predictions(name):
+    for run in RECORDS[name]["runs"]:
+        assert run["rows"] and not differences(run), run["job"]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_evidence_says_where_it_comes_from_and_what_it_shows(name):
+    record = RECORDS[name]
+    assert record["command"].startswith("scalecalc ")
+    for run in record["runs"]:
+        assert {"device", "machine", "torch", "dtype", "wall_seconds", "peak_memory_bytes", "sizes"} <= set(
+            run["environment"]
+        )
+        assert run["environment"]["gates"]
+    counts = Counter(row[-1] for run in record["runs"] for row in run["rows"])
+    assert {k: v for k, v in record["total"].items() if v} == {"predicted": counts.total(), **counts}
+    assert not counts["REFUTED"]
+
+
+def test_a_changed_exponent_would_be_seen():
+    run = RECORDS["quick"]["runs"][0]
+    assert not differences(run)
+    row = next(r for r in run["rows"] if r[2] not in (None, "0"))
+    assert differences({**run, "rows": [[row[0], row[1], "0", *row[3:]]]}) == {(row[0], row[1])}
+
+
+def test_the_quick_campaign_is_the_committed_one():
+    assert [Job.from_json(run["job"]) for run in RECORDS["quick"]["runs"]] == load("quick")
+
+
+# learning-rate transfer ------------------------------------------------------------------------------------------
+
+
+SWEEPS = {path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / "transfer").glob("*.json"))}
+
+
+def drifts(sweep):
+    """Drift of every parameterization, from the committed losses of every seed."""
+    found = {}
+    for name, run in sweep["parameterizations"].items():
+        kept = [(w, np.array(w["losses"]), np.array(w["held_out_losses"])) for w in run["widths"]]
+        found[name] = drift([Curve(w["width"], w["dims"], w["parameters"], tuple(w["grid"]), *x) for w, *x in kept])
+    return found
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_committed_sweeps_show_what_is_said_of_them(name):
+    found, said = drifts(SWEEPS[name]), SWEEPS[name]["parameterizations"]
+    for parameterization, seen in found.items():
+        assert str(seen.verdict) == said[parameterization]["drift"]["verdict"]
+        assert seen.slope == pytest.approx(said[parameterization]["drift"]["slope"], abs=1e-3)
+    verdicts = {p: str(d.verdict) for p, d in found.items()}
+    assert verdicts == {"mup": "TRANSFERS", "mssp": "TRANSFERS", "sp": "DRIFTS"} and all(
+        d.improves for d in found.values()
+    )
+    assert {"device", "machine", "torch", "dtype", "wall_seconds"} <= set(SWEEPS[name]["environment"])
+
+
+def test_a_shifted_optimum_in_a_committed_sweep_would_be_seen():
+    sweep = json.loads(json.dumps(SWEEPS["text_II"]))
+    widest = sweep["parameterizations"]["mup"]["widths"][-1]
+    widest["grid"] = [x + 2 for x in widest["grid"]]
+    assert str(drifts(sweep)["mup"].verdict) == "DRIFTS"

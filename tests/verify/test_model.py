@@ -1,0 +1,226 @@
+"""The hand-split parts against autograd and against the module's own forward pass."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.parameterizations import Scaling, TensorScaling
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.decomposition.parts import Parts, Split, Sums, rms
+from scaling_algebra.verify.decomposition.updates import LowRank, Updates, linear, matrix, vector
+from scaling_algebra.verify.measuring.runs import train
+from scaling_algebra.verify.networks.moe_block import MoEBlock, torch_optimizer, value
+from scaling_algebra.verify.networks.replicas import Replicas
+
+DIMS = {"N": 24, "N_e": 6, "M": 5}
+HALF = Fraction(1, 2)
+SCALING = Scaling(
+    {
+        "input": TensorScaling(Power(), Power(), Power()),
+        "router": TensorScaling(Power.of({"N": -HALF}), Power(), Power.of({"M": -1})),
+        "expert_in": TensorScaling(Power.of({"N": -HALF}), Power(), Power.of({"M": -1})),
+        "expert_out": TensorScaling(Power.of({"N_e": -HALF}), Power(), Power.of({"M": -1})),
+        "readout": TensorScaling(Power.of({"N": -HALF}), Power(), Power()),
+    },
+    Power.of({"M": 1}),
+)
+MEASURABLE = [name for name, o in OPTIMIZERS.items() if o.torch]
+
+
+def trained(name="sgd", steps=2, seeds=(1, 2, 3)):
+    """A model after some updates, what its optimizer remembers of them, and its initial weights."""
+    model = MoEBlock(Replicas.of(DIMS, seeds), SCALING)
+    stepper = torch_optimizer(model, SCALING, optimizer(name))
+    start = {s: w.detach().clone() for s, w in model.weights.items()}
+    memory = Updates(optimizer(name), model.weights, stepper, steps)
+    for _ in range(steps):
+        stepper.zero_grad()
+        model().sum().backward()
+        with torch.no_grad():
+            factors = Split(memory.operators(), model.x, model.multiplier, model.replicas).factors()
+        stepper.step()
+        memory.step(factors)
+    return model, memory, start
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_parts_sum_to_the_forward_pass_and_to_autograd(name):
+    model, memory, _ = trained(name)
+    w = {s: p.detach() for s, p in model.weights.items()}
+    n = Split(memory.operators(), model.x, model.multiplier, model.replicas).named
+    torch.testing.assert_close(n["f"], model().detach())
+    h1 = (w["W1"] @ model.x).requires_grad_()
+    phi = torch.sigmoid(torch.einsum("sia,sa->si", w["Q"], h1))
+    phi.retain_grad()
+    h2 = torch.einsum("sika,sa->sik", w["W2"], h1)
+    h2.retain_grad()
+    h3i = torch.einsum("sikb,sik->sib", w["W3"], h2)
+    h3i.retain_grad()
+    h3 = model.multiplier * torch.einsum("si,sib->sb", phi, h3i)
+    h3.retain_grad()
+    torch.einsum("sb,sb->s", w["W4"], h3).sum().backward()
+    for part, whole in (("g1", h1), ("gphi", phi), ("g2", h2), ("g3i", h3i), ("g3", h3)):
+        torch.testing.assert_close(n[part], whole.grad, msg=part)
+    for part, whole in (("h1", h1), ("phi", phi), ("h2", h2), ("h3i", h3i), ("h3", h3)):
+        torch.testing.assert_close(n[part], whole.detach(), msg=part)
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_updates_are_what_the_optimizer_did(name):
+    model, memory, start = trained(name, steps=3)
+    kept = {symbol for symbol, operator in memory.operators().items() if isinstance(operator, LowRank)}
+    assert kept == ({"W2", "W3"} if linear(optimizer(name)) else set())  # the others are too small to be of low rank
+    for symbol, operator in memory.operators().items():
+        g, o, i = operator.now.shape[1:]
+        change = matrix(symbol, model.weights[symbol].detach() - start[symbol])
+        if not optimizer(name).decoupled_decay:  # decay moves the reference, too
+            torch.testing.assert_close(operator.update_norm(), change.square().sum((1, 2, 3)).sqrt(), msg=symbol)
+            v, u = torch.randn(3, g, 2, i, dtype=change.dtype), torch.randn(3, g, 2, o, dtype=change.dtype)
+            torch.testing.assert_close(operator.forward(v)[1], v @ change.mT, msg=symbol)
+            torch.testing.assert_close(operator.backward(u)[1], u @ change, msg=symbol)
+        whole = operator.forward(torch.eye(i, dtype=change.dtype).expand(3, g, i, i))
+        torch.testing.assert_close(sum(whole), matrix(symbol, model.weights[symbol].detach()).mT, msg=symbol)
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_gradients_are_the_outer_products_that_are_kept(name):
+    model, memory, _ = trained(name)
+    for w in model.weights.values():
+        w.grad = None
+    model().sum().backward()
+    with torch.no_grad():
+        factors = Split(memory.operators(), model.x, model.multiplier, model.replicas).factors()
+    for symbol, sides in factors.items():
+        left, right = (vector(symbol, side) for side in sides)
+        whole = left[..., None] * right[:, :, None, :]
+        torch.testing.assert_close(whole, matrix(symbol, model.weights[symbol].grad), msg=symbol)
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_sizes_of_sums_are_those_of_the_sums_formed(name):
+    model, memory, _ = trained(name)
+    n = Split(memory.operators(), model.x, model.multiplier, model.replicas).named
+    sizes = n.rms()
+    unformed = [quantity for group in n.sums for quantity in group.which]
+    assert unformed and not set(unformed) & set(n)
+    for quantity in unformed:
+        torch.testing.assert_close(sizes[quantity], rms(n[quantity]), msg=quantity)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_over_experts_keep_their_digits_whatever_the_size_of_the_update(scale, dtype):
+    start, left, right = (torch.randn(3, *shape) for shape in ((5, 7, 4), (1, 2, 7), (5, 2, 4)))
+    coefficients = torch.tensor([[scale, -scale / 3], [0.0, scale], [scale, scale]], dtype=dtype)
+    update = torch.einsum(
+        "sr,sgro,sgri->sgoi", coefficients.double(), left.expand(-1, 5, -1, -1).double(), right.double()
+    )
+    columns, gates = torch.randn(3, 5, 2, 4, dtype=dtype), torch.rand(3, 3, 5, dtype=dtype)
+    now = (start + update).to(dtype)
+    kept = LowRank(now, left.to(dtype), right.to(dtype), coefficients)
+    made = torch.cat([columns.double() @ w.mT for w in (now.double() - update, update)], 2)
+    products, mixed = kept.summed(columns, gates)
+    close = {"rtol": 0, "atol": 100 * torch.finfo(dtype).eps * max(1, scale)}  # W_0 is W_t less the update
+    sizes = torch.einsum("sgcb,sgcb->sc", made, made).sqrt()
+    scales = sizes[:, :, None] * sizes[:, None]
+    torch.testing.assert_close(products / scales, torch.einsum("sgcb,sgdb->scd", made, made) / scales, **close)
+    whole = torch.einsum("skg,sgcb->skcb", gates.double(), made)
+    torch.testing.assert_close(mixed.double() / sizes[:, None, :, None], whole / sizes[:, None, :, None], **close)
+
+
+def test_an_overflow_spoils_only_the_sums_it_is_in():
+    products = torch.tensor([[[4.0, 0.0], [0.0, float("inf")]]], dtype=torch.float64)
+    sizes = Sums(products, list, {"fine": [0], "spoilt": [0, 1]}).rms()
+    assert sizes["fine"].item() == 2 and not sizes["spoilt"].isfinite().item()
+
+
+def test_pieces_sum_to_their_whole():
+    model, memory, _ = trained()
+    n = Split(memory.operators(), model.x, model.multiplier, model.replicas).named
+    wholes = {
+        "psi": "init propagating effective cross",
+        "h3": "A1 propagating A3 D",
+        "g1.expert": "A4.1 A4.2 A5.1 A5.2 A6.1 A6.2 E.1 E.2",
+        "g1.router": "Q0 dQ",
+        "g1.router.dQ": "init-init init-update update-init update-update",
+        "g2": "init-init init-update update-init update-update",
+    }
+    for whole, parts in wholes.items():
+        torch.testing.assert_close(sum(n[f"{whole}.{p}"] for p in parts.split()), n[whole], msg=whole)
+    a2 = n["h3.A2.1"] + n["h3.A2.2"]
+    assert not torch.allclose(a2, n["h3.propagating"])  # W3_0 dW2 dh1 is in neither piece
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_updates_are_measured_raw_and_over_the_size_of_their_input(name):
+    model, memory, start = trained(name)
+    n = Split(memory.operators(), model.x, model.multiplier, model.replicas).named
+    change = {symbol: model.weights[symbol].detach() - w for symbol, w in start.items()}
+    direct = {
+        "psi": (torch.einsum("sia,sa->si", change["Q"], n["h1"]), "h1"),
+        "h2": (torch.einsum("sika,sa->sik", change["W2"], n["h1"]), "h1"),
+        "h3i": (torch.einsum("sikb,sik->sib", change["W3"], n["h2"]), "h2"),
+        "f": ((change["W4"] * n["h3"]).sum(-1), "h3"),
+    }
+    sizes = n.rms()
+    for out, (update, source) in direct.items():
+        torch.testing.assert_close(sizes[f"{out}.update"], rms(update), msg=out)
+        torch.testing.assert_close(sizes[f"{out}.update.normalised"], rms(update) / rms(n[source]), msg=out)
+        torch.testing.assert_close(rms(n[f"{out}.update.normalised"]), sizes[f"{out}.update.normalised"], msg=out)
+
+
+def test_pathway_split_of_the_sgd_update_sums_to_the_whole(monkeypatch):
+    monkeypatch.setattr(Parts, "rms", lambda parts: {name: x for name, x in parts.items() if x.ndim == 2})
+    seen = train(Replicas.of(DIMS, [1, 2]), SCALING, optimizer("sgd"), 2)
+    for t in range(3):
+        both = seen["psi.propagating.expert", t] + seen["psi.propagating.router", t]
+        assert both == pytest.approx(seen["psi.propagating", t], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", MEASURABLE)
+def test_replicas_trained_together_equal_replicas_trained_alone(name):
+    together = train(Replicas.of(DIMS, [1, 2, 3]), SCALING, optimizer(name), 2)
+    alone = train(Replicas.of(DIMS, [2]), SCALING, optimizer(name), 2)
+    for key, values in alone.items():
+        assert values[0] == pytest.approx(together[key][1], rel=1e-8, abs=1e-14, nan_ok=True), key
+
+
+def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():
+    tensors = dict(SCALING.tensors) | {"readout": TensorScaling(None, Power(), Power())}
+    for name in MEASURABLE:
+        seen = train(Replicas.of(DIMS, [1, 2]), Scaling(tensors, SCALING.alpha), optimizer(name), 2)
+        for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
+            assert not seen[quantity, 0].any(), quantity
+        assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
+        assert seen["dW4", 1].all() and seen["dW2", 2].all()
+
+
+def test_tied_experts_start_equal():
+    model = MoEBlock(Replicas.of(DIMS, [1]), Scaling(SCALING.tensors, SCALING.alpha, ("expert_in",)))
+    w2, w3 = model.weights["W2"][0], model.weights["W3"][0]
+    assert torch.equal(w2[0], w2[4]) and not torch.equal(w3[0], w3[4])
+
+
+def test_every_tensor_has_its_own_group_and_powers_are_evaluated_raw():
+    model = MoEBlock(Replicas.of(DIMS, [1]), SCALING)
+    stepper = torch_optimizer(model, SCALING, optimizer("adamw"))
+    assert len(stepper.param_groups) == len(MOE_BLOCK.tensors)
+    assert value(Power.of({"M": 1, "N": 1, "N_e": -1}), DIMS) == pytest.approx(20)
+    assert len({g["lr"] * g["weight_decay"] for g in stepper.param_groups}) <= 2  # one number, up to rounding
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURABLE if optimizer(name).normalises])
+def test_first_steps_are_as_long_as_the_registry_says(name):
+    """Longer ones saturate the gates of regime I at the second step, and their slopes mean nothing."""
+    rule = optimizer(name)
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    weight.grad = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    getattr(torch.optim, rule.torch)([weight], lr=0.5 / rule.first, eps=0.3 / rule.first, **rule.options).step()
+    size = weight.grad.abs()
+    torch.testing.assert_close(weight.detach().abs(), 0.5 * size / (size + 0.3))

@@ -1,0 +1,153 @@
+"""Report files: their content, and the page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra.verify.campaigns import session
+from scaling_algebra.verify.campaigns.campaign import job
+from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
+from scaling_algebra.verify.judging.gates import planted
+from scaling_algebra.verify.judging.report import judge
+from scaling_algebra.verify.measuring.store import Store
+from scaling_algebra.verify.reports import output, plots
+
+HALF = Fraction(1, 2)
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+QUIET += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
+QUIET += ["--virtual-time-budget=5000"]
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Two updates, one of which is past the predictions of ``judged``."""
+    asked = job("III", "sgd", "mup", steps=2, sizes=(16, 24, 36, 54), seeds=64)
+    store = Store()
+    session.Session(store, "cpu").perform([asked])
+    return asked, asked.measured(store)
+
+
+@pytest.fixture(scope="module")
+def judged(run):
+    asked, found = run
+    wrong = {"h3.A1": (HALF, HALF)}  # measured -1/2
+    prediction = {q: p[:2] for q, p in asked.signals().prediction().items()} | wrong
+    return [(asked, judge(found, prediction))]
+
+
+@pytest.fixture(scope="module")
+def folder(judged, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report")
+    output.write(path, judged, "scalecalc verify --regime III")
+    return path
+
+
+def test_every_gate_is_there_and_passes(run):
+    report = judge(run[1], run[0].signals().prediction())
+    assert [g.name for g in report.gates] == [
+        "enough sizes",
+        "enough seeds",
+        "parameter counts differ",
+        "same input at every size",
+        "measured values finite",
+        "gradients equal autograd's",
+        "width-independent control flat",
+        "planted wrong exponents refuted",
+        "standard parameterization refuted",
+    ]
+    assert all(g.passed for g in report.gates) and report.counts["REFUTED"] == 0
+
+
+def tripped(measurement, prediction):
+    report = judge(measurement, prediction)
+    assert report.exit_code == 3 and "gates failed" in report.closing
+    return [g.name for g in report.gates if not g.passed]
+
+
+def test_each_control_trips_its_gate(run):
+    asked, m = run
+    prediction = asked.signals().prediction()
+    assert tripped(replace(m, standard=m.values), prediction) == ["standard parameterization refuted"]
+    infinite = dict(m.values) | {("h3", 2): [np.full_like(v, np.inf) for v in m.values["h3", 2]]}
+    assert "measured values finite" in tripped(replace(m, values=infinite), prediction)
+    assert "gradients equal autograd's" in tripped(replace(m, gradients=[1e-3]), prediction)
+    wide = Fit(0.0, 0.2, -0.4, 0.4, 0.0, False, 4, 24)  # agrees with 0, and refutes neither 1/2 nor -1/2
+    assert judge_exponent(wide, Fraction(0)) is not Verdict.REFUTED
+    assert not planted([(wide, Fraction(0))], HALF).passed
+    narrow = Fit(0.0, 0.02, -0.04, 0.04, 0.0, False, 4, 24)
+    assert planted([(narrow, Fraction(0))], HALF).passed
+
+
+def test_too_little_precision_is_seen_and_does_not_count():
+    asked = job("III", "sgd", "mssp", steps=2, sizes=(12, 18, 27, 40), seeds=16, dtype="bfloat16")
+    store = Store()
+    session.Session(store, "cpu").perform([asked])
+    report = asked.report(store)
+    spoilt = [r for r in report.rows if r.note]
+    assert spoilt and all(r.verdict is Verdict.INCONCLUSIVE and "float64" in r.note for r in spoilt)
+    m = asked.measured(store)
+    nothing = replace(m, exact={key: [v * 2 for v in series] for key, series in m.exact.items()})
+    assert "above the numerical floor" in tripped(nothing, asked.signals().prediction())
+    enough = replace(asked, dtype="float32")
+    session.Session(store, "cpu").perform([enough])
+    fine = enough.report(store)
+    assert {g.name: g.passed for g in fine.gates}["above the numerical floor"]
+    assert sum(bool(r.note) for r in fine.rows) < len(spoilt)
+
+
+def test_files_say_the_same(folder, judged):
+    (_, report), text = judged[0], (folder / "report.md").read_text()
+    data = json.loads((folder / "report.json").read_text())
+    assert data["total"] == {"predicted": len(report.rows), **report.counts}
+    assert data["runs"][0]["counts"] == report.counts and data["command"] == "scalecalc verify --regime III"
+    assert output.closing(judged) in text and "REFUTED: h3.A1 at t=1, predicted 1/2" in text
+    assert len(data["runs"][0]["later"]) > 50 and {row["step"] for row in data["runs"][0]["later"]} == {2}
+    assert output.exit_code(judged) == 1 and output.exit_code([]) == 3
+
+
+def test_pictures_show_intervals_predictions_and_later_steps(judged):
+    report = judged[0][1]
+    assert "dashed: predicted" in plots.slopes(report) and "crosses: predicted" in plots.over_time(report)
+    overview = plots.overview([report])
+    for verdict in Verdict:
+        shown = sum(r.verdict is verdict and r.predicted is not None and not r.fit.zero for r in report.rows)
+        assert f"{verdict} ({shown})" in overview
+
+
+def test_the_page_needs_nothing_else(folder):
+    page = (folder / "report.html").read_text()
+    links = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]{,40})", page)
+    assert links and all(link.startswith("data:") for link in links)
+    assert not re.search(r"@import|url\(\s*[\"']?http|fetch\(|XMLHttpRequest", page)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome on PATH")
+def test_the_page_works_in_a_browser(folder, judged, tmp_path):
+    def opened(part):
+        address = (folder / "report.html").as_uri() + part
+        command = [BROWSER, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    rows = judged[0][1].judged
+    page = opened("")
+    assert f'<span id="shown">{len(rows)} of {len(rows)}</span>' in page and "h3.A1" in page
+    filtered = opened("#h3.A")
+    wanted = [r for r in rows if "h3.A" in r.quantity]
+    assert f'<span id="shown">{len(wanted)} of {len(rows)}</span>' in filtered
+    hidden = re.findall(r'<tr data-name="([^"]+)"[^>]*hidden=""', filtered)
+    assert len(hidden) == len(rows) - len(wanted) and not any("h3.A" in name for name in hidden)
+    picture = tmp_path / "page.png"
+    shot = [BROWSER, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1300,900"]
+    subprocess.run([*shot, f"--screenshot={picture}", (folder / "report.html").as_uri()], timeout=120, check=True)
+    assert picture.stat().st_size > 20_000

@@ -1,0 +1,193 @@
+"""Runs, gates, claims, exit codes and errors, end to end on small models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from fractions import Fraction
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra import derive
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import Ray, regime
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.spec.parameterizations import Scaling, TensorScaling, standard
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify import Claim, judge, measure
+from scaling_algebra.verify.campaigns.campaign import as_trained
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.measuring import stacks
+from scaling_algebra.verify.measuring.sizes import dims_at, plan_seeds, plan_sizes
+
+HALF = Fraction(1, 2)
+MUP = Scaling(  # Regime III, SGD
+    {
+        "input": TensorScaling(Power(), Power.of({"N": 1})),
+        "router": TensorScaling(Power.of({"N": -HALF}), Power.of({"M": 1, "N": -1})),
+        "expert_in": TensorScaling(Power.of({"N": -HALF}), Power.of({"M": 1, "N_e": 1, "N": -1})),
+        "expert_out": TensorScaling(Power.of({"N_e": -HALF}), Power.of({"M": 1, "N": 1, "N_e": -1})),
+        "readout": TensorScaling(Power.of({"N": -1}), Power.of({"N": -1})),
+    },
+    Power.of({"M": 1}),
+)
+SIZES = [16, 26, 41, 66]
+PREDICTION = {
+    "h1.change": (None, -HALF),
+    "h3.A1": (-HALF, -HALF),
+    "g1.expert.A4.1": (-3 * HALF, -3 * HALF),
+    "h2.effective": (None, Fraction(0)),
+    "dW4": (None, -3 * HALF),
+}
+
+
+@pytest.fixture(scope="module")
+def mup():
+    return measure(regime("III"), MUP, optimizer("sgd"), sizes=SIZES, seeds=48, steps=1, device="cpu")
+
+
+def test_right_predictions_agree(mup):
+    report = judge(mup, PREDICTION, [])
+    assert report.counts["REFUTED"] == 0 and report.counts["AGREES"] >= 8, report.text()
+    assert all(g.passed for g in report.gates) and report.exit_code == 0
+    assert report.text().splitlines()[-1].startswith(f"{report.counts['AGREES']} AGREES")
+
+
+def test_planted_wrong_exponents_are_refuted(mup):
+    wrong = {q: tuple(None if p is None else p + HALF for p in series) for q, series in PREDICTION.items()}
+    report = judge(mup, wrong, [])
+    assert report.counts["REFUTED"] >= 4 and report.exit_code == 1
+    assert judge(mup, {"dW4": (Fraction(0), None)}, []).counts["REFUTED"] == 2
+
+
+def test_standard_parameterization_is_refuted_against_a_stable_one():
+    run = measure(regime("III"), standard(MOE_BLOCK), optimizer("sgd"), sizes=SIZES, seeds=48, steps=1, device="cpu")
+    report = judge(run, {"h3.A3": (None, Fraction(0)), "h2.effective": (None, Fraction(0))}, [])
+    assert report.counts["REFUTED"] == 2 and report.exit_code == 1, report.text()
+
+
+def test_claims_decide_the_exit_code(mup):
+    assert judge(mup, {}, [Claim.parse("h3.A1@1=-1/2")]).exit_code == 0
+    assert judge(mup, PREDICTION, [Claim.parse("h3.A1@1=-1")]).exit_code == 1
+    every = judge(mup, PREDICTION, [Claim.parse("h1.change=-1/2"), Claim.parse("h1.change@0=zero")])
+    assert [r.step for r in every.claims] == [1, 0] and every.exit_code == 0
+
+
+def test_json_is_serialisable_and_complete(mup):
+    found = json.loads(json.dumps(judge(mup, PREDICTION | {"unknown.part": (None,)}, []).as_json()))
+    row = next(r for r in found["quantities"] if r["quantity"] == "h3.A1" and r["step"] == 1)
+    assert row["predicted"] == "-1/2" and row["ci"][0] <= row["slope"] <= row["ci"][1] and row["sizes"] == 4
+    assert {"device", "torch", "dtype", "wall_seconds", "peak_memory_bytes"} <= set(found["environment"])
+    assert found["unmeasured"] == ["unknown.part"]
+
+
+def test_a_failed_gate_makes_a_run_inconclusive(mup):
+    few = {key: series[:2] for key, series in mup.values.items()}
+    control = {key: series[:2] for key, series in mup.control.items()}
+    two = dataclasses.replace(mup, sizes=mup.sizes[:2], values=few, control=control)
+    assert "enough sizes" in [g.name for g in judge(two, PREDICTION, []).gates if not g.passed]
+    sparse = {key: [v[:3] for v in series] for key, series in mup.values.items()}
+    lacking = judge(dataclasses.replace(mup, values=sparse), PREDICTION, [])
+    assert "enough seeds" in [g.name for g in lacking.gates if not g.passed] and lacking.exit_code == 3
+    same = dataclasses.replace(mup, parameters=[7] * len(SIZES))
+    assert judge(same, PREDICTION, []).exit_code == 3
+    assert judge(dataclasses.replace(mup, inputs=["a", "b", "b", "b"]), PREDICTION, []).exit_code == 3
+    drifting = {key: [v * n for v, n in zip(series, SIZES, strict=True)] for key, series in mup.control.items()}
+    report = judge(dataclasses.replace(mup, control=drifting), PREDICTION, [])
+    assert [g.name for g in report.gates if not g.passed] == ["width-independent control flat"]
+
+
+def test_few_seeds_are_inconclusive():
+    run = measure(regime("I"), MUP, optimizer("sgd"), sizes=[8, 12, 16], seeds=2, steps=0, device="cpu")
+    assert judge(run, {"h3.A1": (Fraction(0),)}, []).exit_code == 3
+
+
+def test_interrupting_keeps_the_sizes_that_are_complete(monkeypatch):
+    monkeypatch.setitem(stacks.CALLS, "cpu", 0)  # cells one by one
+
+    def stop(done, total, message):
+        if "n=66" in message:
+            raise KeyboardInterrupt
+
+    run = measure(regime("III"), MUP, optimizer("sgd"), sizes=SIZES, seeds=8, steps=1, device="cpu", progress=stop)
+    assert run.interrupted and run.sizes == SIZES[:3] and len(run.values["h3", 1]) == 3
+    assert judge(run, PREDICTION, []).exit_code == 3
+    judge(run, PREDICTION, []).text()
+
+    def at_once(done, total, message):
+        raise KeyboardInterrupt
+
+    nothing = measure(regime("III"), MUP, optimizer("sgd"), sizes=SIZES, seeds=8, device="cpu", progress=at_once)
+    report = judge(nothing, PREDICTION, [])
+    assert nothing.sizes == [] and report.exit_code == 3 and report.text() and report.as_json()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sizes": [8, 16]}, "at least 3"),
+        ({"sizes": [8, 32, 16]}, "increasing"),
+        ({"sizes": [8, 16.5, 32]}, "integers"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"steps": -1}, "steps is -1"),
+        ({"device": "tpu"}, "no device named 'tpu'"),
+        ({"optimizer": "signsgd"}, "use adam"),
+        ({"optimizer": "adam"}, "epsilon"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(options, message):
+    options = dict(options)
+    rule = optimizer(options.pop("optimizer", "sgd"))
+    with pytest.raises(UsageError, match=message) as error:
+        measure(regime("III"), MUP, rule, **({"device": "cpu"} | options))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_asking_for_a_missing_gpu():
+    with pytest.raises(UsageError, match="no CUDA device is available; use --device cpu or auto"):
+        measure(regime("III"), MUP, optimizer("sgd"), device="cuda")
+
+
+@pytest.mark.parametrize("text", ["h3", "=1", "h3=", "h3@x=1", "h3=abc", "h3=1/0", "h3@-1=0"])
+def test_unreadable_claims(text):
+    with pytest.raises(UsageError):
+        Claim.parse(text)
+
+
+def test_claims_about_what_was_not_measured(mup):
+    with pytest.raises(UsageError, match=r"did you mean 'h3.A1'"):
+        judge(mup, {}, [Claim.parse("h3.a1=0")])
+    with pytest.raises(UsageError, match="only 1 steps"):
+        judge(mup, {}, [Claim.parse("h3.A1@2=0")])
+
+
+@pytest.mark.parametrize(
+    "rates", ["N=1,N_e=1,M=0", "N=1,N_e=0,M=1", "N=1,N_e=1,M=1", "N=1,N_e=1/2,M=1/2", "N=1,N_e=0,M=0"]
+)
+def test_default_plans_grow_every_growing_axis_and_stay_affordable(rates):
+    ray = Ray.parse(rates)
+    sizes = plan_sizes(ray, None)
+    dims = [dims_at(ray, n) for n in sizes]
+    assert len(sizes) >= 5 and min(plan_seeds(ray, sizes, None)) >= 16
+    for axis in ("N", "N_e", "M"):
+        values = [d[axis] for d in dims]
+        assert values == sorted(set(values)) if ray[axis] else len(set(values)) == 1
+    assert dims[-1]["N"] * dims[-1]["N_e"] * dims[-1]["M"] < 5e6
+
+
+def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
+    """With gates held at mean and slope (MSSP paper, J.2, B2) this product would be n^(-1/2)."""
+    aligned, ray = "<g1.router.Q0@1, h1@0>", "N=1/2,N_e=1/2,M=1"
+    d = derive(None, "sgd", "mup", ray=ray)
+    m = measure(
+        d.ray, d.scaling, d.optimizer, sizes=[256, 400, 676, 1156], seeds=64, steps=1, device="cpu", products=[aligned]
+    )
+    assert as_trained(d).analysis()("g1.router.Q0", 1).exponent != d.analysis()("g1.router.Q0", 1).exponent
+    assert as_trained(derive("III", "sgd", "mup")).architecture == "moe"
+    claims = [Claim.parse(f"{aligned}@1={exponent}") for exponent in ("-1/2", "0")]
+    held, alive = judge(m, {}, claims).claims
+    assert held.verdict is Verdict.REFUTED and alive.verdict is not Verdict.REFUTED

@@ -1,0 +1,400 @@
+"""Runs as folders: cells, interrupts, several processes, budgets, campaigns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.campaigns import budget, session
+from scaling_algebra.verify.campaigns.campaign import Job, campaigns, job, load
+from scaling_algebra.verify.measuring import runs, stacks
+from scaling_algebra.verify.measuring.cells import CELL, cells, cost, rank, share
+from scaling_algebra.verify.measuring.sizes import elements
+from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
+from scaling_algebra.verify.networks import moe_block as model
+
+SIZES = (8, 12, 18, 27)
+ASKED = [
+    "verify",
+    "--regime",
+    "III",
+    "--optimizer",
+    "sgd",
+    "--parameterization",
+    "mup",
+    "--steps",
+    "1",
+    "--device",
+    "cpu",
+]
+SMALL = [*ASKED, "--sizes", "8,12,18,27", "--seeds", "16"]
+
+
+def small(**options):
+    return job("III", "sgd", "mup", **({"steps": 1, "sizes": SIZES, "seeds": 16} | options))
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def without_time(report):
+    """A report as JSON, less what differs from run to run."""
+    data = json.loads(json.dumps(report.as_json()))
+    return {key: value for key, value in data.items() if key != "environment"}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """One run, done at once."""
+    run, store = small(), Store()
+    session.Session(store, "cpu").perform([run])
+    return run, store, run.report(store)
+
+
+# cells ---------------------------------------------------------------------------------------------------------
+
+
+def test_cells_cover_every_replica_once_and_more_seeds_only_add_cells():
+    few, many = small(together=8).setup(), small(seeds=40, together=8).setup()
+    for setup in (few, many):
+        seen = Counter((c.kind, c.size, seed) for c in cells(setup) for seed in c.seeds)
+        assert set(seen.values()) == {1}
+        assert sum(n for (kind, _, _), n in seen.items() if kind == "values") == sum(setup.seeds)
+        assert all(c.count == 1 or c.count * elements(setup.dims(c.size)) <= CELL for c in cells(setup))
+    assert set(cells(few)) < set(cells(many))
+
+
+def test_more_replicas_in_a_cell_change_no_value(whole):
+    run, _, report = whole
+    narrow = replace(run, together=4)
+    assert len(cells(run.setup())) < len(cells(narrow.setup()))
+    store = Store()
+    session.Session(store, "cpu").perform([narrow])
+    for row, same in zip(report.rows, narrow.report(store).rows, strict=True):
+        assert (row.quantity, row.step) == (same.quantity, same.step)
+        assert row.fit.slope == pytest.approx(same.fit.slope, rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("together", [0, "x", None])
+def test_a_plan_with_unusable_cells_is_refused(together):
+    with pytest.raises(UsageError, match="is not one"):
+        Job.from_json(small().as_json() | {"together": together})
+
+
+def test_a_report_names_the_engine_that_predicted(whole):
+    _, _, report = whole
+    assert report.environment["predicted_with"] == "moe" and "dynamics" not in report.conditions
+    alive = replace(report, environment={**report.environment, "predicted_with": "moe-sigmoid"})
+    assert "gate in the dynamics" in alive.conditions
+
+
+def test_random_streams_of_kinds_and_sizes_never_meet():
+    streams = Counter(s for c in cells(small(seeds=40).setup()) if c.kind != "exact" for s in c.seeds)
+    assert max(streams.values()) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_processes_share_all_cells_by_cost(ranks):
+    setup = small(seeds=40).setup()
+    todo = [(cost(setup, c), c) for c in cells(setup)]
+    shares = [share(todo, r, ranks) for r in range(ranks)]
+    assert sorted(str(c) for mine in shares for c in mine) == sorted(str(c) for _, c in todo)
+    loads = [sum(cost(setup, c) for c in mine) for mine in shares]
+    assert max(loads) - min(loads) <= max(n for n, _ in todo)
+
+
+def test_launchers_say_which_process_this_is():
+    assert rank({}) == (0, 1)
+    assert rank({"RANK": "1", "WORLD_SIZE": "4"}) == (1, 4)
+    stepped = {"SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_STEP": "2"}
+    assert rank({"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_COUNT": "6", **stepped}) == (2, 6)
+    assert rank({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "5"}) == (2, 3)
+    for wrong in ({"RANK": "4", "WORLD_SIZE": "4"}, {"RANK": "x", "WORLD_SIZE": "4"}):
+        with pytest.raises(UsageError, match="unset both"):
+            rank(wrong)
+
+
+# folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_keeps_what_memory_keeps(whole, tmp_path):
+    run, kept, report = whole
+    store = Store(tmp_path)
+    for cell in cells(run.setup()):
+        store.save(run.name, run.setup().name(cell), kept.load(run.name, run.setup().name(cell)))
+    assert without_time(run.report(Store(tmp_path))) == without_time(report)
+
+
+@pytest.mark.parametrize("calls", [0, stacks.CALLS["cpu"]])
+def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatch, calls):
+    folder, real, done = tmp_path / "run", runs.train, []
+
+    def stops(*arguments):
+        done.append(arguments)
+        if len(done) == 7:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(runs, "train", stops)
+    monkeypatch.setitem(stacks.CALLS, "cpu", 0)  # cells one by one
+    first = invoke(*SMALL, "-o", folder)
+    assert first.exit_code == 3 and f"scalecalc verify --resume {folder}" in first.stderr
+    assert json.loads((folder / "report.json").read_text())["runs"][0]["incomplete"] == "interrupted"
+    monkeypatch.setattr(runs, "train", lambda *a: (done.append(a), real(*a))[1])
+    monkeypatch.setitem(stacks.CALLS, "cpu", calls)
+    second = invoke("verify", "--resume", folder, "--device", "cpu")
+    trained = Counter(seed for replicas, *_ in done for lot in replicas.lots for seed in lot.seeds)
+    again = set(done[6][0].lots[0].seeds)  # nothing twice but the cell that was cut off
+    assert {seed for seed, times in trained.items() if times > 1} == again
+    assert sum(trained.values()) == len(again) + sum(cell.count for cell in cells(whole[0].setup()))
+    every = 1 + len(cells(whole[0].setup()))
+    assert len(done) == every if calls == 0 else len(done) < every
+    assert second.exit_code == whole[2].exit_code
+    assert without_time(small().report(Store(folder))) == without_time(whole[2])
+
+
+def test_a_damaged_cell_is_measured_again(whole, tmp_path):
+    run, kept, report = whole
+    store = Store(tmp_path)
+    for cell in cells(run.setup()):
+        store.save(run.name, run.setup().name(cell), kept.load(run.name, run.setup().name(cell)))
+    damaged = next((tmp_path / "cells" / run.name).glob("values-n18-*.npz"))
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    assert run.report(Store(tmp_path)).incomplete == "1 cells missing"
+    session.Session(Store(tmp_path), "cpu").perform([run])
+    assert without_time(run.report(Store(tmp_path))) == without_time(report)
+
+
+def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):
+    run, store = small(), Store(tmp_path)
+    session.Session(store, "cpu").perform([run])
+    assert run.setup().recipe == small(seeds=4, together=8).setup().recipe
+    others = [replace(run, optimizer="adam"), replace(run, parameterization="mssp")]
+    assert len({job.setup().recipe for job in (run, *others)}) == 3
+    monkeypatch.setitem(model.CONSTANTS, "eps", 0.5)
+    assert run.report(Store(tmp_path)).incomplete == f"{len(cells(run.setup()))} cells missing"
+    session.Session(Store(tmp_path), "cpu").perform([run])
+    assert not run.report(Store(tmp_path)).incomplete
+
+
+@pytest.mark.parametrize("content", ['{"runs": [1]}', '{"runs": [{"steps": 2}]}', '{"runs": 1}', "[", "{}"])
+def test_a_damaged_plan_is_one_clear_line(content, tmp_path):
+    (tmp_path / "plan.json").write_text(content)
+    found = invoke("report", tmp_path)
+    assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1 and "plan.json" in found.stderr, found.output
+
+
+def test_a_damaged_description_is_left_out(whole, tmp_path):
+    run, kept, _ = whole
+    Store(tmp_path).describe(run.name, 0, kept.environment(run.name))
+    Store(tmp_path).describe(run.name, 1, {**kept.environment(run.name), "device": "gpu", "peak_memory_bytes": 2**50})
+    merged = Store(tmp_path).environment(run.name)
+    assert merged["device"] == "cpu, gpu" and merged["peak_memory_bytes"] == 2**50
+    (tmp_path / "cells" / run.name / "environment-1.json").write_text('{"device": ')
+    assert Store(tmp_path).environment(run.name)["device"] == "cpu"
+
+
+def test_a_folder_of_another_run_is_left_alone(tmp_path):
+    write_plan(tmp_path, {"runs": [small().as_json()]})
+    write_plan(tmp_path, {"runs": [small().as_json()]})
+    with pytest.raises(UsageError, match="holds another run"):
+        write_plan(tmp_path, {"runs": [small(seeds=8).as_json()]})
+    assert len(read_plan(tmp_path)["runs"]) == 1
+
+
+def test_processes_write_one_folder_and_a_lost_one_costs_only_its_cells(whole, tmp_path):
+    """Two processes as torchrun starts them; one is killed, the other is not disturbed, --resume does the rest."""
+    folder = tmp_path / "run"
+    more = [*ASKED, "--sizes", "8,12,18,27,40,60,90", "--seeds", "64", "-o", str(folder)]
+
+    def start(mine):
+        environment = {**os.environ, "RANK": str(mine), "WORLD_SIZE": "2"}
+        command = [sys.executable, "-c", "from scaling_algebra.cli import main; main()", *more]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def files():
+        return {p.stem for p in folder.glob("cells/*/*.npz")}
+
+    run = job("III", "sgd", "mup", steps=1, sizes=(8, 12, 18, 27, 40, 60, 90), seeds=64)
+    setup = run.setup()
+    mine, yours = (
+        {setup.name(c) for c in share([(cost(setup, c), c) for c in cells(setup)], rank, 2)} for rank in (0, 1)
+    )
+    other, lost = start(0), start(1)
+    for _ in range(2400):
+        if len(files() & yours) >= 2:
+            break
+        time.sleep(0.02)
+    lost.send_signal(signal.SIGKILL)
+    lost.communicate()
+    _, said = other.communicate()
+    assert other.returncode == 0 and b"scalecalc report" in said, said.decode()
+    assert mine <= files() and len(files() & yours) >= 2 and files() < mine | yours
+    merged = invoke("report", folder)
+    assert merged.exit_code == 3 and "cells missing" in merged.stdout.splitlines()[-1]
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("cells/*/*.npz")}
+    finished = invoke("verify", "--resume", folder, "--device", "cpu")
+    assert "missing" not in finished.stdout and all(p.stat().st_mtime_ns == t for p, t in before.items())
+    assert files() == mine | yours
+
+
+def test_parts_in_several_folders_are_merged(whole, tmp_path):
+    run, kept, report = whole
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for k, cell in enumerate(cells(run.setup())):
+        name = run.setup().name(cell)
+        Store(folders[k % 2]).save(run.name, name, kept.load(run.name, name))
+    for folder in folders:
+        Store(folder).describe(run.name, 0, kept.environment(run.name))
+        write_plan(folder, {"runs": [run.as_json()], "command": "scalecalc verify"})
+    merged = invoke("report", *folders, "-o", tmp_path / "c", "--format", "json")
+    assert json.loads(merged.stdout)["counts"] == report.counts and merged.exit_code == report.exit_code
+    assert {p.name for p in (tmp_path / "c").iterdir()} == {"report.json", "report.md", "report.html"}
+    write_plan(folders[1], {"runs": [small(seeds=8).as_json()]}, again=True)
+    wrong = invoke("report", *folders)
+    assert wrong.exit_code == 2 and "other runs" in wrong.stderr
+
+
+# budgets ---------------------------------------------------------------------------------------------------------
+
+
+def test_time_and_memory_are_read():
+    assert [budget.seconds(t) for t in ("60s", "5m", "1.5h", "7")] == [60, 300, 5400, 7]
+    assert [budget.in_bytes(t) for t in ("1KiB", "2GB", "20GiB", "100")] == [1024, 2 * 10**9, 20 * 2**30, 100]
+    for wrong in ("", "5 parsecs", "-3s", "0s"):
+        with pytest.raises(UsageError, match="write for example"):
+            budget.seconds(wrong)
+
+
+def test_seeds_go_where_noise_is_and_cost_is_not(whole):
+    run, store, report = whole
+    setup, m = run.setup(), run.measured(store)
+    rows = [r for r in report.rows if r.quantity == "h3.D" and r.step == 1]
+    key = ("h3.D", 1)
+    noise = np.random.default_rng(0)
+    for size, spread in enumerate((0.5, 0.01, 0.01, 0.01)):
+        m.values[key][size] = 1 + spread * noise.standard_normal(16)
+    seeds = budget.allocate(setup, m, rows, entries=3e6)
+    assert seeds[0] > seeds[1] == seeds[2] == 16 and all(n % 8 == 0 for n in seeds)
+    spent = sum((n - 16) * elements(d) for n, d in zip(seeds, m.dims, strict=True))
+    assert 0 < spent <= 3e6
+    assert budget.allocate(setup, m, rows, entries=0) == setup.seeds
+    assert budget.allocate(setup, m, [], entries=3e6) == setup.seeds
+
+
+def test_a_budget_chooses_sizes_and_seeds_and_widens_intervals(tmp_path):
+    found = invoke(*ASKED, "--budget", "6s", "--max-memory", "40MB", "-o", tmp_path / "run")
+    plan = read_plan(tmp_path / "run")["runs"][0]
+    assert plan["looks"] == budget.LOOKS and min(plan["seeds"]) >= 8
+    run = small(sizes=plan["sizes"], seeds=8)
+    assert stacks.replica_bytes(run.setup(), run.setup().dims(-1)) <= 40e6
+    assert found.exit_code in (0, 3) and " 0 REFUTED" in found.stdout.splitlines()[-1]
+    again = invoke("report", tmp_path / "run")
+    assert again.stdout.splitlines()[-1] == found.stdout.splitlines()[-1]
+
+
+def test_an_interrupted_budget_goes_on_with_all_its_runs(tmp_path, monkeypatch):
+    (tmp_path / "two.toml").write_text(
+        'steps = 0\nseeds = 8\nsizes = [8, 12, 18]\n[[run]]\nregimes = ["I", "III"]\noptimizers = ["sgd"]\n'
+    )
+    real, done = runs.train, []
+
+    def stops(*arguments):
+        done.append(arguments)
+        if len(done) == 6:  # two to try the speed
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(runs, "train", stops)
+    asked = ["--campaign", tmp_path / "two.toml", "--budget", "20s", "--max-memory", "20MB", "--device", "cpu"]
+    first = invoke("verify", *asked, "-o", tmp_path / "run")
+    assert first.exit_code == 3 and "--resume" in first.stderr and len(done) == 6
+    monkeypatch.setattr(runs, "train", real)
+    second = invoke("verify", "--resume", tmp_path / "run", "--device", "cpu")
+    assert "missing" not in second.stdout and "in 2 runs" in second.stdout
+
+
+def test_repeated_looks_have_wider_intervals(whole):
+    run, store, report = whole
+    from dataclasses import replace
+
+    looked = replace(run, looks=5).report(store)
+    pairs = [(a.fit, b.fit) for a, b in zip(report.rows, looked.rows, strict=True) if np.isfinite(a.fit.slope)]
+    assert all(b.high - b.low >= a.high - a.low for a, b in pairs)
+    assert sum(b.high - b.low > a.high - a.low for a, b in pairs) > len(pairs) / 2
+
+
+# campaigns -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", campaigns())
+def test_every_campaign_can_be_run(name):
+    found = load(name)
+    assert len({run.name for run in found}) == len(found)
+    for run in found:
+        runs.check(run.setup())
+        assert len(run.sizes) >= 3 and min(run.seeds) >= 8, run.name
+
+
+def test_the_quick_campaign_has_every_configuration():
+    names = {run.name for run in load("quick")}
+    assert names >= {f"{r}-{o}-{p}" for r in ("I", "II", "III") for o in ("sgd", "adam") for p in ("mup", "mssp")}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("steps = ", "write TOML"),
+        ("steps = 2", "no table"),
+        ("[[run]]\nregimes = ['IV']", "IV"),
+        ("[[run]]\nregime = 'III'", "did you mean 'regimes'"),
+        ("[[run]]\nregimes = 'III'", "write a list"),
+        ("[[run]]\noptimizers = ['sgd']", "no regimes and no rays"),
+        ("[[run]]\nregimes = ['III']\nseeds = 8.5", "write an integer"),
+        ("together = 3\n[[run]]\nregimes = ['III']", "give a power of two"),
+        ("together = 'x'\n[[run]]\nregimes = ['III']", "write an integer"),
+        ("run = [1]", "write tables"),
+        ("[[run]]\nregimes = ['III']\noptimizers = ['adm']", "did you mean 'adam'"),
+        ("[[run]]\nregimes = ['III']\nsizes = [8, 4, 2]", "increasing"),
+    ],
+)
+def test_a_wrong_campaign_is_one_clear_line(text, says, tmp_path):
+    (tmp_path / "mine.toml").write_text(text)
+    found = invoke("verify", "--campaign", tmp_path / "mine.toml")
+    assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--campaign", "quik"], "did you mean 'quick'"),
+        (["--campaign", "quick", "--regime", "III"], "leave out --regime"),
+        (["--regime", "III", "--sizes", "8,12,18", "--claim", "<dW2@1, dW2@1>@1=0"], "dW2 is a matrix"),
+        (["--campaign", "transformer", "--budget", "5s"], "for a transformer"),
+        (["--resume", "nowhere"], "cannot read nowhere"),
+        (["--resume", "x", "-o", "y"], "leave out --output"),
+        (["--regime", "III", "--budget", "soon"], "60s, 5m or 1h"),
+        (["--regime", "III", "--budget", "5s", "--seeds", "4"], "leave out"),
+        (["--regime", "III", "--max-memory", "lots"], "20GiB"),
+        (["--regime", "III", "--sizes", "8,12,18", "--max-memory", "1KiB"], "more than --max-memory"),
+        (["--regime", "III", "--dtype", "float8"], "no dtype named 'float8'"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(arguments, says):
+    found = invoke("verify", *arguments)
+    assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output

@@ -1,0 +1,230 @@
+"""Learning-rate transfer: optima and verdicts on made-up curves, and sweeps of real small networks end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from scaling_algebra.cli import main
+from scaling_algebra.spec.axes import regime
+from scaling_algebra.verify.networks.base_shapes import recipe
+from scaling_algebra.verify.transfer.optimum import Curve, Transfer, drift, improves, optimum, overall, vertex
+from scaling_algebra.verify.transfer.sweep import rate, sweep
+from scaling_algebra.verify.transfer.tasks import TASKS
+from scaling_algebra.verify.transfer.tuning import better, tune
+
+GRID = tuple(np.arange(-9.0, -2.0))
+YES, NO, OPEN = Transfer.TRANSFERS, Transfer.DRIFTS, Transfer.INCONCLUSIVE
+SMALL = {"N": 8, "N_e": 8, "M": 2, "K": 2}
+
+
+def curve(width, at, seeds=8, noise=0.0, grid=GRID):
+    """A parabola with its minimum at log2 lr = ``at``, the depth growing with width."""
+    rng = np.random.default_rng(width)
+    centre = at + noise * rng.standard_normal(seeds)
+    losses = 1 / width + 0.1 * (np.array(grid)[:, None] - centre) ** 2
+    return Curve(width, {"N": width}, width, tuple(grid), losses, losses)
+
+
+def test_the_vertex_is_exact_for_a_parabola():
+    for at in (-6.3, -5.0, -4.6):
+        assert vertex(GRID, curve(32, at).mean) == pytest.approx(at)
+        assert optimum(curve(32, at)).log2_lr == pytest.approx(at)
+    flat_or_edge = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 1.0, 1.0]])
+    assert vertex((0.0, 1.0, 2.0), flat_or_edge.T).tolist() == [0.0, 2.0, 0.0]  # nothing to fit
+
+
+def test_planted_drifts_are_found_and_no_drift_transfers():
+    for slope, verdict in ((0.0, YES), (0.1, YES), (-0.5, NO), (-1.0, NO), (0.5, NO)):
+        found = drift([curve(w, -5.5 + slope * k, noise=0.1) for k, w in enumerate((32, 64, 128))])
+        assert found.verdict == verdict and found.slope == pytest.approx(slope, abs=0.15), found
+        assert found.low <= found.slope <= found.high and found.se > 0
+
+
+def test_what_proves_nothing_is_inconclusive():
+    still = [curve(w, -5.5, noise=0.1) for w in (32, 64, 128)]
+    assert drift(still).verdict == YES
+    assert drift([curve(w, -5.5, noise=3.0) for w in (32, 64, 128)]).verdict == OPEN  # seeds disagree
+    assert drift(still[:2]).verdict == OPEN and "3 and 4 needed" in drift(still[:2]).why
+    assert drift([curve(w, -5.5, seeds=3) for w in (32, 64, 128)]).verdict == OPEN
+    at_the_edge = drift([*still, curve(256, -12.0)])
+    assert at_the_edge.verdict == OPEN and "width 256" in at_the_edge.why and at_the_edge.used == (32, 64, 128)
+    assert drift([curve(w, -12.0) for w in (32, 64, 128)]).verdict == OPEN
+    near = curve(64, -7.6, noise=1.0, seeds=4)
+    assert not near.edge and optimum(near).edge == -1  # some seeds have it on the edge
+
+
+def test_a_control_that_does_not_drift_makes_a_pass_worthless():
+    assert overall([YES, YES], [NO]) == YES and overall([YES], []) == YES
+    assert overall([YES], [YES]) == OPEN and overall([YES], [OPEN]) == OPEN
+    assert overall([NO, YES], [NO]) == NO and overall([OPEN], [NO]) == OPEN
+    assert overall([], [NO]) == NO and overall([], []) == OPEN
+
+
+def test_improvement_with_scale_has_three_answers():
+    optima = [optimum(curve(w, -5.5, noise=0.01)) for w in (32, 64, 128)]
+    assert improves(optima) is True
+    assert improves(optima[::-1]) is False
+    assert improves([replace(o, loss_se=1.0) for o in optima]) is None
+
+
+def test_the_schedule_warms_up_and_decays():
+    assert [rate(s, 100, 0.0, 1.0) for s in (0, 50, 99)] == [1.0, 1.0, 1.0]
+    cosine = [rate(s, 100, 0.1, 0.1) for s in range(101)]
+    assert 0 < cosine[0] < cosine[9] < cosine[10] == 1.0 and cosine[100] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("grid", [(-16.0, -15.0, -14.0), (-3.0, -2.0, -1.0)])
+def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
+    task = TASKS["digits"]
+    data, plain = task.prepare(), recipe(regime("I"), "adam", "mup", SMALL, False)
+    run = (task, data, plain, 8, grid, range(4), 12, "cpu")
+    short = sweep(*run)
+    assert short.edge == (1 if grid[0] < -9 else -1)
+    long = sweep(*run, extend=2)
+    assert len(long.log2_lr) == 5 and set(grid) < set(long.log2_lr)
+    assert (min(long.log2_lr) < grid[0]) == (grid[0] > -9)
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+def test_a_compiled_network_learns_the_same():
+    task = TASKS["digits"]
+    for n, seeds in ((8, range(2)), (16, range(2))):
+        run = (task, task.prepare(), recipe(regime("I"), "adam", "mup", SMALL, False), n, (-6.0, -5.0), seeds, 5, "cpu")
+        plain, fast = sweep(*run), sweep(*run, compiled=True)
+        np.testing.assert_allclose(fast.losses, plain.losses, rtol=1e-4)
+        assert fast.log2_lr == plain.log2_lr
+
+
+@pytest.mark.parametrize("where", ["python", "forward", "backward"])
+def test_a_network_that_cannot_be_compiled_is_one_clear_line(monkeypatch, where):
+    from torch._dynamo.exc import TorchDynamoException
+
+    def refuse(gradient=None):
+        raise TorchDynamoException("no compiler\nand a long story")
+
+    def broken(model, **options):
+        if where == "python":
+            raise RuntimeError("no compiler: torch.compile is not for this Python")
+
+        def call(inputs):
+            if where == "forward":
+                refuse()
+            logits, auxiliary = model(inputs)
+            logits.register_hook(refuse)
+            return logits, auxiliary
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    found = CliRunner().invoke(
+        main, ["transfer", "--regime", "I", "--optimizer", "adam", "--compile", "--device", "cpu"]
+    )
+    assert found.exit_code == 2 and "(no compiler" in found.stderr, found.output
+    assert "; leave out --compile" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_diverged_runs_count_as_having_learned_nothing():
+    task = TASKS["digits"]
+    data, plain = task.prepare(), recipe(regime("I"), "sgd", "mup", SMALL, False)
+    found = sweep(task, data, plain, 8, (-2.0, 20.0, 30.0), range(2), 8, "cpu")
+    assert np.isfinite(found.losses).all() and (found.losses[1:] >= found.losses[0]).all()
+    assert found.losses[-1] == pytest.approx(np.log(10))  # zero readout: uniform over ten classes at the start
+
+
+def test_tuning_never_ends_above_its_start_and_repeats():
+    task = TASKS["digits"]
+    data, plain = task.prepare(), recipe(regime("I"), "adam", "mup", SMALL, False)
+    first, second = (tune(task, data, plain, -8.0, 8, range(2), 10, "cpu") for _ in range(2))
+    assert first == second and first.trials == 8
+    assert first.loss < first.untuned
+    assert set(first.multipliers.lr) == {"input", "router", "expert_in", "expert_out", "readout"}
+
+
+def test_a_gain_within_its_error_is_none():
+    base = np.array([1.0, 2.0, 3.0, 4.0])
+    assert better(base - 0.1, base) and not better(base + 0.1, base) and not better(base, base)
+    assert not better(base + np.array([-0.5, 0.5, -0.6, 0.5]), base)
+
+
+def run(*args):
+    return CliRunner().invoke(main, ["transfer", *args])
+
+
+QUICK = ["--regime", "I", "--base", "N=8,N_e=8,M=2,K=2", "--widths", "8,12,16", "--seeds", "4", "--steps", "10"]
+
+
+def test_an_optimum_on_the_edge_ends_with_exit_3(tmp_path):
+    """Negative control of the whole chain: a grid far below every optimum proves nothing."""
+    out = tmp_path / "report.json"
+    found = run(*QUICK, "--parameterization", "mup", "--grid=-16,-14", "--extend", "0", "-o", str(out))
+    assert found.exit_code == 3 and found.output.strip().endswith("INCONCLUSIVE")
+    assert "fewer than two widths" in found.output and "<=" not in found.output and ">= -14" in found.output
+    report = json.loads(out.read_text())
+    (only,) = report["parameterizations"].values()
+    assert [w["edge"] for w in only["widths"]] == [1, 1, 1] and only["drift"]["verdict"] == "INCONCLUSIVE"
+
+
+TINY = {"digits": [], "text": ["--set", "context=8", "--set", "blocks=1", "--set", "head=4"]}
+
+
+@pytest.mark.parametrize("data", TASKS)
+def test_every_task_runs_end_to_end(data):
+    args = ["--data", data, "--set", "batch=2", *TINY[data], "--grid=-7,-5", "--steps", "3", "--format", "json"]
+    found = run(*QUICK, "--optimizer", "adamw", "--parameterization", "mup", *args)
+    report = json.loads(found.stdout)
+    widths = report["parameterizations"]["mup"]["widths"]
+    assert found.exit_code == report["exit_code"] in (0, 1, 3) and report["environment"]["data"]
+    assert [w["dims"]["N"] for w in widths] == [8, 12, 16] and widths[0]["parameters"] < widths[1]["parameters"]
+    assert all(len(w["losses"]) == len(w["grid"]) >= 3 and len(w["losses"][0]) == 4 for w in widths)
+
+
+def test_a_blind_experiment_does_not_pass():
+    """Negative control of the verdict: two steps are too few for SP to drift, so nothing can transfer."""
+    args = ["--parameterization", "mup", "--parameterization", "sp", "--steps", "2", "--grid=-8,-4"]
+    found = run(*QUICK, *args)
+    assert found.exit_code != 0 and "CANNOT SEE" in found.output, found.output
+
+
+def test_json_is_only_json_and_carries_the_tuned_multipliers():
+    args = ["--parameterization", "mssp", "--tune", "4", "--grid=-7,-5", "--format", "json"]
+    report = json.loads(run(*QUICK, *args).stdout)
+    tuned = report["parameterizations"]["mssp"]["multipliers"]
+    assert tuned["trials"] == 4 and tuned["loss"] <= tuned["untuned"] and tuned["multipliers"]["init"] > 0
+    assert report["exit_code"] == {"TRANSFERS": 0, "DRIFTS": 1, "INCONCLUSIVE": 3}[report["verdict"]]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--regime", "I", "--data", "digit"], "did you mean 'digits'"),
+        (["--regime", "I", "--optimizer", "lion"], "torch has no such optimizer"),
+        (["--regime", "I", "--parameterization", "mupp"], "did you mean 'mup'"),
+        (["--ray", "N=0,N_e=1,M=1"], "N does not grow"),
+        (["--regime", "I", "--widths", "64,32"], "increasing order"),
+        (["--regime", "I", "--widths", "a"], "cannot read the widths"),
+        (["--regime", "I", "--grid=-4,-10"], "three rates or more"),
+        (["--regime", "I", "--base", "D=3"], "no axis of the base size"),
+        (["--regime", "I", "--base", "K=9"], "larger base size"),
+        (["--regime", "I", "--seeds", "0"], "give 1 or more"),
+        (["--regime", "I", "--set", "batches=3"], "did you mean 'batch'"),
+        (["--regime", "I", "--set", "batch=x"], "cannot read the setting"),
+        (["--regime", "I", "--data", "text", "--widths", "24,32,48"], "multiple of the head dimension"),
+        (["--regime", "I", "--parameterization", "mssp", "--base", "K=2"], "top-K cannot choose 2 of 4"),
+        (["--regime", "I", "-o", "/nonexistent/r.json"], "is not a folder"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(args, words):
+    found = run(*args)
+    assert found.exit_code == 2 and words in found.output, found.output
+    assert len(found.output.strip().splitlines()) == 1

@@ -1,0 +1,1 @@
+"""What to run, with which sizes and seeds, in how much time."""

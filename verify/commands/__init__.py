@@ -1,0 +1,1 @@
+"""The verbs ``verify``, ``report``, ``experiment`` and ``transfer``."""

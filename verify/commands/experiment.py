@@ -1,0 +1,92 @@
+"""``scalecalc experiment``: the experiments of the papers, each claim with its prediction and its verdict."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.experiments.experiments import EXPERIMENTS, Result, experiment, perform, plan
+from scaling_algebra.verify.experiments.findings import Experiment
+
+from .verify import _sizes
+
+
+@click.command("experiment")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--list", "listing", is_flag=True, help="List the experiments and their trials.")
+@click.option("--only", metavar="TEXT", help="Only trials whose title contains this text.")
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
+@click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
+@click.option("--seeds", type=int, help="Replicas at every size; default: the experiment's own.")
+@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON.")
+def command(
+    names: tuple[str, ...],
+    listing: bool,
+    only: str | None,
+    device: str,
+    sizes: str | None,
+    seeds: int | None,
+    form: str,
+    output: Path | None,
+) -> int:
+    """Run experiments of the papers (all of them without NAME) and say what became of every claim.
+
+    A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
+    claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive or interrupted.
+    """
+    if form not in ("text", "json"):
+        raise UsageError(f"no format named {form!r}; use text or json")
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
+    chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
+    if only is not None:
+        chosen = [e for e in (_restricted(e, only) for e in chosen) if e.trials]
+        if not chosen:
+            raise UsageError(f"no trial has {only!r} in its title; see scalecalc experiment --list")
+    if listing:
+        click.echo("\n".join(f"{e.name}: {e.title} ({e.source})\n{_titles(e)}" for e in chosen))
+        return 0
+    values = None if sizes is None else _sizes(sizes)
+    plans = [plan(e, device, values, seeds) for e in chosen]
+    results: list[Result] = []
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        for e, how in zip(chosen, plans, strict=True):
+            task = bar.add_task(e.name, total=len(e.trials))
+
+            def watch(done: int, total: int, what: str, task: int = task) -> None:
+                bar.update(task, completed=done, total=total, description=what)  # type: ignore[arg-type]
+
+            results.append(perform(e, how, watch))
+            bar.remove_task(task)
+            if results[-1].interrupted:
+                break
+    code = max((result.exit_code for result in results), key=(0, 3, 1).index)
+    data = {"experiments": [result.as_json() for result in results], "exit_code": code}
+    if output is not None:
+        output.write_text(json.dumps(data, indent=1) + "\n")
+    click.echo(json.dumps(data, indent=2) if form == "json" else "\n\n".join(r.text() for r in results))
+    if any(result.interrupted for result in results):
+        click.echo("scalecalc: interrupted; run it again, or give fewer --sizes or --seeds", err=True)
+    return code
+
+
+def _restricted(e: Experiment, text: str) -> Experiment:
+    return replace(e, trials=tuple(trial for trial in e.trials if text.lower() in trial.title.lower()))
+
+
+def _titles(e: Experiment) -> str:
+    return "\n".join(f"  {trial.title}" for trial in e.trials)

@@ -1,0 +1,1 @@
+"""Claims of the papers, trained and judged."""

@@ -1,0 +1,161 @@
+"""Every experiment by name, and what running one gives: a table of claims, counts and an exit code.
+
+Adding an experiment: one more ``Experiment`` in ``EXPERIMENTS``.
+Read next: ``findings.py`` (claims and verdicts), ``experiment_command.py`` (the command line).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.spec.axes import regime
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.report import _number
+from scaling_algebra.verify.measuring.runs import _device
+from scaling_algebra.verify.measuring.sizes import plan_sizes
+
+from .cluster_claims import CLUSTERS
+from .epsilon import EPSILON
+from .findings import Experiment, Finding, Plan
+from .routers import ROUTERS
+
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (ROUTERS, EPSILON, CLUSTERS)}
+"""Every experiment, by name."""
+
+Watch = Callable[[int, int, str], None]
+"""Called with (trials done, trials in all, what is being trained)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment showed.
+
+    Attributes:
+        findings: by trial, in the order of the experiment; trials after an interruption are missing.
+        seconds: wall time.
+    """
+
+    experiment: Experiment
+    plan: Plan
+    findings: dict[str, list[Finding]]
+    seconds: float
+    interrupted: bool = False
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Claims by outcome: as they must be, the opposite, undecided."""
+        found = Counter(f.outcome for part in self.findings.values() for f in part)
+        return {str(v): found[v] for v in Verdict}
+
+    @property
+    def exit_code(self) -> int:
+        """3 if interrupted; 1 if any claim came out against the prediction; 3 if any is inconclusive; else 0."""
+        counts = self.counts
+        if self.interrupted:
+            return 3
+        return 1 if counts[Verdict.REFUTED] else 3 if counts[Verdict.INCONCLUSIVE] or not self.findings else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON contract of one experiment."""
+        return {
+            "experiment": self.experiment.name,
+            "title": self.experiment.title,
+            "source": self.experiment.source,
+            "sizes": list(self.plan.sizes) or None,
+            "seeds": self.plan.seeds,
+            "trials": {title: [f.as_json() for f in part] for title, part in self.findings.items()},
+            "outcomes": self.counts,
+            "interrupted": self.interrupted,
+            "environment": {
+                "device": torch.cuda.get_device_name() if self.plan.device == "cuda" else "cpu",
+                "torch": torch.__version__,
+                "wall_seconds": round(self.seconds, 2),
+            },
+            "exit_code": self.exit_code,
+        }
+
+    def text(self) -> str:
+        """One table for each trial, and a closing line with the counts."""
+        blocks = [f"{self.experiment.name}: {self.experiment.title}"]
+        blocks += [f"{title}\n{_table(part)}" for title, part in self.findings.items()]
+        counts = self.counts
+        closing = (
+            f"{self.experiment.name}: {counts[Verdict.AGREES]} claims as predicted, {counts[Verdict.REFUTED]} against, "
+            f"{counts[Verdict.INCONCLUSIVE]} inconclusive ({self.seconds:.1f} s on {self.plan.device})"
+        )
+        return "\n\n".join([*blocks, closing + ("; interrupted" if self.interrupted else "")])
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment called ``name``.
+
+    Raises:
+        UsageError: no such experiment.
+    """
+    if name.lower() not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name.lower()]
+
+
+def plan(chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None) -> Plan:
+    """How an experiment is run: its own sizes and seeds unless others are given.
+
+    Raises:
+        UsageError: unusable sizes, seeds or device, or sizes for an experiment that has none.
+    """
+    if sizes is not None and not chosen.sizes:
+        raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")
+    if seeds is not None and seeds < 1:
+        raise UsageError(f"seeds is {seeds}; give at least 1")
+    checked = chosen.sizes if sizes is None else tuple(plan_sizes(regime("I"), sizes))
+    return Plan(_device(device), checked, chosen.seeds if seeds is None else seeds)
+
+
+def perform(chosen: Experiment, how: Plan, watch: Watch | None = None) -> Result:
+    """Runs every trial of an experiment; an interruption keeps the trials that are complete."""
+    started, found, interrupted = time.perf_counter(), dict[str, list[Finding]](), False
+    total, threads = len(chosen.trials), torch.get_num_threads()
+    torch.set_num_threads(max(1, min(threads, (os.cpu_count() or 1) // 2)))  # waiting for a busy core costs more
+    try:
+        for done, trial in enumerate(chosen.trials):
+
+            def say(what: str, done: int = done, title: str = trial.title) -> None:
+                if watch:
+                    watch(done, total, f"{title}{what}")
+
+            say("")
+            found[trial.title] = trial.run(Plan(how.device, how.sizes, how.seeds, say))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        torch.set_num_threads(threads)
+    return Result(chosen, how, found, time.perf_counter() - started, interrupted)
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    body = [(f.quantity, str(f.by), f.claimed, *_shown(f), _verdict(f), f.data, f.source) for f in findings]
+    header = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data", "source")
+    align = ("left", "left", "left", "right", "left", "left", "left", "left")
+    text: str = tabulate(body, header, tablefmt="simple", disable_numparse=True, colalign=align)
+    return text
+
+
+def _shown(f: Finding) -> tuple[str, str]:
+    interval = "" if math.isnan(f.low) else f"[{f.low:+.3f}, {f.high:+.3f}]"
+    return "none" if _number(f.measured) is None else f"{f.measured:+.3f}", interval
+
+
+def _verdict(f: Finding) -> str:
+    if f.outcome is not Verdict.AGREES:
+        return f"{f.verdict}, must be {f.expected}"
+    return str(f.verdict) if f.verdict is Verdict.AGREES else f"{f.verdict}, as it must be"

@@ -1,0 +1,64 @@
+"""Measured slopes of single quantities of any configuration that has a torch model: the measured voice of the audit.
+
+Read next: ``runs.py`` and ``fixed_experts.py`` (the models), ``fit.py`` (slopes and intervals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.verify.judging.measurement import Measurement
+from scaling_algebra.verify.judging.report import fit_of
+from scaling_algebra.verify.measuring.runs import measure
+
+from .fixed_experts import measure_fixed_experts
+
+Asked = tuple[Derivation, str, int]
+"""(configuration, quantity, number of updates); ``*`` in a quantity stands for the largest that fits."""
+
+
+def slopes(
+    asked: Sequence[Asked], *, sizes: Sequence[int] | None = None, seeds: int | None = None, device: str = "auto"
+) -> list[str]:
+    """Slope and 95 % interval as text for each question, or why there is none. One training run per configuration.
+
+    Args:
+        sizes, seeds: as ``measure``; by default each run takes under a minute on two cores.
+    """
+    groups: dict[int, list[int]] = {}
+    for k, (d, _, _) in enumerate(asked):
+        groups.setdefault(id(d), []).append(k)
+    found = [""] * len(asked)
+    for members in groups.values():
+        d = asked[members[0]][0]
+        steps = max(asked[k][2] for k in members)
+        names = [asked[k][1] for k in members]
+        if d.architecture.startswith("routers"):
+            run: Measurement = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=device)
+        elif d.architecture == "moe":
+            products = [name for name in names if name.startswith("<")]
+            options = {"sizes": sizes, "seeds": seeds, "steps": steps, "device": device}
+            run = measure(d.ray, d.scaling, d.optimizer, products=products, **options)
+        else:
+            for k in members:
+                found[k] = f"no torch model of {d.architecture}"
+            continue
+        for k in members:
+            found[k] = _slope(run, *asked[k][1:])
+    return found
+
+
+def _slope(run: Measurement, quantity: str, step: int) -> str:
+    names = [name for name, t in run.values if t == step and fnmatchcase(name, quantity)] or [quantity]
+    there = [name for name in names if (name, step) in run.values]
+    if not there:
+        return f"{quantity} is not measured"
+    name = max(there, key=lambda n: float(np.sqrt(np.mean(run.values[n, step][-1] ** 2))))
+    f = fit_of(run, name, step)
+    where = f"{name} " if name != quantity else ""
+    sizes = f"n = {min(run.sizes):g} to {max(run.sizes):g}"
+    return f"{where}slope {f.slope:+.3f}, 95 % interval [{f.low:+.3f}, {f.high:+.3f}], {sizes}, {f.seeds} seeds or more"

@@ -1,0 +1,1 @@
+"""Slopes, verdicts and gates from recorded numbers. Needs no torch."""

@@ -1,0 +1,71 @@
+"""Claims a user wants measured, such as ``h3.A2.2@2=-1/2``.
+
+Read next: ``report.py`` (judges them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scaling_algebra.dynamics.quantities import inner_product
+from scaling_algebra.errors import UsageError, unknown_name
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Somebody's exponent for a quantity.
+
+    Attributes:
+        quantity: name, as in the report, or an inner product ``<A@s, B@t>`` of two of them.
+        step: updates done; None claims every step at which the quantity is not exactly zero.
+        exponent: of n; None claims exactly zero.
+    """
+
+    quantity: str
+    step: int | None
+    exponent: Fraction | None
+
+    def __str__(self) -> str:
+        at = "" if self.step is None else f"@{self.step}"
+        return f"{self.quantity}{at}={'zero' if self.exponent is None else self.exponent}"
+
+    @classmethod
+    def parse(cls, text: str) -> Claim:
+        """``quantity[@step]=exponent``; the exponent is a rational, or ``zero``.
+
+        Raises:
+            UsageError: not of that form.
+
+        >>> Claim.parse("h3.A2.2@2=-1/2")
+        Claim(quantity='h3.A2.2', step=2, exponent=Fraction(-1, 2))
+        """
+        name, equals, number = (s.strip() for s in text.partition("="))
+        product, _, rest = name.rpartition(">")  # the steps inside an inner product <A@s, B@t> are its own
+        inside = product + ">" if product else ""
+        quantity, at, when = (s.strip() for s in rest.partition("@"))
+        quantity = inside + quantity
+        if not (equals and quantity and number):
+            raise UsageError(f"cannot read the claim {text!r}; write quantity@step=exponent, such as h3.A2.2@2=-1/2")
+        if at and not (when.isascii() and when.isdigit()):
+            raise UsageError(f"the claim {text!r} has step {when!r}; give a number of updates, 0 or more")
+        if number == "zero":
+            exponent = None
+        else:
+            try:
+                exponent = Fraction(number)
+            except (ValueError, ZeroDivisionError):
+                raise UsageError(
+                    f"the claim {text!r} has exponent {number!r}; give a rational such as -1/2, or zero"
+                ) from None
+        return cls(quantity, int(when) if at else None, exponent)
+
+    def check(self, measured: Iterable[str], steps: int) -> None:
+        """Raises UsageError if the quantity is not among the measured ones, or the step was not reached."""
+        names = list(measured)
+        parts = [name for name, _ in inner_product(self.quantity)]
+        if self.quantity not in names and not (parts and set(parts) <= set(names)):
+            raise unknown_name("measured quantity", self.quantity, names)
+        if self.step is not None and self.step > steps:
+            raise UsageError(f"the claim about {self.quantity} is at step {self.step}, but only {steps} steps are run")

@@ -1,0 +1,1 @@
+"""Trains at growing sizes and records every quantity at every step."""

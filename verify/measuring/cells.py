@@ -1,0 +1,236 @@
+"""A run as a grid of independent cells: what to train, cut into pieces that any process can do in any order.
+
+Read next: ``runs.py`` (does a cell), ``store.py`` (keeps what cells measured).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.verify.judging.measurement import (
+    GRADIENTS,
+    INPUT,
+    PARAMETERS,
+    SECONDS,
+    Measurement,
+    Record,
+    Series,
+)
+
+from .sizes import dims_at, effective_n, elements
+from .store import Store
+
+CELL, TOGETHER = 2**25, 32
+"""Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
+replicas: then it may have as many times more entries."""
+
+BLOCK = 8
+"""Replicas in a cell of a run with a time budget, which adds seeds so many at a time."""
+
+CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
+"""Most replicas at every size of the controls, and of the comparison with float64."""
+
+STREAMS = {"values": 0, "control": 1000, "standard": 2000, "exact": 0}
+"""Offsets of the random streams: no two of them coincide, but the exact replicas repeat the first ones."""
+
+STANDARD = "sp"
+"""The parameterization that every other one is told apart from."""
+
+Item = TypeVar("Item")
+
+Kind = Literal["values", "control", "standard", "exact"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What to train and measure.
+
+    Attributes:
+        sizes, seeds: n, and replicas at every n.
+        dtype: of torch, such as ``float64``.
+        products: inner products ``<A@s, B@t>`` to record as well.
+        standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
+        parameterization: its name.
+        together: replicas in a cell where they are small; more suit a large GPU, which waits for small networks.
+        base: of a Transformer, sizes of the axes that all others are relative to; empty for the MoE block.
+        constants: base constants of the network.
+    """
+
+    ray: Ray
+    scaling: Scaling
+    optimizer: Optimizer
+    steps: int
+    sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    dtype: str = "float64"
+    products: tuple[str, ...] = ()
+    standard: Scaling | None = None
+    parameterization: str = ""
+    base: tuple[tuple[str, int], ...] = ()
+    together: int = TOGETHER
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    def name(self, cell: Cell) -> str:
+        """Names what a cell measures, in this run or another one; fit for a file."""
+        n = self.sizes[0 if cell.kind == "control" else cell.size]
+        return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.recipe}"
+
+    @cached_property
+    def recipe(self) -> str:
+        """Tells recipes apart: pieces that were trained with other powers or base constants, or in which other
+        quantities were recorded, are not taken for ours."""
+        powers = [
+            [str(s.alpha), *s.tied, *[(role, str(t.init_std), str(t.lr), str(t.eps)) for role, t in s.tensors.items()]]
+            for s in (self.scaling, self.standard)
+            if s is not None
+        ]
+        rule = (self.optimizer.torch, dict(self.optimizer.options), self.optimizer.first)
+        told = json.dumps([powers, rule, self.base, self.constants, list(quantities())], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:8]
+
+    def dims(self, size: int) -> dict[str, int]:
+        """Dimensions at the size with this index."""
+        if not self.base:
+            return dims_at(self.ray, self.sizes[size])
+        wider = self.sizes[size] / dict(self.base)["N"]
+        return {axis: round(d * wider ** float(self.ray[axis] / self.ray["N"])) for axis, d in self.base}
+
+    def dims_of(self, cell: Cell) -> dict[str, int]:
+        """Dimensions that a cell trains: those of its size, but controls all have the first one."""
+        return self.dims(0 if cell.kind == "control" else cell.size)
+
+    @property
+    def standard_steps(self) -> int:
+        """Updates after which standard parameterization shows: the zero readout of a Transformer moves first."""
+        return min(2 if self.base else 1, self.steps)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Replicas first .. first + count - 1 of one size (by index), of one kind (see ``Measurement``)."""
+
+    kind: Kind
+    size: int
+    first: int
+    count: int
+
+    @property
+    def seeds(self) -> list[int]:
+        """A different random stream for every kind, size and replica, the same however replicas are cut into cells."""
+        stream = 1_000_003 * (self.size + STREAMS[self.kind])
+        return [1 + replica + stream for replica in range(self.first, self.first + self.count)]
+
+
+def cells(setup: Setup) -> list[Cell]:
+    """All cells of a run, small sizes first. More seeds, in multiples of ``together``, add cells and change none."""
+    found: list[Cell] = []
+    for size, count in enumerate(setup.seeds):
+        found += _cut("values", size, count, setup.dims(size), setup.together)
+        found += _cut("control", size, min(CONTROL_SEEDS, count), setup.dims(0), setup.together)
+        if setup.standard is not None:
+            found += _cut("standard", size, min(STANDARD_SEEDS, count), setup.dims(size), setup.together)
+        if setup.dtype != "float64":
+            found += _cut("exact", size, min(EXACT_SEEDS, count), setup.dims(size), setup.together)
+    return found
+
+
+def cost(setup: Setup, cell: Cell) -> int:
+    """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
+    steps = setup.standard_steps if cell.kind == "standard" else setup.steps
+    return elements(setup.dims_of(cell)) * cell.count * (steps + 1)
+
+
+def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) -> Measurement:
+    """All that a store holds of a run; sizes without a replica of every kind are left out."""
+    found = Measurement(setup.ray, setup.scaling, setup.optimizer, setup.steps, interrupted=interrupted)
+    stores: dict[Kind, Series] = {
+        "values": found.values,
+        "control": found.control,
+        "standard": found.standard,
+        "exact": found.exact,
+    }
+    records: dict[tuple[Kind, int], list[Record]] = {}
+    for cell in cells(setup):
+        record = store.load(name, setup.name(cell))
+        if record is None:
+            found.missing += 1
+        else:
+            records.setdefault((cell.kind, cell.size), []).append(record)
+    kinds: list[Kind] = list(dict.fromkeys(cell.kind for cell in cells(setup)))
+    for size in range(len(setup.sizes)):
+        if all((kind, size) in records for kind in kinds):
+            dims = setup.dims(size)
+            found.sizes.append(effective_n(setup.ray, dims, setup.dims(0), setup.sizes[0]))
+            found.dims.append(dims)
+            for kind in kinds:
+                parts = records[kind, size]
+                for key in parts[0]:
+                    stores[kind].setdefault(key, []).append(np.concatenate([part[key] for part in parts]))
+    names = (PARAMETERS, INPUT, SECONDS, GRADIENTS)
+    facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in names}
+    found.parameters = [int(x) for v in facts[PARAMETERS][0] for x in np.unique(v)]
+    shared = min(map(len, facts[INPUT][0]), default=0)  # replicas that every size has
+    found.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
+    found.gradients = [float(x) for v in facts[GRADIENTS][0] for x in np.unique(v[v >= 0])]
+    spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
+    done = sum(cost(setup, cell) for cell in cells(setup) if store.load(name, setup.name(cell)) is not None)
+    found.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
+    found.environment["entries_per_second"] = round(done / spent) if spent else 0
+    return found
+
+
+def share(items: Sequence[tuple[int, Item]], rank: int, ranks: int) -> list[Item]:
+    """The items of one of several processes, by cost: the most expensive first, each to whoever has least so far."""
+    loads = [0] * ranks
+    mine = set()
+    for k in sorted(range(len(items)), key=lambda k: (-items[k][0], k)):
+        who = loads.index(min(loads))
+        loads[who] += items[k][0]
+        if who == rank:
+            mine.add(k)
+    return [item for k, (_, item) in enumerate(items) if k in mine]
+
+
+RANKS = (("RANK", "WORLD_SIZE", None), ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"))
+"""Where launchers say which process this is, of how many, and where they start to count: torchrun, Slurm arrays."""
+
+
+def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Which process this is, and of how many.
+
+    Raises:
+        UsageError: the launcher's variables are not numbers that fit.
+    """
+    for mine, all_of_them, least in RANKS:
+        if mine in environment and all_of_them in environment:
+            try:
+                first = int(environment.get(least, "0")) if least else 0
+                step = int(environment.get("SLURM_ARRAY_TASK_STEP", "1")) if least else 1
+                found = (int(environment[mine]) - first) // step, int(environment[all_of_them])
+            except ValueError:
+                found = -1, 0
+            if not 0 <= found[0] < found[1]:
+                here = f"{mine}={environment[mine]} and {all_of_them}={environment[all_of_them]}"
+                raise UsageError(f"{here} do not name one of several processes; unset both, or start with torchrun")
+            return found
+    return 0, 1
+
+
+def _cut(kind: Kind, size: int, count: int, dims: Mapping[str, int], together: int) -> list[Cell]:
+    most = together
+    while most > 1 and most * elements(dims) > CELL * max(1, together / TOGETHER):
+        most //= 2
+    return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

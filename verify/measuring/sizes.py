@@ -1,0 +1,101 @@
+"""Which sizes and how many seeds a run uses: pure arithmetic on dimensions.
+
+Read next: ``runs.py`` (runs the plan).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.verify.judging.fit import MIN_SIZES
+
+FIXED = 4
+"""Size of an axis that does not grow."""
+
+COUNT = 5
+"""Sizes in a default run."""
+
+SMALLEST = {2: 64, 3: 44}
+"""First default n, by growth of the largest tensor (rate of N + N_e + M, rounded): smaller ones bend too much."""
+
+LARGEST_ELEMENTS = 7.2e6
+"""Weight entries of one replica at the largest default size."""
+
+WORK = 1.2e8
+"""Weight entries trained at each size of a default run, all seeds together (about eight seconds on two cores)."""
+
+SEEDS = (32, 256)
+"""Fewest and most seeds of a default run."""
+
+WIDTHS = ("N", "N_e", "M")
+
+TRANSFORMER = (("N", 32), ("N_e", 16), ("M", 4), ("K", 2))
+"""Base size of the Transformer: its sizes lie on the ray through it."""
+
+TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
+"""Default values of N, and replicas at each."""
+
+
+def dims_at(ray: Ray, n: int) -> dict[str, int]:
+    """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
+    equal sizes of all axes it would lie on them); the other axes are fixed. K is there only where K < M."""
+    axes = WIDTHS if ray["K"] == ray["M"] else (*WIDTHS, "K")
+    found = {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
+    return {axis: min(size, found["M"]) if axis == "K" else size for axis, size in found.items()}
+
+
+def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
+    """The n whose powers fit the rounded dimensions best (least squares in logs): exact for integer rates."""
+    rates = {axis: float(ray[axis]) for axis in WIDTHS}
+    fitted = sum(r * math.log(dims[axis] / first_dims[axis]) for axis, r in rates.items())
+    return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
+
+
+def elements(dims: Mapping[str, int]) -> int:
+    """Weight entries of one replica, up to lower-order terms."""
+    return 2 * dims["M"] * dims["N"] * dims["N_e"] + dims["M"] * dims["N"]
+
+
+def plan_sizes(ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_ELEMENTS) -> list[int]:
+    """The sizes asked for, or ``COUNT`` default ones spread geometrically, the last with ``largest`` weight entries.
+
+    Raises:
+        UsageError: fewer than 3, not positive, or not increasing.
+    """
+    if sizes is not None:
+        if len(sizes) < MIN_SIZES:
+            raise UsageError(f"{len(sizes)} sizes cannot show a power law; give at least {MIN_SIZES}, e.g. 32,64,128")
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in sizes):
+            raise UsageError(f"sizes are {list(sizes)!r}; give integers of at least 2")
+        if any(a >= b for a, b in pairwise(sizes)):
+            raise UsageError(f"sizes are {list(sizes)!r}; give them in increasing order, without repeats")
+        return list(sizes)
+    growth = round(sum(ray[axis] for axis in WIDTHS))
+    first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
+    while first > 1 and elements(dims_at(ray, 2 * first)) > largest:
+        first -= 1
+    last, step = first, max(1, first // 4)
+    while elements(dims_at(ray, last + step)) <= largest and last < 64 * first:
+        last += step
+    spread = [round(first * (last / first) ** (i / (COUNT - 1))) for i in range(COUNT)]
+    if len(set(spread)) < MIN_SIZES:
+        raise UsageError(f"{ray} grows too fast for default sizes; give --sizes of your own, e.g. 2,3,4")
+    return sorted(set(spread))
+
+
+def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None, work: float = WORK) -> list[int]:
+    """Seeds at every size: the number asked for, or as many as ``work`` weight entries in all allow.
+
+    Raises:
+        UsageError: fewer than one.
+    """
+    if seeds is not None:
+        if seeds < 1:
+            raise UsageError(f"seeds is {seeds}; give at least 1")
+        return [seeds] * len(sizes)
+    few, many = SEEDS
+    return [min(many, max(few, int(work / elements(dims_at(ray, n))))) for n in sizes]

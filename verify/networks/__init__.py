@@ -1,0 +1,1 @@
+"""Torch networks to measure, each with the powers of a parameterization."""

@@ -1,0 +1,241 @@
+"""Networks whose tensors are set by a derivation, relative to a base size.
+
+At the base size every parameterization has the same natural init stds (fan_in^-1/2) and learning rates; at another size
+each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
+``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
+Every parameter has a leading replica dimension (one replica per seed), as in ``model.py``.
+Read next: ``mlp.py`` and ``transformer.py`` (the networks), ``sweep.py`` (trains them).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.desiderata import GOALS
+from scaling_algebra.spec.optimizers import Optimizer, optimizer
+from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.powers import Power
+
+from .moe_block import value
+
+Dims = Mapping[str, int]
+
+EPS = 1e-8
+"""Adam epsilon at the base size (MSSP paper, App. P.2)."""
+
+AXES = ("N", "N_e", "M", "K")
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Constants tuned at the base size; they change no exponent (MSSP paper, App. Q.6).
+
+    Attributes:
+        init: of every init std.
+        aggregation: of the sum over experts.
+        lr: of the learning rate, by role; 1 where it names none.
+    """
+
+    init: float = 1.0
+    aggregation: float = 1.0
+    lr: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is scaled: powers of the axes for every role, the base size, and what was tuned there.
+
+    Attributes:
+        name: the parameterization.
+        scaling: powers by role, ``tied`` roles and aggregation; roles as in the MoE block, ``hidden`` for attention.
+        base: N, N_e, M and K at which all multipliers are 1.
+    """
+
+    name: str
+    ray: Ray
+    optimizer: Optimizer
+    scaling: Scaling
+    base: Dims
+    multipliers: Multipliers = field(default_factory=Multipliers)
+
+    def factor(self, power: Power, dims: Dims) -> float:
+        """The power at these dimensions over its value at the base size."""
+        return value(power, {axis: dims[axis] / self.base[axis] for axis in AXES})
+
+    def dims(self, width: int) -> dict[str, int]:
+        """N, N_e, M, K on the ray through the base size at which N is ``width``.
+
+        Raises:
+            UsageError: K above M, or an axis below 1.
+        """
+        n = width / self.base["N"]
+        found = {a: round(size * n ** float(self.ray[a] / self.ray["N"])) for a, size in self.base.items()}
+        if min(found.values()) < 1 or found["K"] > found["M"]:
+            raise UsageError(f"at N={width} the ray gives {found}; give larger widths or a larger base size")
+        return found
+
+
+def recipe(ray: Ray, rule: str, parameterization: str, base: Dims, transformer: bool) -> Recipe:
+    """The derived powers of every role. The readout starts at zero (MSSP paper, App. P).
+
+    In a transformer the roles outside the MoE layers (``input``, ``hidden``, ``readout``) have the powers of the dense
+    MLP: muP for muP and MSSP, which differ inside the MoE layers only, and the same rule for SP and the like.
+
+    Raises:
+        UsageError: an unknown name, an optimizer that torch does not have, or a ray on which N does not grow.
+        Infeasible: as ``derive``.
+    """
+    if not ray["N"]:
+        raise UsageError(f"widths are values of N, but N does not grow on the ray {ray}; give another ray")
+    if not optimizer(rule).torch:
+        raise UsageError(f"{rule} cannot be trained: torch has no such optimizer; use adam, which scales the same way")
+    d = derive(None, rule, parameterization, ray=ray, readout_init="zero")
+    tensors = d.scaling.tensors
+    if transformer:
+        dense = "mup" if d.parameterization in GOALS else d.parameterization
+        tensors = {
+            **tensors,
+            **derive(None, rule, dense, ray=ray, readout_init="zero", architecture="mlp").scaling.tensors,
+        }
+    scaling = Scaling(tensors, d.scaling.alpha, d.scaling.tied)
+    return Recipe(d.parameterization, ray, d.optimizer, scaling, {axis: base[axis] for axis in AXES})
+
+
+class Layer(NamedTuple):
+    """What one MoE layer computed: psi and gates (S,P,M), h2 before its nonlinearity (S,P,M,N_e), h3 (S,P,N)."""
+
+    x: Tensor
+    psi: Tensor
+    gates: Tensor
+    h2: Tensor
+    h3: Tensor
+
+
+class Scaled(nn.Module):
+    """A network of scaled tensors: draws them, and hands them to a real ``torch.optim`` optimizer.
+
+    Args:
+        seeds: one replica is drawn per entry (S of them).
+
+    Attributes:
+        weights: parameters by name, shape (S, ...). roles: their roles, by the same names.
+        multiplier: of the aggregation.
+    """
+
+    def __init__(self, recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> None:
+        super().__init__()
+        self.recipe, self.sizes, self.device = recipe, dict(dims), device
+        self.weights = nn.ParameterDict()
+        self.roles: dict[str, str] = {}
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        mean = 1 / recipe.base["K"]
+        self.multiplier = recipe.multipliers.aggregation * mean * recipe.factor(-recipe.scaling.alpha, dims)
+
+    def draw(self, name: str, role: str, shape: Sequence[int], fan_in: int, experts: bool = False) -> None:
+        """Adds a parameter of shape (S, *shape), with std fan_in^-1/2 at the base size.
+
+        Args:
+            fan_in: at the base size.
+            experts: the first dimension is the expert index, which tied roles share at init.
+        """
+        scale, recipe = self.recipe.scaling.tensors[role], self.recipe
+        weight = torch.zeros(len(self.generators), *shape, device=self.device)
+        if scale.init_std is not None:
+            drawn = [1, *shape[1:]] if experts and role in recipe.scaling.tied else list(shape)
+            for replica, generator in zip(weight, self.generators, strict=True):
+                replica.copy_(torch.randn(drawn, generator=generator, device=self.device))
+            weight *= recipe.multipliers.init * fan_in**-0.5 * recipe.factor(scale.init_std, self.sizes)
+        self.weights[name] = nn.Parameter(weight)
+        self.roles[name] = role
+
+    def draw_moe(self, suffix: str = "") -> None:
+        """Adds router (S,M,N), expert_in (S,M,N_e,N) and expert_out (S,M,N_e,N), stored by columns.
+
+        Raises:
+            UsageError: K < M with a router that starts at zero, whose logits all tie (MSSP paper, Table B.2, note).
+        """
+        n, n_e, m, k = (self.sizes[axis] for axis in AXES)
+        if self.recipe.scaling.tensors["router"].init_std is None and k < m:
+            raise UsageError(
+                f"{self.recipe.name} starts the router at zero, so top-K cannot choose {k} of {m} experts; take "
+                f"another parameterization, or a base size with K = M (transfer --base M={m},K={m})"
+            )
+        self.draw(f"router{suffix}", "router", (m, n), self.recipe.base["N"])
+        self.draw(f"expert_in{suffix}", "expert_in", (m, n_e, n), self.recipe.base["N"], experts=True)
+        self.draw(f"expert_out{suffix}", "expert_out", (m, n_e, n), self.recipe.base["N_e"], experts=True)
+
+    def moe(self, x: Tensor, suffix: str = "", mask: Tensor | None = None) -> Layer:
+        """Token-choice top-K: h3 = multiplier * sum over the K chosen experts of phi_i W3_i gelu(W2_i x), (S,P,N).
+
+        phi = sigmoid(Q x); K is at M for soft routing. Every expert is computed for every token, and masked.
+
+        Args:
+            mask: (S,P,M) of zeros and ones instead of the choice of the K largest logits.
+        """
+        w = self.weights
+        psi = x @ w[f"router{suffix}"].mT
+        if mask is None:
+            mask = chosen(psi, self.sizes["K"])
+        gates = psi.sigmoid() * mask
+        h2 = (x @ w[f"expert_in{suffix}"].flatten(1, 2).mT).unflatten(-1, (self.sizes["M"], -1))
+        h3 = self.multiplier * ((gates[..., None] * F.gelu(h2)).flatten(-2) @ w[f"expert_out{suffix}"].flatten(1, 2))
+        return Layer(x, psi, gates, h2, h3)
+
+    def optimizer(self, lr: float, decay: float = 0.0, **options: object) -> torch.optim.Optimizer:
+        """The real ``torch.optim`` optimizer, one group per parameter with its own lr, epsilon and weight decay.
+
+        Args:
+            lr: global learning rate; a role's own is lr * its multiplier * its derived power.
+            decay: torch's weight decay at multiplier 1; decoupled decay shrinks every tensor by ``lr * decay`` per
+                step, the same at every size (MSSP paper, Table B.2).
+            options: passed on where the optimizer takes them, such as ``betas``.
+        """
+        rule, groups = self.recipe.optimizer, []
+        for name, parameter in self.weights.items():
+            role = self.roles[name]
+            scale = self.recipe.scaling.tensors[role]
+            own = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr, self.sizes)
+            group: dict[str, object] = {"params": [parameter], "lr": own}
+            if rule.epsilon:
+                group["eps"] = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
+            if rule.decoupled_decay:
+                group["weight_decay"] = decay * lr / own
+            groups.append(group)
+        made = getattr(torch.optim, rule.torch)
+        taken = {k: v for k, v in options.items() if k in inspect.signature(made).parameters}
+        result: torch.optim.Optimizer = made(groups, **{**rule.options, **taken})
+        return result
+
+    def count(self) -> int:
+        """Parameters of one replica."""
+        return sum(p[0].numel() for p in self.parameters())
+
+
+def chosen(psi: Tensor, active: int) -> Tensor:
+    """Mask of the ``active`` largest logits of every token, (S,P,M) of zeros and ones; no gradient passes."""
+    if active >= psi.shape[-1]:
+        return torch.ones_like(psi)
+    return torch.zeros_like(psi).scatter(-1, psi.detach().topk(active, -1).indices, 1.0)
+
+
+def balance(psi: Tensor, mask: Tensor) -> Tensor:
+    """Load-balancing loss M sum_i f_i P_i of every replica, (S,); 1 at perfect balance.
+
+    f_i: share of the routed pairs that go to expert i; P_i: mean over tokens of phi_i / sum_j phi_j.
+    Source: Fedus et al. (2022), with normalised sigmoid scores for the softmax.
+    """
+    share = mask.sum(-2) / mask.sum((-2, -1))[..., None]
+    scores = psi.sigmoid()
+    mean = (scores / scores.sum(-1, keepdim=True)).mean(-2)
+    result: Tensor = psi.shape[-1] * (share * mean).sum(-1)
+    return result

@@ -1,0 +1,179 @@
+"""Reports as files: ``report.json``, ``report.md`` and ``report.html``, which needs no network and no other file.
+
+Read next: ``plots.py`` (pictures), ``report.html.j2`` (the page), ``report.py`` (what a report says).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.campaigns.campaign import Job
+from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES
+from scaling_algebra.verify.judging.report import Report, Row
+
+from . import plots
+
+Judged = Sequence[tuple[Job, Report]]
+"""Runs with what they show."""
+
+
+def document(judged: Judged, command: str) -> dict[str, Any]:
+    """The content of ``report.json``: every run in the JSON contract of ``verify``, and the total."""
+    return {
+        "command": command,
+        "total": total(judged),
+        "runs": [{"name": job.name, **as_json(job, report)} for job, report in judged],
+    }
+
+
+def as_json(job: Job, report: Report) -> dict[str, Any]:
+    """One run in the JSON contract of ``verify``."""
+    return {**job.derivation().asked(), "job": job.as_json(), **report.as_json()}
+
+
+def total(judged: Judged) -> dict[str, int]:
+    """How many exponents were judged, and the verdicts."""
+    counts: Counter[str] = Counter()
+    for _, report in judged:
+        counts.update(report.counts)
+    return {"predicted": sum(counts.values()), **counts}
+
+
+def closing(judged: Judged) -> str:
+    """One line: so many exponents, so many agree, are refuted, are inconclusive; runs that a gate voids."""
+    counts = total(judged)
+    line = f"{counts.pop('predicted')} exponents predicted in {len(judged)} run{'s' * (len(judged) > 1)}: "
+    line += ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    void = [job.name for job, report in judged if report.incomplete or not all(g.passed for g in report.gates)]
+    return line + (f"; incomplete or void: {', '.join(void)}" if void else "")
+
+
+def exit_code(judged: Judged) -> int:
+    """The worst of all runs: refuted, then inconclusive, then agreement."""
+    codes = {report.exit_code for _, report in judged}
+    return 1 if 1 in codes else 3 if 3 in codes or not codes else 0
+
+
+def markdown(judged: Judged, command: str) -> str:
+    """A page of text: the command, the closing line, one table of runs, what does not agree, gates that failed."""
+    lines = ["# scalecalc verify", "", f"`{command}`", "", closing(judged), ""]
+    lines += [
+        "| run | agree | refuted | inconclusive | sizes n | seeds | device | time |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for job, report in judged:
+        counts, e = report.counts, report.environment
+        seeds = f"{min(job.seeds)} to {max(job.seeds)}"
+        sizes = ", ".join(f"{n:g}" for n in report.sizes)
+        cells = (job.name, *counts.values(), sizes, seeds, e.get("device", ""), f"{e.get('wall_seconds', 0):.0f} s")
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    for job, report in judged:
+        other = [r for r in report.judged if str(r.verdict) != "AGREES"]
+        failed = [str(g) for g in report.gates if not g.passed]
+        if other or failed:
+            lines += ["", f"## {job.name}", ""]
+            lines += [f"- {line}" for line in failed]
+            lines += [f"- {sentence(r)}" for r in other]
+    return "\n".join(lines) + "\n"
+
+
+def sentence(row: Row) -> str:
+    """One row in words, with the reason why it is not decided."""
+    told = "zero" if row.predicted is None else str(row.predicted)
+    f = row.fit
+    if f.zero:
+        return f"{row.verdict}: {row.quantity} at t={row.step}, predicted {told}, measured exactly zero"
+    where = f"measured {f.slope:+.3f} in [{f.low:+.3f}, {f.high:+.3f}]"
+    why = row.note or ("" if str(row.verdict) != "INCONCLUSIVE" else _why(row))
+    return f"{row.verdict}: {row.quantity} at t={row.step}, predicted {told}, {where}" + (f" ({why})" if why else "")
+
+
+def _why(row: Row) -> str:
+    """Noise, or a law that still bends at these sizes."""
+    f = row.fit
+    if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
+        return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+    if f.bends:
+        return f"bends: the larger half of the sizes goes on towards {f.trend:+.2f}; larger sizes"
+    return f"noise: standard error {f.se:.2f}; more seeds"
+
+
+def html(judged: Judged, command: str) -> str:
+    """The page, with all pictures in it."""
+    text = (Path(__file__).parent / "report.html.j2").read_text()
+    page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    runs = [
+        {
+            "job": job,
+            "report": report,
+            "pictures": [_picture(plots.slopes(report)), _picture(plots.over_time(report))] if report.sizes else [],
+        }
+        for job, report in judged
+    ]
+    overview = _picture(plots.overview(report for _, report in judged))
+    return page.render(command=command, closing=closing(judged), runs=runs, overview=overview, sentence=sentence)
+
+
+def write(folder: Path, judged: Judged, command: str) -> None:
+    """Writes all three files into a folder.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    files = {
+        "report.json": json.dumps(document(judged, command), indent=1) + "\n",
+        "report.md": markdown(judged, command),
+        "report.html": html(judged, command),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    except OSError as reason:
+        raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another -o DIR") from None
+
+
+EVIDENCE = "evidence.json"
+
+
+def evidence(folder: Path, judged: Judged, command: str) -> None:
+    """Writes what is worth keeping of a run: every verdict in one short row, where it was measured, and a picture.
+
+    Rows are ``[quantity, updates, predicted, slope, low, high, verdict]``.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    runs = []
+    for job, report in judged:
+        rows = [
+            [r.quantity, r.step, None if r.predicted is None else str(r.predicted), *_rounded(r), str(r.verdict)]
+            for r in report.rows
+        ]
+        where = {**report.environment, "sizes": list(report.sizes), "gates": all(g.passed for g in report.gates)}
+        runs.append({"job": job.as_json(), "environment": where, "rows": rows})
+    data = {"command": command, "total": total(judged), "runs": runs}
+    text = json.dumps(data).replace('{"job"', '\n{"job"').replace("[[", "[\n[").replace("], [", "],\n[")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / EVIDENCE).write_text(text + "\n")
+        plots.overview_png((report for _, report in judged), folder / "predicted_and_measured.png")
+    except OSError as reason:
+        raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another folder") from None
+
+
+def _rounded(row: Row) -> list[float | None]:
+    f = row.fit
+    return [None if x != x else round(x, 3) for x in (f.slope, f.low, f.high)]
+
+
+def _picture(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -1,0 +1,1 @@
+"""Learning-rate sweeps over widths: does the optimum stay where it is?"""

@@ -1,0 +1,103 @@
+"""Tunes multipliers at the base size, for all sizes: a random search, then steps in one coordinate at a time.
+
+Without tuned multipliers an effective update can be negligible at every size one can train (MSSP paper, App. Q.6). The
+search is small: App. Q.7 shows cases where one of this kind stops short of the optimum.
+Read next: ``transfer.py`` (uses the result at every width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scaling_algebra.verify.judging.fit import Array
+from scaling_algebra.verify.networks.base_shapes import Multipliers, Recipe
+
+from .sweep import Progress, train
+from .tasks import Prepared, Task
+
+REACH, STEPS, FARTHEST = 2, (2, 1), 4
+"""log2 of the farthest random multiplier, of the factors tried in the local search, and of the farthest one it reaches.
+
+A search left free may freeze a tensor, because that is a little better for few steps; a frozen tensor is the same in
+every parameterization, and its own scaling would not be tested.
+"""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        log2_lr: global learning rate. multipliers: everything else.
+        loss, untuned: mean loss with them, and of the first trial (all multipliers 1).
+        trials: networks trained, all seeds counted once.
+    """
+
+    log2_lr: float
+    multipliers: Multipliers
+    loss: float
+    untuned: float
+    trials: int
+
+
+def tune(
+    task: Task,
+    data: Prepared,
+    recipe: Recipe,
+    log2_lr: float,
+    trials: int,
+    seeds: Sequence[int],
+    steps: int,
+    device: str,
+    progress: Progress = lambda message: None,
+) -> Tuned:
+    """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
+
+    A local step is taken where it lowers the loss by more than its standard error over seeds, pairwise. The same random
+    numbers are drawn for every parameterization, so all get the same chance.
+    """
+    rng = np.random.default_rng(20240)
+    names = ["lr", "init", "aggregation", *(f"lr.{role}" for role in recipe.scaling.tensors)]
+    seen: dict[tuple[int, ...], Array] = {}
+
+    def losses(point: tuple[int, ...]) -> Array:
+        if point not in seen:
+            progress(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
+            shifts = dict(zip(names, point, strict=True))
+            there = replace(recipe, multipliers=_multipliers(shifts))
+            rate = 2.0 ** (log2_lr + shifts["lr"])
+            seen[point] = train(task, data, there, recipe.base, rate, seeds, steps, device)[0]
+        return seen[point]
+
+    origin = (0,) * len(names)
+    untuned = losses(origin)
+    while len(seen) < max(1, trials // 2):
+        losses(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, len(names))))
+    best = min(seen, key=lambda point: float(seen[point].mean()))
+    moves = [(k, sign * step) for step in STEPS for k in range(len(names)) for sign in (1, -1)]
+    tried = 0
+    while len(seen) < trials and tried < len(moves):  # every move failed in a row: a local optimum
+        k, shift = moves[tried]
+        other = (*best[:k], best[k] + shift, *best[k + 1 :])
+        tried += 1
+        if abs(other[k]) <= FARTHEST and better(losses(other), losses(best)):
+            best, tried = other, 0
+            moves = [*moves[moves.index((k, shift)) :], *moves[: moves.index((k, shift))]]
+    shifts = dict(zip(names, best, strict=True))
+    loss, first = float(losses(best).mean()), float(untuned.mean())
+    return Tuned(log2_lr + shifts["lr"], _multipliers(shifts), loss, first, len(seen))
+
+
+def better(losses: Array, than: Array) -> bool:
+    """Is the mean over seeds lower by more than the standard error of the pairwise difference?"""
+    gain = than - losses
+    error = gain.std(ddof=1) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
+    return bool(gain.mean() > error)
+
+
+def _multipliers(shifts: Mapping[str, int]) -> Multipliers:
+    rates = {name.removeprefix("lr."): 2.0**x for name, x in shifts.items() if name.startswith("lr.")}
+    return Multipliers(2.0 ** shifts["init"], 2.0 ** shifts["aggregation"], rates)
