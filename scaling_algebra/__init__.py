@@ -7,8 +7,8 @@ N^-1
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, Signals, derive, signals
-from scaling_algebra.solver.newton import Infeasible
 from scaling_algebra.spec.axes import REGIMES, Ray
 
 __all__ = ["REGIMES", "Derivation", "Infeasible", "Ray", "Signals", "UsageError", "derive", "explain", "signals"]

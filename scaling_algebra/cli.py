@@ -17,13 +17,13 @@ from typing import Any
 import click
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver.derivation import PARAMETERIZATIONS, READOUTS, derive, signals
-from scaling_algebra.solver.newton import Infeasible, NotFound
+from scaling_algebra.solver.demands import Infeasible, NotFound
+from scaling_algebra.solver.derivation import derive, signals
 from scaling_algebra.solver.report import DERIVATION_FORMATS
 from scaling_algebra.spec.axes import AXES, REGIMES
-from scaling_algebra.spec.desiderata import GOALS
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 
 _LAZY = {
     "table": ("scaling_algebra.tables.commands.table", "table"),
@@ -120,9 +120,7 @@ def _missing(error: NotFound) -> tuple[int, dict[str, Any]]:
     _fail(line)
     decided = verdict == "impossible"
     record = {
-        "parameterization": error.goal.name,
-        "optimizer": error.rule.name,
-        "ray": {axis: str(rate) for axis, rate in error.ray.rates.items()},
+        **error.configuration.as_json(),
         "unique": False if decided else None,
         "verdict": verdict.upper(),
         "why": line,
@@ -252,7 +250,8 @@ def _prove(
             derived = replace(derive(*what, name, **where), unique=proof.unique)
         except Infeasible:
             derived = None
-        own = proof.readout_init == GOALS[proof.parameterization].readout_init
+        asked = proof.configuration
+        own = asked.readout_init == asked.parameterization.readout_init
         if derived is not None and own and proof.unique is not None and not proof.agrees(derived.scaling):
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append({True: 0, False: 1, None: 3}[proof.unique])
@@ -388,7 +387,7 @@ def phases_command(
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    text = PHASES_FORMATS[chosen](phases(parameterization.lower(), optimizer, (axes[0], axes[1]), prove))
+    text = PHASES_FORMATS[chosen](phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove))
     if output is None:
         click.echo(text)
         return

@@ -8,28 +8,16 @@ adding and comparing integers, exactly. Read next: ``signals.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
 from scaling_algebra.spec.axes import AXES, Ray
-from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 720720 << 24
 """Exponents are multiples of one over this, times the rates of the ray."""
 FIELD = 24
 """Bits of each component of a packed exponent; components are small counts, far below 2**23."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Where an exponent comes from: a power of the axes plus integer multiples of the unknowns.
-
-    ``value`` on the ray = ``power`` on the ray + sum of ``unknowns[u]`` times the value of u.
-    """
-
-    power: Power
-    unknowns: tuple[tuple[str, int], ...]
 
 
 class Packing:

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.packing import Form
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Program
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.powers import Form
+from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity, quantities, quantity
 from .sparse_routing import algebra_for, trajectory_for
-from .trajectory import BeyondPowerCounting, Point, Trajectory
+from .trajectory import BeyondPowerCounting, Trajectory
 
 GAPS = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
 """How far below the leading kernel a kernel is kept, tried in this order until the certificate holds."""

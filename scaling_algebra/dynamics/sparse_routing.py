@@ -16,8 +16,9 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Gate, Program
 from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.scaling import Point
 
-from .trajectory import Increment, Point, Trajectory, unknowns
+from .trajectory import Increment, Trajectory, unknowns
 
 ALL, ACTIVE = "i", "j"
 """Index letters of all experts and of the experts active for one token."""

@@ -16,22 +16,7 @@ from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement, Sum
 from scaling_algebra.spec.optimizers import Optimizer
-
-
-@dataclass(frozen=True)
-class Point:
-    """Numbers for the unknowns on one ray: sigma ~ n^-b, lr ~ n^-c, eps ~ n^-d, aggregation multiplier n^-alpha.
-
-    Attributes:
-        b: init exponent by role; None is zero init.
-        tied: roles whose initial values all experts share.
-    """
-
-    b: Mapping[str, Fraction | None]
-    c: Mapping[str, Fraction]
-    d: Mapping[str, Fraction]
-    alpha: Fraction
-    tied: frozenset[str] = frozenset()
+from scaling_algebra.spec.scaling import Point
 
 
 def unknowns(program: Program) -> tuple[str, ...]:

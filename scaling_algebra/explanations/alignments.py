@@ -11,8 +11,8 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import BeyondPowerCounting, Trajectory
+from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.solver.newton import HORIZON
 from scaling_algebra.spec.networks.language import Linear
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.solver.newton import HORIZON
 from scaling_algebra.solver.report import aligned, latex_escape, latex_power, latex_table, markdown_table, title
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.powers import Power, exponent_text
@@ -162,7 +162,7 @@ def _alignments(d: Derivation, found: Sequence[Alignment]) -> list[Block]:
 
 def _alignments_json(d: Derivation, found: Sequence[Alignment]) -> str:
     maps = [{k: v if v is None else str(v) for k, v in vars(a).items()} for a in found]
-    return json.dumps({**d.asked(), "step": HORIZON, "maps": maps}, indent=2)
+    return json.dumps({**d.configuration.as_json(), "step": HORIZON, "maps": maps}, indent=2)
 
 
 # writers -------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def as_json(found: Explanation | Setting) -> dict[str, Any]:
     """The JSON contract: exponents are strings, null is exactly zero."""
     if isinstance(found, Setting):
         return {
-            **found.derivation.asked(),
+            **found.derivation.configuration.as_json(),
             "parameter": found.name,
             "value": None if found.value is None else found.value.as_strings(),
             "because": found.because,
@@ -244,7 +244,7 @@ def as_json(found: Explanation | Setting) -> dict[str, Any]:
             "behind": None if found.behind is None else as_json(found.behind),
         }
     return {
-        **found.derivation.asked(),
+        **found.derivation.configuration.as_json(),
         "quantity": found.quantity,
         "step": found.step,
         "formula": found.formula,

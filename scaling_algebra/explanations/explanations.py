@@ -7,20 +7,26 @@ weight of every summed index, the mechanism and the arithmetic. Read next: ``exp
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
-from scaling_algebra.counting.packing import Form
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.solver.demands import HORIZON, Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.solver.newton import HORIZON, Fixing
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.configuration import (
+    DEFAULT_ARCHITECTURE,
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PARAMETERIZATION,
+    Configuration,
+)
+from scaling_algebra.spec.powers import Form, Power
 
 from .mechanisms import Mechanism, mechanisms
 from .monomials import Choice, Monomial, monomial
@@ -149,14 +155,14 @@ class Setting:
 
 def explain(
     what: str,
-    regime: str | None = None,
-    optimizer: str = "adam",
-    parameterization: str = "mssp",
+    regime: str | Configuration | None = None,
+    optimizer: str = DEFAULT_OPTIMIZER,
+    parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
     step: int | None = None,
-    ray: Ray | str | None = None,
+    ray: Ray | Mapping[str, Any] | str | None = None,
     readout_init: str | None = None,
-    architecture: str = MOE_BLOCK.name,
+    architecture: str = DEFAULT_ARCHITECTURE,
 ) -> Explanation | Setting:
     """Why a quantity has its exponent, or what fixes a parameter.
 
@@ -165,9 +171,9 @@ def explain(
             ``"expert_out.lr"``, ``"router.init"``, ``"readout.eps"``, ``"aggregation"``.
 
     >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
-    -1 (aggregation multiplier) - 1/2 (std of expert_in) + 1/2 (i: CLT) + 1/2 (a: CLT) = -1/2
-    >>> explain("expert_out.init", "II", "sgd").equation
-    'M^(-1/2) sigma_expert_out = Theta(1)'
+    - 1 (aggregation multiplier) - 1/2 (std of expert_in) + 1/2 (i: CLT) + 1/2 (a: CLT) = -1/2
+    >>> explain("readout.eps", "I", "adam", "mup").equation
+    'eps_readout = N^(1/2) N_e^(1/2) sigma_input sigma_expert_in sigma_expert_out multiplier'
 
     Raises:
         UsageError: no such quantity or parameter, or an exponent that is undecided.

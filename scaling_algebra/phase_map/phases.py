@@ -15,16 +15,21 @@ from functools import lru_cache
 from itertools import pairwise
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError
 from scaling_algebra.proofs.prover import Prover, provable
 from scaling_algebra.solver.cones import PLANE_AXES, Wall
-from scaling_algebra.solver.newton import HORIZON, Infeasible, Solver
+from scaling_algebra.solver.demands import HORIZON, Infeasible
+from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.axes import REGIMES, Ray
-from scaling_algebra.spec.desiderata import GOALS, Structure
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
+from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import Optimizer, optimizer
-from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import optimizer as _optimizer
+from scaling_algebra.spec.parameterizations import Parameterization
+from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling
 
 SIDE = Fraction(2)
 """The map shows rates from 0 to this."""
@@ -83,8 +88,8 @@ class Phases:
         edges: every piece of a wall.
     """
 
-    parameterization: str
-    optimizer: str
+    parameterization: Parameterization
+    optimizer: Optimizer
     plane: tuple[str, str]
     walls: tuple[Wall, ...]
     cells: tuple[Cell, ...]
@@ -106,35 +111,40 @@ class Phases:
 
 
 def phases(
-    parameterization: str = "mup", rule: str = "sgd", plane: tuple[str, str] = ("N_e", "M"), prove: bool = False
+    optimizer: str = DEFAULT_OPTIMIZER,
+    parameterization: str = DEFAULT_PARAMETERIZATION,
+    *,
+    plane: tuple[str, str] = ("N_e", "M"),
+    prove: bool = False,
 ) -> Phases:
     """Cut the plane of rays into cells on which one formula holds.
 
     Args:
+        plane: two of N, N_e, M; the third has rate 1.
         prove: decide by proof, at a ray inside it, whether a cell without a formula has none.
 
     Raises:
         UsageError: an unknown name, or a plane that is not two of N, N_e, M.
     """
-    if parameterization not in GOALS:
-        raise unknown_name("derived parameterization", parameterization, GOALS)
+    rule, stepper = _parameterization(parameterization), _optimizer(optimizer)
+    rule.check_derived(MOE_BLOCK)
     if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
         raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
-    if prove and (reason := provable(MOE_BLOCK, REGIMES["III"], optimizer(rule))):
+    if prove and (reason := provable(MOE_BLOCK, REGIMES["III"], stepper)):
         raise UsageError(f"cannot prove: {reason}")
-    found = _phases(parameterization, optimizer(rule).name, plane)
+    found = _phases(rule, stepper, plane)
     if not prove:
         return found
-    where = _Plane(parameterization, optimizer(rule), plane)
+    where = _Plane(rule, stepper, plane)
     cells = [c if c.scaling else replace(c, proved=where.impossible(_inside(c.corners))) for c in found.cells]
     return replace(found, cells=tuple(cells))
 
 
 @lru_cache(maxsize=16)
-def _phases(goal: str, rule: str, plane: tuple[str, str]) -> Phases:
-    where = _Plane(goal, optimizer(rule), plane)
-    if GOALS[goal].structural:  # on walls of muP, if anywhere: the cells and edges say where
-        walls = _phases("mup", rule, plane).walls
+def _phases(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
+    where = _Plane(rule, optimizer, plane)
+    if rule.structural:  # on walls of muP, if anywhere: the cells and edges say where
+        walls = _phases(_parameterization("mup"), optimizer, plane).walls
     else:
         crossed = (where.wall(left, right) for left, right in _neighbours())
         walls = tuple(dict.fromkeys(w for w in crossed if w is not None))
@@ -152,14 +162,14 @@ def _phases(goal: str, rule: str, plane: tuple[str, str]) -> Phases:
         sides = tuple(w.side(where.rates(inside[0])) for w in walls)
         cells.append(Cell(name, corners, sides, scaling, structure, why, (len(solved), len(inside))))
     edges = [Edge(w, ends, *where.on(ends)) for w in walls for ends in _edges(w, cells, where)]
-    return Phases(goal, rule, plane, walls, tuple(cells), tuple(edges))
+    return Phases(rule, optimizer, plane, walls, tuple(cells), tuple(edges))
 
 
 class _Plane:
     """Solves at points of the plane."""
 
-    def __init__(self, goal: str, rule: Optimizer, plane: tuple[str, str]) -> None:
-        self.goal, self.rule, self.plane = GOALS[goal], rule, plane
+    def __init__(self, rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> None:
+        self.rule, self.optimizer, self.plane = rule, optimizer, plane
         self._known: dict[Point2, tuple[Scaling | None, str, str]] = {}
 
     def rates(self, p: Point2) -> list[Fraction]:
@@ -171,7 +181,7 @@ class _Plane:
         if p not in self._known:
             ray = Ray(dict(zip(PLANE_AXES, self.rates(p), strict=True)))
             try:
-                s = Solver(MOE_BLOCK, ray, self.rule).solve(self.goal, self.goal.readout_init == "zero")
+                s = Solver(MOE_BLOCK, ray, self.optimizer).solve(self.rule)
                 self._known[p] = (s.scaling, str(s.structure), "")
             except Infeasible as failure:
                 self._known[p] = (None, "", str(failure))
@@ -180,8 +190,8 @@ class _Plane:
     def impossible(self, p: Point2) -> Ray | None:
         """The ray of a point, if it is proved that nothing meets the demands there."""
         ray = Ray(dict(zip(PLANE_AXES, self.rates(p), strict=True)))
-        base = Structure(zero=frozenset({"readout"} if self.goal.readout_init == "zero" else ()))
-        attempts = Prover(MOE_BLOCK, ray, self.rule).attempts(self.goal, base)
+        base = self.rule.base_structure(self.rule.readout_init)
+        attempts = Prover(MOE_BLOCK, ray, self.optimizer).attempts(self.rule, base)
         return ray if attempts[-1].verdict == "impossible" else None
 
     def known(self) -> list[Point2]:
@@ -218,9 +228,9 @@ class _Plane:
         Law: at a formula every size is a maximum of linear functions of the rates (``cone_holds``).
         """
         ray = Ray(dict(zip(PLANE_AXES, self.rates(outside), strict=True)))
-        look = Analysis(ray, formula.point(ray), self.rule, MOE_BLOCK)
+        look = Analysis(ray, formula.point(ray), self.optimizer, MOE_BLOCK)
         found: list[tuple[Fraction, Wall]] = []
-        for demand in self.goal.demands(MOE_BLOCK, Structure()):
+        for demand in self.rule.demanded(MOE_BLOCK, Structure()):
             for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
                 for answer in (look.lower(name, t) for t in range(HORIZON + 2)):
                     if answer.exponent is None or answer.form is None or answer.exponent <= 0:

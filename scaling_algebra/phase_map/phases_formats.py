@@ -12,7 +12,7 @@ from html import escape
 from scaling_algebra.solver.cones import PLANE_AXES
 from scaling_algebra.solver.report import aligned
 from scaling_algebra.spec.axes import REGIMES
-from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
 from .phases import SIDE, Cell, Edge, Phases, Point2
@@ -32,7 +32,8 @@ def _rows(s: Scaling) -> list[tuple[str, str, str, str]]:
 
 def _title(p: Phases) -> str:
     third = next(axis for axis in PLANE_AXES if axis not in p.plane)
-    return f"{p.parameterization}, {p.optimizer}: rates of {p.plane[0]} and {p.plane[1]} where {third} = 1 and K = M"
+    who = f"{p.parameterization.name}, {p.optimizer.name}"
+    return f"{who}: rates of {p.plane[0]} and {p.plane[1]} where {third} = 1 and K = M"
 
 
 def _where(cell: Cell) -> str:
@@ -105,8 +106,8 @@ def phases_json(p: Phases) -> str:
         return [[str(x), str(y)] for x, y in found]
 
     data = {
-        "parameterization": p.parameterization,
-        "optimizer": p.optimizer,
+        "parameterization": p.parameterization.name,
+        "optimizer": p.optimizer.name,
         "plane": list(p.plane),
         "walls": [str(w) for w in p.walls],
         "cells": [

@@ -14,11 +14,11 @@ from itertools import pairwise, product
 from typing import Any, Literal
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.packing import Form
 from scaling_algebra.dynamics.quantities import quantities, quantity
-from scaling_algebra.solver.newton import HORIZON
+from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.language import Aggregate, Linear, Program
+from scaling_algebra.spec.powers import Form
 
 from .symbolic import Bounds, FormAlgebra, FormTrajectory, size_of
 

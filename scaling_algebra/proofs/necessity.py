@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
-from scaling_algebra.dynamics.trajectory import Point
-from scaling_algebra.spec.desiderata import GOALS, Demand
+from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.scaling import Point
 
 from .clauses import Clause, ClauseSolver, Undecided, label
-from .prover import ROUNDS, Proof, System
+from .prover import ROUNDS, Proof, Prover, System
 
 
 def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
@@ -29,9 +29,11 @@ def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
     """
     if not proof.unique:
         return {}
-    system, point = proof.prover.system(GOALS[proof.parameterization], proof.outcome.structure), proof.outcome.points[0]
+    asked = proof.configuration
+    system = Prover.of(asked).system(asked.parameterization, proof.outcome.structure)
+    point = proof.outcome.points[0]
     found = _freed(system, point)
-    if proof.optimizer.epsilon:
+    if asked.optimizer.epsilon:
         found = {name: names and {_over_epsilon(x) for x in names} for name, names in found.items()}
         found |= {label(d): _freed_epsilon(system, d, point) for d in system.demands if d.kind == "scale"}
     order = [label(d) for d in system.demands]

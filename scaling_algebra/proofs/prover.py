@@ -12,25 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Literal
 
-from scaling_algebra.counting.packing import Form
 from scaling_algebra.counting.signals import Algebra
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
-from scaling_algebra.dynamics.trajectory import Point
-from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.solver.derivation import READOUTS, derived_goal, the_ray
-from scaling_algebra.solver.newton import HORIZON, NotFound, violation
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.demands import HORIZON, NotFound, violation
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import GOALS, Demand, Goal, Structure, interventions
+from scaling_algebra.spec.configuration import (
+    DEFAULT_ARCHITECTURE,
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PARAMETERIZATION,
+    Configuration,
+)
+from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.networks.language import Gate, Norm, Program
-from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.networks.library import architecture as _architecture
-from scaling_algebra.spec.optimizers import Optimizer, optimizer
-from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
+from scaling_algebra.spec.parameterizations import Parameterization
+from scaling_algebra.spec.powers import Form
+from scaling_algebra.spec.scaling import Point, Scaling
 
 from .clauses import Atom, Clause, ClauseSolver, Facts, Undecided, label
 from .symbolic import form_algebra
@@ -75,16 +79,12 @@ class Proof:
     """What was proved about one parameterization on one ray.
 
     Attributes:
+        configuration: what was asked.
         attempts: structures in the order of their interventions, up to the first that is not impossible.
-        prover: who proved it, for further questions.
     """
 
-    ray: Ray
-    optimizer: Optimizer
-    parameterization: str
-    readout_init: str
+    configuration: Configuration
     attempts: tuple[Outcome, ...]
-    prover: Prover = field(repr=False, compare=False)
 
     steps: tuple[int, int] = (HORIZON + 1, HORIZON)
     """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
@@ -104,15 +104,14 @@ class Proof:
 
     def agrees(self, scaling: Scaling) -> bool:
         """Is this the parameterization that was proved to be the only one?"""
-        return self.unique is True and scaling.point(self.ray) == self.outcome.points[0]
+        return self.unique is True and scaling.point(self.configuration.ray) == self.outcome.points[0]
 
     def __str__(self) -> str:
-        where = f"{self.optimizer.name}, {self.ray}, readout init {self.readout_init}"
-        return f"{GOALS[self.parameterization].title}, {where}"
+        return str(self.configuration)
 
     def shown(self, attempt: Outcome) -> list[str]:
         """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
-        letters = "bcd" if self.optimizer.epsilon else "bc"
+        letters = "bcd" if self.configuration.optimizer.epsilon else "bc"
         found = []
         for x in attempt.points:
             named = {f"{y}.{role}": value for y in letters for role, value in getattr(x, y).items()}
@@ -132,7 +131,7 @@ class Proof:
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
             "size.SIGNAL: the later changes of the signal are n^-size.SIGNAL; log QUANTITY: its exponent",
         ]
-        if self.optimizer.epsilon:
+        if self.configuration.optimizer.epsilon:
             lines.append("c is the exponent of learning rate over epsilon (c - d): mu-3 makes epsilon the normaliser")
         return tuple(lines)
 
@@ -157,13 +156,13 @@ class Proof:
 
 
 def prove(
-    regime: str | None = None,
-    rule: str = "adam",
-    parameterization: str = "mssp",
+    regime: str | Configuration | None = None,
+    optimizer: str = DEFAULT_OPTIMIZER,
+    parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
-    ray: Ray | str | None = None,
+    ray: Ray | Mapping[str, Any] | str | None = None,
     readout_init: str | None = None,
-    architecture: str = MOE_BLOCK.name,
+    architecture: str = DEFAULT_ARCHITECTURE,
 ) -> Proof:
     """Decide whether exactly one parameterization meets the desiderata, with the fewest interventions.
 
@@ -174,22 +173,20 @@ def prove(
         UsageError: as ``derive``; also a parameterization that is defined rather than derived, or an architecture or
             optimizer that proofs do not reach.
     """
-    program = _architecture(architecture)
-    goal = derived_goal(parameterization, program)
-    readout = readout_init or goal.readout_init
-    if readout not in READOUTS:
-        raise unknown_name("readout init", readout, READOUTS)
-    where = the_ray(regime, ray)
-    prover = Prover(program, where, optimizer(rule))
-    base = Structure(zero=frozenset({"readout"} if readout == "zero" else ()))
-    return Proof(where, prover.optimizer, goal.name, readout, tuple(prover.attempts(goal, base)), prover)
+    asked = Configuration.of(
+        regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
+    )
+    asked.parameterization.check_derived(asked.network)
+    base = asked.parameterization.base_structure(asked.readout_init)
+    return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
 def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]:
     """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
-    reason = provable(missing.program, missing.ray, missing.rule)
+    asked = missing.configuration
+    reason = provable(asked.network, asked.ray, asked.optimizer)
     if not reason:
-        proof = prove(None, missing.rule.name, missing.goal.name, ray=missing.ray, architecture=missing.program.name)
+        proof = prove(asked.but(readout_init=asked.parameterization.readout_init))
         if proof.outcome.verdict == "impossible":
             return "impossible", missing.said("proved: none exists; derive --prove names the conflict")
         reason = f"the proof says {proof.outcome.verdict}"
@@ -208,40 +205,46 @@ def provable(program: Program, ray: Ray, rule: Optimizer) -> str:
 
 
 class Prover:
-    """Decides goals for one program, ray and optimizer; products of kernels are shared between all of them."""
+    """Decides demands for one program, ray and optimizer; products of kernels are shared between all of them."""
 
-    def __init__(self, program: Program, ray: Ray, rule: Optimizer) -> None:
-        reason = provable(program, ray, rule)
+    def __init__(self, program: Program, ray: Ray, optimizer: Optimizer) -> None:
+        reason = provable(program, ray, optimizer)
         if reason:
             raise UsageError(f"cannot prove: {reason}")
-        self.program, self.ray, self.optimizer = program, ray, rule
+        self.program, self.ray, self.optimizer = program, ray, optimizer
         self.forms = form_algebra(program, ray)
         self.algebras: dict[Fraction, Algebra] = {}
         self._systems: dict[tuple[str, Structure], System] = {}
 
-    def system(self, goal: Goal, structure: Structure) -> System:
-        """The clauses of a goal under one structure, with all that earlier questions added."""
-        key = goal.name, structure
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(asked: Configuration) -> Prover:
+        """One prover for all questions about a configuration, so that later ones start from what earlier ones added."""
+        return Prover(asked.network, asked.ray, asked.optimizer)
+
+    def system(self, parameterization: Parameterization, structure: Structure) -> System:
+        """The clauses of the demands under one structure, with all that earlier questions added."""
+        key = parameterization.name, structure
         if key not in self._systems:
-            self._systems[key] = System(self, goal.demands(self.program, structure), structure)
+            self._systems[key] = System(self, parameterization.demanded(self.program, structure), structure)
         return self._systems[key]
 
-    def decide(self, goal: Goal, structure: Structure) -> Outcome:
-        """Which parameters meet a goal under one structure."""
-        return self.system(goal, structure).decide()
+    def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
+        """Which parameters meet the demands under one structure."""
+        return self.system(parameterization, structure).decide()
 
-    def attempts(self, goal: Goal, base: Structure) -> list[Outcome]:
+    def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
         """Structures with the fewest interventions first, up to the first that is not impossible."""
         found = []
-        for structure in interventions(self.program, base) if goal.structural else [base]:
-            found.append(self.decide(goal, structure))
+        for structure in interventions(self.program, base) if parameterization.structural else [base]:
+            found.append(self.decide(parameterization, structure))
             if found[-1].verdict != "impossible":
                 break
         return found
 
 
 class System:
-    """The demands of one goal under one structure, as clauses that grow with every counterexample."""
+    """The demands of one parameterization under one structure, as clauses that grow with every counterexample."""
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
@@ -301,7 +304,7 @@ class System:
         plain = self._plain(values)
         if not self.prover.optimizer.epsilon:
             return plain
-        look = self.look(plain, optimizer("sgd"))
+        look = self.look(plain, OPTIMIZERS["sgd"])
         d = {}
         for role, tensor in self.program.tensors.items():
             sizes = [look(f"g{tensor.symbol}", t) for t in range(1, HORIZON + 1)]
@@ -317,7 +320,7 @@ class System:
             Undecided: the engine cannot express the point.
         """
         with _expressible():
-            look = self.look(self._plain(values), optimizer("sgd")).limited(_QUICK, gap=Fraction(0))
+            look = self.look(self._plain(values), OPTIMIZERS["sgd"]).limited(_QUICK, gap=Fraction(0))
             return self._cut(values, self.unmet(demands, look, certified=False))
 
     def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
@@ -329,7 +332,7 @@ class System:
         cut, rule = self.refute(demands, values), self.prover.optimizer
         with _expressible():
             for certified in (False, True) if cut is None else ():
-                look = self.look(self._plain(values), optimizer("sgd"))
+                look = self.look(self._plain(values), OPTIMIZERS["sgd"])
                 cut = cut or self._cut(values, self.unmet(demands, look, certified))
             if cut is None and rule.normalises:
                 unmet = self.unmet(demands, self.look(self.point(values), rule), certified=True)

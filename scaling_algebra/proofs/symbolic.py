@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.packing import Form
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
-from scaling_algebra.dynamics.trajectory import Increment, Point, Trajectory, unknowns
+from scaling_algebra.dynamics.trajectory import Increment, Trajectory, unknowns
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Program
 from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.spec.powers import Form
+from scaling_algebra.spec.scaling import Point
 
 _FIELD = 12
 """Bits of one count in a grade; counts stay far below 2**12."""

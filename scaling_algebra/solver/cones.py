@@ -16,13 +16,14 @@ from math import gcd, lcm
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import GOALS, Structure
+from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
-from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling
 
-from .newton import HORIZON, violation
+from .demands import HORIZON, violation
 
 PLANE_AXES = ("N", "N_e", "M")
 """The axes of rays with K = M."""
@@ -77,19 +78,21 @@ class Cone:
         return ", ".join(self.inequalities) or "every ray"
 
 
-def cone(scaling: Scaling, rule: Optimizer, goal: str, structure: Structure) -> Cone | None:
+def cone(
+    scaling: Scaling, optimizer: Optimizer, parameterization: Parameterization, structure: Structure
+) -> Cone | None:
     """The cone of a formula, proved for t = 0 .. 2; None if there is no ray, or no proof on the rays that span it.
 
     Method: of all rays, cut off a corner that breaks a demand, by the monomial that breaks it, until no corner breaks
     any; then ``cone_holds`` proves it.
     """
-    plain = _descent(scaling) if rule.epsilon else scaling
+    plain = _descent(scaling) if optimizer.epsilon else scaling
     unit = [tuple(Fraction(int(i == j)) for j in range(3)) for i in range(3)]
     corners: list[Rates] = list(unit)
     walls: list[Wall] = []
     done: set[Rates] = set()
     while corners and (left := [c for c in corners if c not in done]):
-        wall = _broken(plain, goal, structure, left[0])
+        wall = _broken(plain, parameterization, structure, left[0])
         if wall is None:
             done.add(left[0])
             continue
@@ -97,7 +100,7 @@ def cone(scaling: Scaling, rule: Optimizer, goal: str, structure: Structure) -> 
         sign = -1 if wall.at(left[0]) > 0 else 1
         corners = _cut(corners, wall, sign)
     rays = tuple(_ray(c) for c in corners)
-    if not rays or cone_holds(scaling, rule, goal, rays, structure):
+    if not rays or cone_holds(scaling, optimizer, parameterization, rays, structure):
         return None
     middle = [sum((c[k] for c in corners), Fraction(0)) for k in range(3)]
     return Cone(tuple(w.side(middle) for w in _bounding(corners, walls)), rays)
@@ -122,11 +125,12 @@ def _descent(scaling: Scaling) -> Scaling:
     return replace(scaling, tensors=tensors)
 
 
-def _broken(scaling: Scaling, goal: str, structure: Structure, rates: Rates) -> Wall | None:
+def _broken(scaling: Scaling, parameterization: Parameterization, structure: Structure, rates: Rates) -> Wall | None:
     """Where a formula for gradient descent first breaks a demand on a ray: the wall of the size that grows most."""
     ray = _ray(rates)
     look = Analysis(ray, scaling.point(ray), OPTIMIZERS["sgd"], MOE_BLOCK).limited(_WORK)
-    demands = [d for d in GOALS[goal].demands(MOE_BLOCK, structure) if d.kind in ("theta", "bounded")]
+    demands = parameterization.demanded(MOE_BLOCK, structure)
+    demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(HORIZON + 2):
         answers = (look.lower(name, t) for demand in demands for name in demand.quantities)
         grown = [(a.exponent, a.form) for a in answers if a.exponent is not None and a.form is not None]
@@ -154,7 +158,13 @@ def _cut(corners: Sequence[Rates], wall: Wall, sign: int) -> list[Rates]:
     return list(dict.fromkeys(kept))
 
 
-def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray], structure: Structure) -> str:
+def cone_holds(
+    scaling: Scaling,
+    optimizer: Optimizer,
+    parameterization: Parameterization,
+    rays: Sequence[Ray],
+    structure: Structure,
+) -> str:
     """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
 
     Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates. So it is
@@ -165,19 +175,19 @@ def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray]
     Raises:
         UsageError: an optimizer that normalises without an epsilon: its normaliser is not linear in the rates.
     """
-    if rule.normalises and not rule.epsilon:
-        raise UsageError(f"{rule.name} normalises without an epsilon: its sizes are not convex in the rates")
-    demands = GOALS[goal].demands(MOE_BLOCK, structure)
+    if optimizer.normalises and not optimizer.epsilon:
+        raise UsageError(f"{optimizer.name} normalises without an epsilon: its sizes are not convex in the rates")
+    demands = parameterization.demanded(MOE_BLOCK, structure)
     if any(d.kind == "balanced" for d in demands):
-        return f"{goal}: whether sizes are balanced is not examined on cones"
+        return f"{parameterization.name}: whether sizes are balanced is not examined on cones"
     for ray in rays:
-        look = Analysis(ray, scaling.point(ray), rule, MOE_BLOCK)
+        look = Analysis(ray, scaling.point(ray), optimizer, MOE_BLOCK)
         for demand in demands:
             if demand.kind in ("theta", "bounded"):
                 failure = violation(replace(demand, kind="bounded"), look)
                 if failure:
                     return f"on {ray}: {failure}"
-        for role, tensor in MOE_BLOCK.tensors.items() if rule.epsilon else ():
+        for role, tensor in MOE_BLOCK.tensors.items() if optimizer.epsilon else ():
             eps = scaling.tensors[role].eps
             for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + 1)):
                 above = answer.exponent is not None and eps is not None and answer.exponent > eps.on(ray)
@@ -185,7 +195,7 @@ def cone_holds(scaling: Scaling, rule: Optimizer, goal: str, rays: Sequence[Ray]
                     return f"on {ray}: the gradient of {role} exceeds its epsilon, or is undecided"
     total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
     inner = Ray({axis: rate / max(total) for axis, rate in zip(PLANE_AXES, total, strict=True)})
-    look = Analysis(inner, scaling.point(inner), rule, MOE_BLOCK)
+    look = Analysis(inner, scaling.point(inner), optimizer, MOE_BLOCK)
     for demand in demands:
         eps = scaling.tensors[demand.fixes.removeprefix("d.")].eps if demand.kind == "scale" else Power()
         if demand.kind == "bounded" or eps is None:

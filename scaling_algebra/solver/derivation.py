@@ -1,11 +1,12 @@
-"""What users call: ``derive`` and ``signals``, with results whose ``str()`` is the report.
+"""What users call first: ``derive`` and ``signals``, whose results print themselves.
 
-Read next: ``cli.py`` (a thin layer over this), ``solver.py`` and ``analysis.py`` (the work).
+Read next: ``newton.py`` (solves), ``scaling_algebra/spec/configuration.py`` (what is asked),
+``presentation.py`` (how results are printed).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -14,66 +15,71 @@ from typing import TYPE_CHECKING, Any
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.axes import Ray, regime
-from scaling_algebra.spec.desiderata import GOALS, Goal, Structure
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.configuration import (
+    DEFAULT_ARCHITECTURE,
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PARAMETERIZATION,
+    Configuration,
+)
+from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Program
-from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK, architecture, fixed_experts
-from scaling_algebra.spec.optimizers import Optimizer, optimizer
-from scaling_algebra.spec.parameterizations import STANDARD, Scaling, TensorScaling, standard
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
-from .newton import Fixing, Infeasible, NotFound, Solution, Solver
+from .demands import Fixing, Infeasible, NotFound
+from .newton import Solution, Solver
 
 if TYPE_CHECKING:
     from .cones import Cone
 
-PARAMETERIZATIONS: dict[str, str] = {
-    **{g.name: g.title for g in GOALS.values()},
-    "mup-sigmoid": "muP of the sigmoid gate",
-    "sp": "SP",
-    "sp-feature": "SP with a Theta(1) first-layer change",
-    "ntp": "NTP",
-    "mean-field": "mean field",
-}
-"""Every parameterization, by name: derived goals, and defined ones as they are.
-
-``mup-sigmoid`` puts the muP derived for the sigmoid gate on any gate of the fixed-experts block, as the routers paper
-does (Tables 1 and 2). ``sp-feature`` is SP with the one global learning rate at which the first step changes the first
-layer by Theta(1) (routers paper, Sec. 3.1).
-"""
-READOUTS = ("maximal", "zero")
-"""Readout initialisations: as large as its propagating update allows, or zero."""
-
 
 @dataclass(frozen=True)
 class Derivation:
-    """A derived parameterization.
+    """A derived parameterization: ``d["router"].lr`` is a power of the axes.
 
     Attributes:
-        ray, optimizer, parameterization: what was asked.
-        readout_init: how the readout starts.
+        configuration: what was asked.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
         structure: why tensors are zero or tied, one line each, in the order of the interventions.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
-        architecture: name of the program.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
     """
 
-    ray: Ray
-    optimizer: Optimizer
-    parameterization: str
-    readout_init: str
+    configuration: Configuration
     scaling: Scaling
     reasons: Mapping[tuple[str, str], str]
     structure: tuple[str, ...] = ()
     fixed_by: Mapping[str, Fixing] = field(default_factory=dict)
-    architecture: str = MOE_BLOCK.name
     unique: bool | None = None
 
     @property
+    def ray(self) -> Ray:
+        return self.configuration.ray
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self.configuration.optimizer
+
+    @property
     def program(self) -> Program:
-        return ARCHITECTURES[self.architecture]
+        return self.configuration.network
+
+    def __getitem__(self, role: str) -> TensorScaling:
+        """The powers of one tensor.
+
+        Raises:
+            UsageError: the network has no such tensor.
+        """
+        if role not in self.scaling.tensors:
+            raise unknown_name("tensor", str(role), self.scaling.tensors)
+        return self.scaling.tensors[role]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scaling.tensors)
 
     def analysis(self) -> Analysis:
         """The engine at this parameterization; answers are kept."""
@@ -91,12 +97,13 @@ class Derivation:
         """
         from .cones import cone
 
+        asked = self.configuration
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        proper = self.parameterization == "mup" and self.readout_init == GOALS["mup"].readout_init
+        proper = asked.parameterization.name == "mup" and asked.readout_init == asked.parameterization.readout_init
         linear = not self.optimizer.normalises or self.optimizer.epsilon
-        if not (generic and proper and linear and self.program is MOE_BLOCK):
+        if not (generic and proper and linear and self.program == MOE_BLOCK):
             return None
-        return cone(self.scaling, self.optimizer, self.parameterization, Structure())
+        return cone(self.scaling, self.optimizer, asked.parameterization, Structure())
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
         """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""
@@ -106,17 +113,6 @@ class Derivation:
             -s.lr.on(self.ray),
             None if s.eps is None else -s.eps.on(self.ray),
         )
-
-    def asked(self) -> dict[str, Any]:
-        """What was asked, for JSON: the head of every report."""
-        return {
-            "architecture": self.architecture,
-            "regime": self.ray.name or None,
-            "ray": {axis: str(rate) for axis, rate in self.ray.rates.items()},
-            "optimizer": self.optimizer.name,
-            "parameterization": self.parameterization,
-            "readout_init": self.readout_init,
-        }
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract: exponents are strings, zero init is ``"b": "zero"``, d and eps null without epsilon."""
@@ -133,7 +129,7 @@ class Derivation:
                 "because": {what: why for (r, what), why in self.reasons.items() if r == role},
             }
         return {
-            **self.asked(),
+            **self.configuration.as_json(),
             "alpha": str(self.scaling.alpha.on(self.ray)),
             "aggregation": (-self.scaling.alpha).as_strings(),
             "tied": list(self.scaling.tied),
@@ -171,7 +167,7 @@ class Signals:
             ]
             for name, row in self.quantities.items()
         }
-        return {**self.derivation.asked(), "steps": list(range(self.steps + 1)), "quantities": cells}
+        return {**self.derivation.configuration.as_json(), "steps": list(range(self.steps + 1)), "quantities": cells}
 
     def __str__(self) -> str:
         from .report import signals_text
@@ -180,80 +176,53 @@ class Signals:
 
 
 def derive(
-    regime: str | None = None,
-    optimizer: str = "adam",
-    parameterization: str = "mssp",
+    regime: str | Configuration | None = None,
+    optimizer: str = DEFAULT_OPTIMIZER,
+    parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
-    ray: Ray | str | None = None,
+    ray: Ray | Mapping[str, Any] | str | None = None,
     readout_init: str | None = None,
-    architecture: str = MOE_BLOCK.name,
+    architecture: str = DEFAULT_ARCHITECTURE,
 ) -> Derivation:
     """Derive how init std, learning rate and epsilon of every tensor must scale.
 
     The readout initialisation defaults to the one of the parameterization's definition in the MSSP paper (maximal for
     muP, zero for MSSP); another choice replaces the readout's init and leaves the other exponents as derived.
 
+    Args:
+        regime: I, II or III; or a whole ``Configuration``, and nothing else.
+        ray: instead of a regime, ``"N=1,N_e=1/2,M=1"`` or ``{"N": 1, "N_e": "1/2", "M": 1}``.
+
     >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")
-    >>> str(d.scaling.tensors["expert_out"].init_std), str(d.scaling.tensors["expert_out"].lr)
+    >>> str(d["expert_out"].init_std), str(d["expert_out"].lr)
     ('M^(1/2)', 'N M')
     >>> d.exponents("router")
     (Fraction(1, 2), Fraction(0, 1), None)
 
     Raises:
-        UsageError: an unknown name, a ray that is not one, or both a regime and a ray.
+        UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
         NotFound (an Infeasible): the search found no parameterization that meets the desiderata on this ray; the
             message names the first demand that fails without any intervention.
     """
-    where = the_ray(regime, ray)
-    rule = _optimizer(optimizer)
-    program = _architecture(architecture)
-    name = parameterization.lower()
-    if name not in PARAMETERIZATIONS:
-        raise unknown_name("parameterization", parameterization, PARAMETERIZATIONS)
-    if readout_init is not None and readout_init not in READOUTS:
-        raise unknown_name("readout init", readout_init, READOUTS)
-    if name == "mup-sigmoid":
-        return _sigmoid(where, rule, readout_init, program)
-    if name not in GOALS:
-        return _standard(where, rule, name, readout_init, program)
-    goal = derived_goal(name, program)
-    solution = _solve(where, rule, name, program.name)
-    readout = readout_init or goal.readout_init
-    scaling, reasons = solution.scaling, _reasons(program, solution, rule)
-    if readout != goal.readout_init:
-        std = None
-        if readout != "zero":
-            std = _solve(where, rule, "mup", program.name).scaling.tensors["readout"].init_std
-        scaling = _with_readout(scaling, std)
-        reasons["readout", "init"] = f"chosen: readout init {readout}"
-    structure = _structure(solution)
-    return Derivation(where, rule, name, readout, scaling, reasons, structure, solution.fixed_by, program.name)
-
-
-def derived_goal(parameterization: str, program: Program) -> Goal:
-    """The desiderata of a derived parameterization.
-
-    Raises:
-        UsageError: one that is not derived, or not defined for this program.
-    """
-    name = parameterization.lower()
-    if name not in GOALS:
-        raise unknown_name("derived parameterization", parameterization, GOALS)
-    if GOALS[name].structural and program is not MOE_BLOCK:
-        title = GOALS[name].title
-        raise UsageError(f"{title} is defined for the architecture {MOE_BLOCK.name}; give --parameterization mup")
-    return GOALS[name]
+    asked = Configuration.of(
+        regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
+    )
+    if asked.parameterization.borrowed:
+        return _borrowed(asked)
+    if not asked.parameterization.derived:
+        return _defined(asked)
+    return _derived(asked)
 
 
 def signals(
-    regime: str | None = None,
-    optimizer: str = "adam",
-    parameterization: str = "mssp",
+    regime: str | Configuration | None = None,
+    optimizer: str = DEFAULT_OPTIMIZER,
+    parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
-    ray: Ray | str | None = None,
+    ray: Ray | Mapping[str, Any] | str | None = None,
     steps: int = 2,
     readout_init: str | None = None,
-    architecture: str = MOE_BLOCK.name,
+    architecture: str = DEFAULT_ARCHITECTURE,
     names: Sequence[str] | None = None,
 ) -> Signals:
     """Exponent of every named quantity at t = 0 .. steps, each certified exact.
@@ -275,33 +244,35 @@ def signals(
     return Signals(d, steps, look.all(steps, names))
 
 
-def the_ray(name: str | None, ray: Ray | str | None) -> Ray:
-    """The ray of ``--regime`` or ``--ray``; exactly one must be given."""
-    if (name is None) == (ray is None):
-        raise UsageError("give either a regime (I, II or III) or a ray such as N=1,N_e=1/2,M=1/2")
-    if name is not None:
-        return regime(name)
-    return Ray.parse(ray) if isinstance(ray, str) else ray  # type: ignore[return-value]
-
-
-_optimizer, _architecture = optimizer, architecture
+def _derived(asked: Configuration) -> Derivation:
+    """From the desiderata. Another readout init than the definition's replaces that tensor's alone."""
+    rule = asked.parameterization
+    rule.check_derived(asked.network)
+    solution = _solve(asked.but(readout_init=rule.readout_init))
+    scaling, reasons = solution.scaling, _reasons(asked.network, solution)
+    if asked.readout_init != rule.readout_init:
+        largest = asked.but(parameterization="mup", readout_init="maximal")
+        std = None if asked.readout_init == "zero" else _solve(largest).scaling.tensors["readout"].init_std
+        scaling = _with_readout(scaling, std)
+        reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
+    return Derivation(asked, scaling, reasons, _structure(solution), solution.fixed_by)
 
 
 @lru_cache(maxsize=64)
-def _solve(where: Ray, rule: Optimizer, name: str, program: str) -> Solution:
-    goal = GOALS[name]
+def _solve(asked: Configuration) -> Solution:
     try:
-        return _solver(where, rule, program).solve(goal, goal.readout_init == "zero")
+        return _solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization)
     except Infeasible as failure:
-        raise NotFound(goal, ARCHITECTURES[program], where, rule, str(failure)) from None
+        raise NotFound(asked, str(failure)) from None
 
 
 @lru_cache(maxsize=16)
-def _solver(where: Ray, rule: Optimizer, program: str) -> Solver:
-    return Solver(ARCHITECTURES[program], where, rule)
+def _solver(network: Program, ray: Ray, optimizer: Optimizer) -> Solver:
+    """Shared by the parameterizations of one network, ray and optimizer."""
+    return Solver(network, ray, optimizer)
 
 
-def _reasons(program: Program, solution: Solution, rule: Optimizer) -> dict[tuple[str, str], str]:
+def _reasons(program: Program, solution: Solution) -> dict[tuple[str, str], str]:
     what = {"b": "init", "c": "lr", "d": "eps"}
     found: dict[tuple[str, str], str] = {}
     for role in program.tensors:
@@ -331,58 +302,65 @@ def _structure(solution: Solution) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _sigmoid(where: Ray, rule: Optimizer, readout_init: str | None, program: Program) -> Derivation:
-    """muP as derived for the sigmoid gate; a bias starts and learns at Theta(1)."""
-    base = fixed_experts("sigmoid").name
-    if not program.name.startswith("routers-"):
-        raise UsageError(f"mup-sigmoid is for the architectures routers-..., not for {program.name}; give mup")
-    d = derive(None, rule.name, "mup", ray=where, readout_init=readout_init, architecture=base)
+def _borrowed(asked: Configuration) -> Derivation:
+    """The muP of another network of the family; a tensor that it lacks starts and learns at Theta(1)."""
+    rule = asked.parameterization
+    family = rule.borrowed.partition("-")[0]
+    if not asked.network.name.startswith(f"{family}-"):
+        raise UsageError(f"{rule.name} is for the architectures {family}-..., not for {asked.network.name}; give mup")
+    d = derive(asked.but(parameterization="mup", network=rule.borrowed))
     extra = {
-        role: TensorScaling(Power(), Power(), Power() if rule.epsilon else None)
-        for role in program.tensors
+        role: TensorScaling(Power(), Power(), Power() if asked.optimizer.epsilon else None)
+        for role in asked.network.tensors
         if role not in d.scaling.tensors
     }
     scaling = replace(d.scaling, tensors={**d.scaling.tensors, **extra})
-    reasons = {key: f"as for the sigmoid gate: {why}" for key, why in d.reasons.items()}
-    return replace(d, parameterization="mup-sigmoid", scaling=scaling, reasons=reasons, architecture=program.name)
+    reasons = {key: f"as for {d.program.title}: {why}" for key, why in d.reasons.items()}
+    return replace(d, configuration=asked, scaling=scaling, reasons=reasons)
 
 
-def _standard(where: Ray, rule: Optimizer, name: str, readout_init: str | None, program: Program) -> Derivation:
-    gauge = name.removesuffix("-feature")
-    if gauge == "mean-field" and rule.normalises:
+def _defined(asked: Configuration) -> Derivation:
+    """As it is published: nothing to solve."""
+    rule, optimizer, network = asked.parameterization, asked.optimizer, asked.network
+    if rule.name == "mean-field" and optimizer.normalises:
         raise UsageError(
-            f"mean-field is defined for SGD (one learning rate ~ width); give --optimizer sgd, not {rule.name}"
+            f"mean-field is defined for SGD (one learning rate ~ width); give --optimizer sgd, not {optimizer.name}"
         )
-    scaling = standard(program, gauge, bool(rule.normalises))
-    readout = readout_init or "maximal"
-    if readout == "zero":
+    scaling = rule.defined(network, bool(optimizer.normalises))
+    if asked.readout_init == "zero":
         scaling = _with_readout(scaling, None)
+    assert rule.gauge is not None
+    gauge, definition = rule.name.removesuffix("-feature"), (rule.gauge.__doc__ or "").partition(": ")[2].rstrip(".")
     why_lr = f"{gauge}: one global learning rate"
-    if name != gauge:
-        scaling = _feature_rate(where, rule, scaling, program)
+    if rule.rate == "feature":
+        scaling = _feature_rate(asked, scaling)
         why_lr += ", so large that the first step changes the first layer by Theta(1)"
     reasons = {}
-    for role in program.tensors:
-        reasons[role, "init"] = f"{gauge}: {(STANDARD[gauge].__doc__ or '').partition(': ')[2].rstrip('.')}"
+    for role in network.tensors:
+        reasons[role, "init"] = f"{gauge}: {definition}"
         reasons[role, "lr"] = why_lr
-    if not rule.epsilon:
+    if not optimizer.epsilon:
         scaling = replace(scaling, tensors={r: replace(s, eps=None) for r, s in scaling.tensors.items()})
     else:
-        reasons |= {(role, "eps"): f"{gauge}: one global epsilon" for role in program.tensors}
+        reasons |= {(role, "eps"): f"{gauge}: one global epsilon" for role in network.tensors}
     reasons["aggregation", "alpha"] = f"{gauge}: mean over the experts"
-    return Derivation(where, rule, name, readout, scaling, reasons, architecture=program.name)
+    return Derivation(asked, scaling, reasons)
 
 
-def _feature_rate(where: Ray, rule: Optimizer, scaling: Scaling, program: Program) -> Scaling:
+def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     """The learning rate at which the first step changes the first layer by Theta(1), and one epsilon that no first
     gradient is below, as the routers paper assumes."""
-    first = next(s.out for s in program.statements)
-    start = Analysis(where, scaling.point(where), rule, program)
-    gradients = [start(f"g{tensor.symbol}", 0).exponent for tensor in program.tensors.values()]
-    eps = Power.of({"N": min((g for g in gradients if g is not None), default=Fraction(0)) / where["N"]})
+    ray, network = asked.ray, asked.network
+
+    def look(scaling: Scaling) -> Analysis:
+        return Analysis(ray, scaling.point(ray), asked.optimizer, network)
+
+    first = next(s.out for s in network.statements)
+    gradients = [look(scaling)(f"g{tensor.symbol}", 0).exponent for tensor in network.tensors.values()]
+    eps = Power.of({"N": min((g for g in gradients if g is not None), default=Fraction(0)) / ray["N"]})
     scaling = replace(scaling, tensors={r: replace(s, eps=eps) for r, s in scaling.tensors.items()})
-    size = Analysis(where, scaling.point(where), rule, program)(f"{first}.change", 1).exponent
-    factor = Power() if size is None else Power.of({"N": -size / where["N"]})
+    size = look(scaling)(f"{first}.change", 1).exponent
+    factor = Power() if size is None else Power.of({"N": -size / ray["N"]})
     return replace(scaling, tensors={r: replace(s, lr=s.lr + factor) for r, s in scaling.tensors.items()})
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from scaling_algebra.spec.powers import Power, exponent_text
 
-from .newton import HORIZON
+from .demands import HORIZON
 
 if TYPE_CHECKING:
     from scaling_algebra.dynamics.analysis import Answer
@@ -24,10 +24,7 @@ _HEADER = ("tensor", "b", "c", "d", "init std", "lr", "eps", "tied")
 
 def title(d: Derivation) -> str:
     """``MSSP, adam, regime III (N=1, ...), readout init zero``."""
-    from .derivation import PARAMETERIZATIONS
-
-    where = "" if d.architecture == "moe" else f"{d.program.title}, "
-    return f"{PARAMETERIZATIONS[d.parameterization]}, {where}{d.optimizer.name}, {d.ray}, readout init {d.readout_init}"
+    return str(d.configuration)
 
 
 def derivation_text(d: Derivation) -> str:

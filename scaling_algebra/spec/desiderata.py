@@ -6,7 +6,7 @@ Read next: ``solver.py`` (solves them), ``quantities.py`` (what the quantities a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
@@ -134,29 +134,3 @@ def interventions(program: Program, base: Structure) -> list[Structure]:
                 Structure(base.zero | picked["zero"], base.tied | picked["tied"], base.exempt | picked["exempt"])
             )
     return found
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A parameterization as a named set of desiderata.
-
-    Attributes:
-        name, title: for reports.
-        readout_init: the readout initialisation of its definition in the MSSP paper.
-        structural: may it intervene in the structure (zero, tied, exempt)?
-    """
-
-    name: str
-    title: str
-    readout_init: Literal["maximal", "zero"]
-    structural: bool = field(default=False)
-
-    def demands(self, program: Program, structure: Structure) -> list[Demand]:
-        return (mssp_demands if self.structural else mup_demands)(program, structure)
-
-
-GOALS: dict[str, Goal] = {
-    "mup": Goal("mup", "muP", "maximal"),
-    "mssp": Goal("mssp", "MSSP", "zero", structural=True),
-}
-"""Parameterizations that are derived, by name."""

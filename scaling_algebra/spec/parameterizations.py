@@ -1,69 +1,28 @@
-"""What a derivation returns and an engineer sets: init std, learning rate, epsilon and aggregation of every tensor.
+"""Every parameterization, in one registry: derived from desiderata, or defined as it is published.
 
-Read next: ``solver.py`` (derives them from desiderata), ``verify`` (trains with them).
+Adding one: one more entry in ``PARAMETERIZATIONS``. Read next: ``desiderata.py`` (the demands),
+``scaling_algebra/solver/derivation.py`` (makes a scaling of an entry).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
-from scaling_algebra.counting.packing import Form
-from scaling_algebra.dynamics.trajectory import Point
+from scaling_algebra.errors import UsageError, unknown_name
 
-from .axes import AXES, Ray
+from .axes import AXES
+from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .networks.language import Program
+from .networks.library import MOE_BLOCK, fixed_experts
 from .powers import Power
+from .scaling import Scaling, TensorScaling
 
-
-@dataclass(frozen=True)
-class TensorScaling:
-    """Powers of the axes for one tensor.
-
-    Attributes:
-        init_std: standard deviation of the initial entries; None is zero init.
-        lr: learning rate.
-        eps: Adam epsilon; None when the optimizer has none.
-    """
-
-    init_std: Power | None
-    lr: Power
-    eps: Power | None = None
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """A complete parameterization.
-
-    Attributes:
-        tensors: scaling by role.
-        alpha: the aggregation multiplier is ``1 / alpha``, e.g. alpha = M.
-        tied: roles whose initial values all experts share.
-    """
-
-    tensors: Mapping[str, TensorScaling]
-    alpha: Power
-    tied: tuple[str, ...] = ()
-
-    def unknown(self, name: str) -> Power:
-        """The power of the axes whose exponent is an unknown: 1/sigma, 1/lr, 1/eps of a tensor, or alpha."""
-        letter, _, role = name.partition(".")
-        if letter == "alpha":
-            return self.alpha
-        s = self.tensors[role]
-        return -({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
-
-    def size(self, form: Form) -> Power:
-        """The power of the axes behind a form, its unknowns replaced by this parameterization."""
-        return sum((self.unknown(name) * count for name, count in form.unknowns), form.power)
-
-    def point(self, ray: Ray) -> Point:
-        """The exponents b, c, d, alpha of n on a ray."""
-        b = {role: None if s.init_std is None else -s.init_std.on(ray) for role, s in self.tensors.items()}
-        c = {role: -s.lr.on(ray) for role, s in self.tensors.items()}
-        d = {role: Fraction(0) if s.eps is None else -s.eps.on(ray) for role, s in self.tensors.items()}
-        return Point(b, c, d, self.alpha.on(ray), frozenset(self.tied))
+ReadoutInit = Literal["maximal", "zero"]
+READOUTS: tuple[ReadoutInit, ...] = ("maximal", "zero")
+"""Readout initialisations: as large as its propagating update allows, or zero."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +44,65 @@ class Abc:
         return TensorScaling(self.multiplier + self.init_std, self.multiplier * factors + self.lr, Power())
 
 
-def _fan_in(program: Program, role: str, power: Fraction) -> Power:
-    axes = [program.axes[x] for x in program.tensors[role].fan_in]
-    return Power.of({axis: power for axis in axes if axis in AXES})
+@dataclass(frozen=True)
+class Parameterization:
+    """A rule for init, learning rate and epsilon of every tensor.
 
+    Attributes:
+        name, title: for the command line and for reports.
+        about: one line for the glossary.
+        demands: the desiderata it is derived from; None where it is defined, not derived.
+        structural: may the derivation intervene in the structure (zero, tied, exempt)? Then it is for the MoE block.
+        readout_init: the readout initialisation of its definition.
+        gauge: the tensors of a defined one, in the multiplier gauge.
+        rate: of a defined one: ``one`` global learning rate, or one so large that the first step changes the first
+            layer by Theta(1) (``feature``).
+        borrowed: the network whose muP it puts on any other of its family; empty for none.
+    """
 
-def _output_like(program: Program, role: str) -> bool:
-    return not program.tensors[role].fan_out
+    name: str
+    title: str
+    about: str
+    demands: Callable[[Program, Structure], list[Demand]] | None = None
+    structural: bool = False
+    readout_init: ReadoutInit = "maximal"
+    gauge: Callable[[Program, str], Abc] | None = None
+    rate: Literal["one", "feature"] = "one"
+    borrowed: str = ""
+
+    @property
+    def derived(self) -> bool:
+        """Solved from desiderata."""
+        return self.demands is not None
+
+    def base_structure(self, readout_init: str) -> Structure:
+        """The structure before any intervention."""
+        return Structure(zero=frozenset({"readout"} if readout_init == "zero" else ()))
+
+    def demanded(self, program: Program, structure: Structure) -> list[Demand]:
+        """The demands on a network.
+
+        Raises:
+            UsageError: not derived, or not defined for this network.
+        """
+        self.check_derived(program)
+        assert self.demands is not None
+        return self.demands(program, structure)
+
+    def check_derived(self, program: Program) -> None:
+        """Raises UsageError where there is nothing to solve or prove."""
+        if not self.derived:
+            raise unknown_name("derived parameterization", self.name, DERIVED)
+        if self.structural and program != MOE_BLOCK:
+            raise UsageError(
+                f"{self.title} is defined for the architecture {MOE_BLOCK.name}; give --parameterization mup"
+            )
+
+    def defined(self, program: Program, normalises: bool) -> Scaling:
+        """A defined parameterization in the multiplier-free gauge: one global epsilon, mean over the experts."""
+        assert self.gauge is not None
+        tensors = {role: self.gauge(program, role).free(normalises) for role in program.tensors}
+        return Scaling(tensors, Power.of({"M": 1}))
 
 
 def sp(program: Program, role: str) -> Abc:
@@ -106,15 +117,66 @@ def ntp(program: Program, role: str) -> Abc:
 
 def mean_field(program: Program, role: str) -> Abc:
     """Mean-field parameterization: as NTP, but multiplier 1/fan_in in the output layer and one learning rate N."""
-    power = Fraction(-1) if _output_like(program, role) else Fraction(-1, 2)
-    return Abc(_fan_in(program, role, power), Power(), Power.of({"N": 1}))
+    output_like = not program.tensors[role].fan_out
+    return Abc(_fan_in(program, role, Fraction(-1) if output_like else Fraction(-1, 2)), Power(), Power.of({"N": 1}))
 
 
-STANDARD: dict[str, Callable[[Program, str], Abc]] = {"sp": sp, "ntp": ntp, "mean-field": mean_field}
-"""Parameterizations that are defined, not derived. Source: MSSP paper, App. G (Table G.1, multiplier version)."""
+def _fan_in(program: Program, role: str, power: Fraction) -> Power:
+    axes = [program.axes[x] for x in program.tensors[role].fan_in]
+    return Power.of({axis: power for axis in axes if axis in AXES})
 
 
-def standard(program: Program, name: str = "sp", normalises: bool = False) -> Scaling:
-    """A defined parameterization in the multiplier-free gauge, one global epsilon, mean over the experts."""
-    tensors = {role: STANDARD[name](program, role).free(normalises) for role in program.tensors}
-    return Scaling(tensors, Power.of({"M": 1}))
+PARAMETERIZATIONS: dict[str, Parameterization] = {
+    p.name: p
+    for p in (
+        Parameterization(
+            "mup",
+            "muP",
+            "maximal update parameterization: every layer learns, stably (MSSP paper, Sec. 3)",
+            demands=mup_demands,
+        ),
+        Parameterization(
+            "mssp",
+            "MSSP",
+            "maximally scale-stable: muP, and the parts of every aggregate and gradient share one scale (Sec. 4)",
+            demands=mssp_demands,
+            structural=True,
+            readout_init="zero",
+        ),
+        Parameterization(
+            "mup-sigmoid",
+            "muP of the sigmoid gate",
+            "the muP of the sigmoid gate, put on any gate of the fixed-experts block (routers paper, Tables 1 and 2)",
+            borrowed=fixed_experts("sigmoid").name,
+        ),
+        Parameterization("sp", "SP", "standard: init std 1/sqrt(fan_in), one learning rate", gauge=sp),
+        Parameterization(
+            "sp-feature",
+            "SP with a Theta(1) first-layer change",
+            "SP with the one learning rate at which the first step changes the first layer by Theta(1) (routers paper, "
+            "Sec. 3.1)",
+            gauge=sp,
+            rate="feature",
+        ),
+        Parameterization("ntp", "NTP", "neural tangent: multiplier 1/sqrt(fan_in), unit init, one rate", gauge=ntp),
+        Parameterization(
+            "mean-field", "mean field", "as NTP, with multiplier 1/fan_in in the output layer", gauge=mean_field
+        ),
+    )
+}
+"""Every parameterization, by name. The defined ones: MSSP paper, App. G (Table G.1, multiplier version)."""
+
+
+DERIVED = tuple(p.name for p in PARAMETERIZATIONS.values() if p.derived)
+"""Those that are solved from desiderata."""
+
+
+def parameterization(name: str) -> Parameterization:
+    """The parameterization called ``name``.
+
+    Raises:
+        UsageError: no such parameterization.
+    """
+    if name.lower() not in PARAMETERIZATIONS:
+        raise unknown_name("parameterization", name, PARAMETERIZATIONS)
+    return PARAMETERIZATIONS[name.lower()]

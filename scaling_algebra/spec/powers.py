@@ -58,6 +58,17 @@ class Power:
         return sorted(self.terms, key=lambda term: term[1] < 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Where an exponent comes from: a power of the axes plus integer multiples of the unknowns.
+
+    ``value`` on the ray = ``power`` on the ray + sum of ``unknowns[u]`` times the value of u.
+    """
+
+    power: Power
+    unknowns: tuple[tuple[str, int], ...]
+
+
 def exponent_text(e: Fraction) -> str:
     """``-1``, ``(1/2)``: brackets only where they are needed."""
     return str(e) if e.denominator == 1 else f"({e})"

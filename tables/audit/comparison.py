@@ -16,9 +16,9 @@ from typing import Any, Literal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import SETTINGS, explain_quantity
-from scaling_algebra.solver.derivation import PARAMETERIZATIONS, Derivation, derive
+from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.networks.library import GATES
-from scaling_algebra.spec.parameterizations import STANDARD, Abc
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import Printed, load
 
@@ -90,7 +90,7 @@ def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
         return Verdict(cell, "NOT COMPARABLE", why=str(problem))
     worst = next((v for s in ("DISAGREES", "NOT COMPARABLE") for v in found if v.status == s), found[0])
     if worst.status == "DISAGREES" and len(found) > 1:
-        where = ", ".join(v.derivation.architecture for v in found if v.status == "DISAGREES" and v.derivation)
+        where = ", ".join(v.derivation.program.name for v in found if v.status == "DISAGREES" and v.derivation)
         return Verdict(cell, worst.status, worst.derived, f"{worst.why} ({where})", worst.derivation)
     return worst
 
@@ -257,8 +257,9 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[t
     assert free.init_std is not None and mine.init_std is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)
     derived = f"{mine.init_std}, lr {mine.lr} without multiplier"
-    if name in STANDARD and what == "multiplier":
-        derived = str(STANDARD[name](d.program, role).multiplier)
+    gauge = PARAMETERIZATIONS[name].gauge
+    if gauge is not None and what == "multiplier":
+        derived = str(gauge(d.program, role).multiplier)
     return Verdict(cell, "AGREES" if same else "DISAGREES", derived, "" if same else _reason(d, role, "lr"), d)
 
 

@@ -11,7 +11,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.phases_formats import phases_svg
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import GOALS
+from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.tables.audit.comparison import audit
 from scaling_algebra.tables.audit.errata import errata, errata_markdown
 from scaling_algebra.tables.derived.layouts import TABLES, table_b1
@@ -110,7 +110,7 @@ def rendered(names: Iterable[str]) -> dict[str, str]:
     found = {f"{name}{suffix}": FORMATS[form](TABLES[name]()) for name in names for form, suffix in SUFFIXES.items()}
     if names == list(TABLES):
         found["errata.md"] = errata_markdown(audit(), errata())
-        found |= {f"map_{name}_sgd.svg": phases_svg(phases(name, "sgd")) for name in GOALS}
+        found |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}
     return found
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from itertools import product
 
-from scaling_algebra.solver.derivation import PARAMETERIZATIONS, Derivation, derive
-from scaling_algebra.solver.newton import Infeasible
+from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.report import latex_power
 from scaling_algebra.spec.axes import REGIMES, Ray
-from scaling_algebra.spec.desiderata import GOALS
 from scaling_algebra.spec.networks.language import Program
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MLP, MOE_BLOCK
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 from .cells import Cell, Label, Row, Table, Value
 from .signal_tables import SETTINGS, growth, signal_table
@@ -62,7 +62,7 @@ def table_b1(ray: Ray | None = None) -> Table:
         except Infeasible as failure:
             if not any(k[:2] == key[:2] for k in found) and name == BOTH[-1]:
                 raise
-            missing[GOALS[name].title] = str(failure)
+            missing[PARAMETERIZATIONS[name].title] = str(failure)
 
     def both(where: Ray, optimizer: str, role: str, what: str) -> Cell:
         names = tuple(p for p in BOTH if (where, optimizer, p) in found)
@@ -269,7 +269,7 @@ def _tensor(program: Program, role: str) -> Label:
 
 
 def _parameterization(name: str) -> Label:
-    title = PARAMETERIZATIONS[name]
+    title = PARAMETERIZATIONS[name].title
     return Label(title, title.replace("muP", r"$\mu$P"))
 
 

@@ -14,8 +14,9 @@ from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
-from scaling_algebra.solver.derivation import PARAMETERIZATIONS, Derivation, derive
+from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 from .cells import INDENT, Cell, Label, Row, Size, Table, Value
 
@@ -192,7 +193,7 @@ def signal_table(name: str) -> Table:
         for what in names.split()
     )
     steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
-    goal = PARAMETERIZATIONS[parameterization].replace("muP", r"$\mu$P")
+    goal = PARAMETERIZATIONS[parameterization].title.replace("muP", r"$\mu$P")
     return Table(
         name,
         f"Signal table of App. {section} of the MSSP paper",

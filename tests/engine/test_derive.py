@@ -8,13 +8,15 @@ import pytest
 
 from scaling_algebra import REGIMES, Infeasible, Ray, UsageError, derive, signals
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.solver.newton import solve_linear, violation
-from scaling_algebra.spec.desiderata import GOALS, Structure, mssp_demands, mup_demands
+from scaling_algebra.solver.demands import violation
+from scaling_algebra.solver.linear import solve_linear
+from scaling_algebra.spec.desiderata import Structure, mssp_demands, mup_demands
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.spec.powers import Power
 
-CONFIGURATIONS = [(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in GOALS]
+CONFIGURATIONS = [(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in DERIVED]
 
 
 def demands_of(derivation):
@@ -22,7 +24,7 @@ def demands_of(derivation):
     exempt = {"h3i"} if any("h3i free" in line for line in derivation.structure[:1]) else set()
     zero = {role for role, s in derivation.scaling.tensors.items() if s.init_std is None}
     structure = Structure(frozenset(zero), frozenset(derivation.scaling.tied), frozenset(exempt))
-    return GOALS[derivation.parameterization].demands(MOE_BLOCK, structure)
+    return derivation.configuration.parameterization.demanded(MOE_BLOCK, structure)
 
 
 def failures(derivation, scaling, certified=True):
@@ -181,7 +183,7 @@ def test_solve_linear():
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize("name", DERIVED)
 @pytest.mark.parametrize(
     ("rule", "same"),
     [("momentum", "sgd"), ("rmsprop", "adam"), ("adamw", "adam"), ("lion", "signsgd"), ("shampoo", "muon")],
@@ -196,7 +198,7 @@ def test_optimizers_that_scale_alike(regime, name, rule, same):
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize("name", DERIVED)
 def test_muon_has_the_published_spectral_rule(regime, name):
     """Learning rate sqrt(fan_out / fan_in) for a step of operator norm lr (Yang, Simon and Bernstein 2023; modula)."""
     d = derive(regime, "muon", name)

@@ -15,7 +15,6 @@ from scaling_algebra.counting.brute_force import Network, half_weight
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
-from scaling_algebra.dynamics.trajectory import Point
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
@@ -27,6 +26,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.scaling import Point
 
 CONFIGURATIONS = list(product(REGIMES, ("sgd", "adam"), ("mup", "mssp")))
 

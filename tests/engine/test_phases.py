@@ -16,14 +16,16 @@ from scaling_algebra.phase_map.phases_formats import PHASES_FORMATS
 from scaling_algebra.solver.cones import PLANE_AXES, cone, cone_holds
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.axes import REGIMES, Ray
-from scaling_algebra.spec.desiderata import GOALS, Structure
+from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.parameterizations import Scaling, TensorScaling
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.tables.derived.layouts import CONES as LAYOUT_CONES
 
 HALF = Fraction(1, 2)
+MUP, MSSP = PARAMETERIZATIONS["mup"], PARAMETERIZATIONS["mssp"]
 
 
 def ray(n, n_e, m):
@@ -40,7 +42,7 @@ CONES = {
 
 
 def test_five_cells_and_three_walls_under_mup():
-    p = phases("mup", "sgd")
+    p = phases("sgd", "mup")
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     assert [c.name for c in p.cells] == ["A", "B", "C", "D", "E"]
     assert all(c.found[0] == c.found[1] > 5 for c in p.cells if c.name != "A")
@@ -54,15 +56,15 @@ def test_five_cells_and_three_walls_under_mup():
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_no_mup_where_experts_are_few_and_narrow(rule):
     """M + N_e < N: nothing is found, at one ray it is proved that nothing exists, and the wall is where muP ends."""
-    (empty,) = (c for c in phases("mup", rule, prove=True).cells if c.scaling is None)
+    (empty,) = (c for c in phases(rule, "mup", prove=True).cells if c.scaling is None)
     assert empty.name == "A" and "N_e + M <= N" in empty.inequalities
     assert empty.proved is not None and empty.proved["M"] + empty.proved["N_e"] < empty.proved["N"]
-    assert all(c.proved is None for c in phases("mup", rule).cells if c is not empty)
+    assert all(c.proved is None for c in phases(rule, "mup").cells if c is not empty)
 
 
 def test_regimes_lie_on_walls():
     """Each regime of the MSSP paper is a corner of the map: two walls meet there."""
-    p = phases("mup", "sgd")
+    p = phases("sgd", "mup")
     walls = {name: {str(w) for w in p.walls_of(r)} for name, r in REGIMES.items()}
     assert walls == {"I": {"N_e + M = N", "N_e = N"}, "II": {"N_e + M = N", "M = N"}, "III": {"M = N", "N_e = N"}}
 
@@ -83,7 +85,7 @@ def spectral(role, r):
 def test_one_learning_rate_formula_and_the_spectral_condition():
     """Where M + N_e >= N the learning rates are one formula. The init std is the spectral condition of the stacked
     operator, but for expert_out, where it is that of one expert: min(1, sqrt(N / N_e)) / sqrt(N_e)."""
-    for cell in (c for c in phases("mup", "sgd").cells if c.scaling is not None):
+    for cell in (c for c in phases("sgd", "mup").cells if c.scaling is not None):
         lr = {role: str(t.lr) for role, t in cell.scaling.tensors.items()}
         unified = {
             "input": "N",
@@ -107,9 +109,9 @@ def test_one_learning_rate_formula_and_the_spectral_condition():
 def test_formulas_hold_on_whole_cones(cell, rule):
     """Existence on every ray of the cone, not at samples: see the law of ``cone_holds``. The cone that is found by
     cutting is the cell of the map, and the one above."""
-    generic = next(c for c in phases("mup", rule).cells if c.name == cell)
-    assert cone_holds(generic.scaling, optimizer(rule), "mup", CONES[cell], Structure()) == ""
-    found = cone(generic.scaling, optimizer(rule), "mup", Structure())
+    generic = next(c for c in phases(rule, "mup").cells if c.name == cell)
+    assert cone_holds(generic.scaling, optimizer(rule), MUP, CONES[cell], Structure()) == ""
+    found = cone(generic.scaling, optimizer(rule), MUP, Structure())
     assert found is not None and set(found.inequalities) <= set(generic.inequalities)
     spans = {tuple(r[axis] / sum(r[x] for x in PLANE_AXES) for axis in PLANE_AXES) for r in CONES[cell]}
     assert {tuple(r[axis] for axis in PLANE_AXES) for r in found.rays} == spans
@@ -142,7 +144,7 @@ def test_epsilon_must_be_the_gradient_on_the_whole_cone():
     assert d.cone is not None
     more = Power.of({"N": 1})
     wrong = {r: TensorScaling(t.init_std, t.lr + more, t.eps + more) for r, t in d.scaling.tensors.items()}
-    found = cone_holds(Scaling(wrong, d.scaling.alpha), d.optimizer, "mup", d.cone.rays, Structure())
+    found = cone_holds(Scaling(wrong, d.scaling.alpha), d.optimizer, MUP, d.cone.rays, Structure())
     assert "mu-3" in found
 
 
@@ -150,34 +152,34 @@ def test_a_formula_that_holds_nowhere_has_no_cone():
     """Negative control: one power changed."""
     d = derive(None, "sgd", "mup", ray="N=1,N_e=5/7,M=4/5")
     changed = {**d.scaling.tensors, "readout": TensorScaling(Power.of({"N": -1}), Power.of({"N": -HALF}), None)}
-    assert cone(Scaling(changed, d.scaling.alpha), optimizer("sgd"), "mup", Structure()) is None
+    assert cone(Scaling(changed, d.scaling.alpha), optimizer("sgd"), MUP, Structure()) is None
 
 
 def test_a_formula_fails_outside_its_cone():
     """Negative control: the formula of B beyond the wall M = N, and one changed power."""
-    cells = {c.name: c.scaling for c in phases("mup", "sgd").cells}
-    assert "but h1 ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), "mup", CONES["C"], Structure())
+    cells = {c.name: c.scaling for c in phases("sgd", "mup").cells}
+    assert "but h1 ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure())
     changed = dict(cells["B"].tensors)
     changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
     wrong = Scaling(changed, cells["B"].alpha)
     with pytest.raises(UsageError, match="not convex"):
-        cone_holds(cells["B"], optimizer("signsgd"), "mup", CONES["B"], Structure())
-    assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), "mup", CONES["B"], Structure())
-    assert "balanced" in cone_holds(cells["B"], optimizer("sgd"), "mssp", CONES["B"], Structure())
+        cone_holds(cells["B"], optimizer("signsgd"), MUP, CONES["B"], Structure())
+    assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), MUP, CONES["B"], Structure())
+    assert "balanced" in cone_holds(cells["B"], optimizer("sgd"), MSSP, CONES["B"], Structure())
 
 
 def test_a_gradient_above_its_epsilon_is_not_a_proof():
     """Negative control: Adam's formula of B with the readout's epsilon below its gradient."""
-    cell = next(c.scaling for c in phases("mup", "adam").cells if c.name == "B")
+    cell = next(c.scaling for c in phases("adam", "mup").cells if c.name == "B")
     small = TensorScaling(*(getattr(cell.tensors["readout"], x) for x in ("init_std", "lr")), Power.of({"N": -1}))
     wrong = Scaling({**cell.tensors, "readout": small}, cell.alpha)
-    assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), "mup", CONES["B"], Structure())
+    assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure())
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_mssp_lives_on_two_walls(rule):
     """MSSP is found on no generic ray, but on N_e = N with tied experts and on M + N_e = N with a free h3i."""
-    p = phases("mssp", rule)
+    p = phases(rule, "mssp")
     assert all(c.scaling is None for c in p.cells)
     for edge in p.edges:
         if str(edge.wall) == "M = N":
@@ -193,7 +195,7 @@ def test_mssp_lives_on_two_walls(rule):
 def test_the_solution_does_not_depend_on_the_start():
     """Every start that converges ends at the same exponents."""
     solver = Solver(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
-    demands = GOALS["mup"].demands(MOE_BLOCK, Structure())
+    demands = MUP.demanded(MOE_BLOCK, Structure())
     reached = []
     for start in (solver._aligned(), {k: v + Fraction(1, 5) for k, v in solver._aligned().items()}):
         look, _ = solver._newton(demands, Structure(), start)
@@ -203,7 +205,7 @@ def test_the_solution_does_not_depend_on_the_start():
 
 def test_planes_show_one_space():
     """The wall M + N_e = N is found in another plane as well."""
-    assert "N_e + M = N" in {str(w) for w in phases("mup", "sgd", ("N", "N_e")).walls}
+    assert "N_e + M = N" in {str(w) for w in phases("sgd", "mup", plane=("N", "N_e")).walls}
 
 
 def test_families_are_placed_where_their_shapes_say():

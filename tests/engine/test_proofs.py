@@ -15,16 +15,17 @@ from scaling_algebra.cli import main
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
-from scaling_algebra.dynamics.trajectory import Point
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.prover import Prover, System, prove
 from scaling_algebra.proofs.smtlib import script, smtlib
 from scaling_algebra.proofs.symbolic import FormTrajectory, form_algebra, size_of
 from scaling_algebra.spec.axes import REGIMES, regime
-from scaling_algebra.spec.desiderata import GOALS, Structure, interventions
+from scaling_algebra.spec.desiderata import Structure, interventions
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.spec.scaling import Point
 
 ZERO_READOUT = Structure(zero=frozenset({"readout"}))
 proved = cache(prove)
@@ -148,7 +149,7 @@ def test_which_interventions_mssp_needs(name):
         "III": lambda s: s.tied == {"expert_in", "expert_out"},
     }[name]
     prover = Prover(MOE_BLOCK, regime(name), optimizer("sgd"))
-    found = {s: prover.decide(GOALS["mssp"], s) for s in interventions(MOE_BLOCK, ZERO_READOUT)}
+    found = {s: prover.decide(PARAMETERIZATIONS["mssp"], s) for s in interventions(MOE_BLOCK, ZERO_READOUT)}
     assert len(found) == 16
     for structure, outcome in found.items():
         assert outcome.verdict == ("unique" if needed(structure) else "impossible"), str(structure)
@@ -221,7 +222,7 @@ def test_what_every_desideratum_of_mup_determines(name, rule):
 
 def test_what_is_freed_moves_and_the_rest_stays():
     """Regime II without the effective update of expert out: two solutions, apart in what is freed and nothing else."""
-    prover, goal = Prover(MOE_BLOCK, regime("II"), optimizer("sgd")), GOALS["mup"]
+    prover, goal = Prover(MOE_BLOCK, regime("II"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
     demands = [
         d for d in goal.demands(MOE_BLOCK, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"
     ]
@@ -236,7 +237,7 @@ def test_what_is_freed_moves_and_the_rest_stays():
 
 def test_without_a_desideratum_there_are_several():
     """Negative control of uniqueness: two certified points, and both are solutions."""
-    prover, goal = Prover(MOE_BLOCK, regime("III"), optimizer("sgd")), GOALS["mup"]
+    prover, goal = Prover(MOE_BLOCK, regime("III"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
     demands = goal.demands(MOE_BLOCK, Structure())
     demands = [d for d in demands if label(d) != "mu-2: effective update dQ h1 = Theta(1)"]
     outcome = System(prover, demands, Structure()).decide()

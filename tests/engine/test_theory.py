@@ -11,13 +11,14 @@ import pytest
 
 from scaling_algebra import REGIMES, derive
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.solver.newton import Infeasible, violation
+from scaling_algebra.solver.demands import Infeasible, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, mssp_demands, mup_demands
 from scaling_algebra.spec.networks.library import MLP, MOE_BLOCK, architecture, live, stacked
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.parameterizations import STANDARD, Abc, TensorScaling, standard
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc, mean_field
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import TensorScaling
 
 HALF = Fraction(1, 2)
 RULES = ("sgd", "adam")
@@ -439,7 +440,7 @@ TABLE_G1 = {  # init std and learning rate without multipliers, powers of N: inp
 
 def dense(name, factor=0):
     """A dense network under a defined parameterization, its global learning rate times N^factor."""
-    scaling = standard(MLP, name)
+    scaling = PARAMETERIZATIONS[name].defined(MLP, False)
     tensors = {role: replace(s, lr=s.lr + N(factor)) for role, s in scaling.tensors.items()}
     return Analysis(REGIMES["I"], replace(scaling, tensors=tensors).point(REGIMES["I"]), optimizer("sgd"), MLP)
 
@@ -451,7 +452,8 @@ def test_table_g1_without_multipliers():
     multiplier in the learning rate; without the square muP is missed (control).
     """
     for name, rows in TABLE_G1.items():
-        for (role, found), (init, lr) in zip(standard(MLP, name).tensors.items(), rows, strict=True):
+        defined = PARAMETERIZATIONS[name].defined(MLP, False).tensors
+        for (role, found), (init, lr) in zip(defined.items(), rows, strict=True):
             assert (found.init_std, found.lr) == (N(init), N(lr)), (name, role)
     mup = derive("I", "sgd", "mup", architecture="mlp").scaling.tensors
     printed = {"input": (HALF, -HALF), "hidden": (0, -HALF), "readout": (-HALF, -HALF)}  # multiplier, init std
@@ -460,7 +462,7 @@ def test_table_g1_without_multipliers():
         free = gauge.free(normalises=False)
         assert (free.init_std, free.lr) == (mup[role].init_std, mup[role].lr)
         assert (gauge.free(normalises=True).lr == mup[role].lr) == (multiplier == 0)
-        field = STANDARD["mean-field"](MLP, role).free(normalises=False)
+        field = mean_field(MLP, role).free(normalises=False)
         assert (field.init_std, field.lr) == (mup[role].init_std, mup[role].lr)
 
 
@@ -621,12 +623,12 @@ def sp_router(kind, rule, rates):
     """SP with one learning-rate exponent c for input, router, expert and readout; an epsilon as large as the initial
     gradient of each tensor."""
     program = architecture(f"routers-{kind}")
-    tensors = standard(program, "sp", rule == "adam").tensors
+    tensors = PARAMETERIZATIONS["sp"].defined(program, rule == "adam").tensors
     gradients = {"input": -HALF, "router": Fraction(0), "expert": -HALF, "readout": Fraction(0)}
     tensors = {
         role: replace(s, lr=N(-c), eps=N(gradients[role])) for (role, s), c in zip(tensors.items(), rates, strict=True)
     }
-    scaling = replace(standard(program), tensors=tensors)
+    scaling = replace(PARAMETERIZATIONS["sp"].defined(program, False), tensors=tensors)
     return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), program)
 
 

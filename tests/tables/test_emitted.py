@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from scaling_algebra import REGIMES, derive
 from scaling_algebra.cli import main
-from scaling_algebra.solver.newton import Infeasible
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.commands.table import EMITTED, rendered
 from scaling_algebra.tables.derived.layouts import SAME, SIGMOID, TABLES

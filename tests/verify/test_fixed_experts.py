@@ -15,8 +15,8 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
-from scaling_algebra.spec.parameterizations import Scaling, TensorScaling
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify import judge
 from scaling_algebra.verify.experiments.fixed_experts import (
     FixedExperts,

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
-from scaling_algebra.spec.parameterizations import Scaling, TensorScaling
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.decomposition.parts import Parts, Split, Sums, rms
 from scaling_algebra.verify.decomposition.updates import LowRank, Updates, linear, matrix, vector
 from scaling_algebra.verify.measuring.runs import train

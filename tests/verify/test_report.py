@@ -15,8 +15,9 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray, regime
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.parameterizations import Scaling, TensorScaling, standard
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify import Claim, judge, measure
 from scaling_algebra.verify.campaigns.campaign import as_trained
 from scaling_algebra.verify.judging.fit import Verdict
@@ -64,7 +65,8 @@ def test_planted_wrong_exponents_are_refuted(mup):
 
 
 def test_standard_parameterization_is_refuted_against_a_stable_one():
-    run = measure(regime("III"), standard(MOE_BLOCK), optimizer("sgd"), sizes=SIZES, seeds=48, steps=1, device="cpu")
+    standard = PARAMETERIZATIONS["sp"].defined(MOE_BLOCK, False)
+    run = measure(regime("III"), standard, optimizer("sgd"), sizes=SIZES, seeds=48, steps=1, device="cpu")
     report = judge(run, {"h3.A3": (None, Fraction(0)), "h2.effective": (None, Fraction(0))}, [])
     assert report.counts["REFUTED"] == 2 and report.exit_code == 1, report.text()
 

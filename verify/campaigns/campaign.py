@@ -102,7 +102,12 @@ class Job:
             standard = _derived(self.regime, self.optimizer, STANDARD, self.ray, None).scaling
         shared = (self.steps, self.sizes, self.seeds, self.dtype, self.products)
         base = TRANSFORMER if self.architecture == "transformer" else ()
-        trained = (d.parameterization, base, self.together, (coordinates if base else model).CONSTANTS)
+        trained = (
+            d.configuration.parameterization.name,
+            base,
+            self.together,
+            (coordinates if base else model).CONSTANTS,
+        )
         return Setup(d.ray, d.scaling, d.optimizer, *shared, standard, *trained)
 
     def prediction(self) -> Prediction:
@@ -117,7 +122,7 @@ class Job:
         found = collect(self.setup(), store, self.name, interrupted)
         found.environment["predicted_with"] = self.architecture
         if self.architecture == "moe":
-            found.environment["predicted_with"] = self.signals().derivation.architecture
+            found.environment["predicted_with"] = self.signals().derivation.program.name
         found.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return found
 

@@ -16,7 +16,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scaling_algebra.cli import where_options
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.solver.derivation import PARAMETERIZATIONS, the_ray
+from scaling_algebra.spec.configuration import the_ray
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.measuring.runs import _device
 from scaling_algebra.verify.networks.base_shapes import AXES, Dims, Recipe, recipe
 from scaling_algebra.verify.transfer.tasks import TASKS, Prepared, Task

@@ -18,7 +18,7 @@ from tabulate import tabulate
 
 from scaling_algebra.cli import where_options
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver.derivation import PARAMETERIZATIONS, READOUTS
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
 from scaling_algebra.verify.campaigns.campaign import ARCHITECTURES, Job, campaigns, job, load
 from scaling_algebra.verify.judging.claims import Claim

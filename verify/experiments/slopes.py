@@ -37,15 +37,15 @@ def slopes(
         d = asked[members[0]][0]
         steps = max(asked[k][2] for k in members)
         names = [asked[k][1] for k in members]
-        if d.architecture.startswith("routers"):
+        if d.program.name.startswith("routers"):
             run: Measurement = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=device)
-        elif d.architecture == "moe":
+        elif d.program.name == "moe":
             products = [name for name in names if name.startswith("<")]
             options = {"sizes": sizes, "seeds": seeds, "steps": steps, "device": device}
             run = measure(d.ray, d.scaling, d.optimizer, products=products, **options)
         else:
             for k in members:
-                found[k] = f"no torch model of {d.architecture}"
+                found[k] = f"no torch model of {d.program.name}"
             continue
         for k in members:
             found[k] = _slope(run, *asked[k][1:])

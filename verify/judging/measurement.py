@@ -15,7 +15,7 @@ import numpy as np
 
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.scaling import Scaling
 
 from .fit import LEVEL, Array, zeros_to_rounding
 

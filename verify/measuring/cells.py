@@ -19,7 +19,7 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.judging.measurement import (
     GRADIENTS,
     INPUT,

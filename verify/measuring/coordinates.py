@@ -36,10 +36,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scaling_algebra.solver.derivation import derived_goal, signals
+from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.decomposition.parts import Named, rms
 from scaling_algebra.verify.judging.measurement import INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.judging.report import Prediction
@@ -188,12 +189,12 @@ def predicted(ray: Ray, parameterization: str, rule: str = "adamw", *, steps: in
     """
     names = [f"{x}.init" for x in (*LINEAR, "h3")]
     block = signals(None, rule, parameterization, ray=ray, steps=0, readout_init="zero", names=names)
-    goal = derived_goal(parameterization, MOE_BLOCK)
+    goal = PARAMETERIZATIONS[parameterization]
     init = {x: block.prediction()[f"{x}.init"][0] for x in (*LINEAR, "h3")}
     free = frozenset(x for x in LINEAR if (init[x] or 0) > 0)  # mu-1 bounds every other signal
     scaling = block.derivation.scaling
     zero = frozenset(role for role, scale in scaling.tensors.items() if scale.init_std is None)
-    demands = goal.demands(MOE_BLOCK, Structure(zero, frozenset(scaling.tied), free))
+    demands = goal.demanded(MOE_BLOCK, Structure(zero, frozenset(scaling.tied), free))
     theta = {q for demand in demands if demand.kind == "theta" for q in demand.quantities}
     if theta >= {"h3.A2.1", "h3.A2.2"}:  # a sum of positive parts has the size of the largest
         theta.add("h3.propagating")

@@ -23,7 +23,7 @@ from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.parameterizations import Scaling
+from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.decomposition.parts import Parts, Split, rms
 from scaling_algebra.verify.decomposition.updates import Operator, Updates, outer, outer_norm
 from scaling_algebra.verify.judging.fit import Array

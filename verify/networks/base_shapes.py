@@ -21,10 +21,9 @@ from torch.nn import functional as F
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import GOALS
 from scaling_algebra.spec.optimizers import Optimizer, optimizer
-from scaling_algebra.spec.parameterizations import Scaling
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling
 
 from .moe_block import value
 
@@ -102,13 +101,14 @@ def recipe(ray: Ray, rule: str, parameterization: str, base: Dims, transformer: 
     d = derive(None, rule, parameterization, ray=ray, readout_init="zero")
     tensors = d.scaling.tensors
     if transformer:
-        dense = "mup" if d.parameterization in GOALS else d.parameterization
+        rule = d.configuration.parameterization
+        dense = "mup" if rule.derived else rule.name
         tensors = {
             **tensors,
             **derive(None, rule, dense, ray=ray, readout_init="zero", architecture="mlp").scaling.tensors,
         }
     scaling = Scaling(tensors, d.scaling.alpha, d.scaling.tied)
-    return Recipe(d.parameterization, ray, d.optimizer, scaling, {axis: base[axis] for axis in AXES})
+    return Recipe(d.configuration.parameterization.name, ray, d.optimizer, scaling, {axis: base[axis] for axis in AXES})
 
 
 class Layer(NamedTuple):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.parameterizations import Scaling
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling
 
 from .replicas import D, Lot, Replicas
 

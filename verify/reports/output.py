@@ -36,7 +36,7 @@ def document(judged: Judged, command: str) -> dict[str, Any]:
 
 def as_json(job: Job, report: Report) -> dict[str, Any]:
     """One run in the JSON contract of ``verify``."""
-    return {**job.derivation().asked(), "job": job.as_json(), **report.as_json()}
+    return {**job.derivation().configuration.as_json(), "job": job.as_json(), **report.as_json()}
 
 
 def total(judged: Judged) -> dict[str, int]:

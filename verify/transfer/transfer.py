@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from scaling_algebra.spec.desiderata import GOALS
+from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.verify.measuring.runs import machine
 from scaling_algebra.verify.networks.base_shapes import Recipe
 
@@ -70,8 +70,8 @@ class TransferReport:
 
     @property
     def verdict(self) -> Transfer:
-        derived = [s.drift.verdict for s in self.series if s.recipe.name in GOALS]
-        return overall(derived, [s.drift.verdict for s in self.series if s.recipe.name not in GOALS])
+        derived = [s.drift.verdict for s in self.series if s.recipe.name in DERIVED]
+        return overall(derived, [s.drift.verdict for s in self.series if s.recipe.name not in DERIVED])
 
     @property
     def exit_code(self) -> int:
@@ -132,7 +132,7 @@ class TransferReport:
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
             f"{self.plan.steps} steps, {self.plan.seeds} seeds{', compiled' if self.plan.compiled else ''}"
         )
-        controls = [s for s in self.series if s.recipe.name not in GOALS]
+        controls = [s for s in self.series if s.recipe.name not in DERIVED]
         if len(controls) < len(self.series):
             seen = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
             blocks += [f"control: {s.recipe.name} {seen[s.drift.verdict == Transfer.DRIFTS]}" for s in controls]

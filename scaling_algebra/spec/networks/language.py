@@ -160,6 +160,9 @@ class Program:
     pathways: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tracked: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         return tuple(s for s in self.statements if isinstance(s, Aggregate))

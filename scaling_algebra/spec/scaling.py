@@ -1,0 +1,78 @@
+"""What a derivation returns and an engineer sets: init std, learning rate, epsilon and aggregation of every tensor.
+
+Read next: ``parameterizations.py`` (which ones there are), ``scaling_algebra/solver`` (derives them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .axes import Ray
+from .powers import Form, Power
+
+
+@dataclass(frozen=True)
+class TensorScaling:
+    """Powers of the axes for one tensor.
+
+    Attributes:
+        init_std: standard deviation of the initial entries; None is zero init.
+        lr: learning rate.
+        eps: Adam epsilon; None when the optimizer has none.
+    """
+
+    init_std: Power | None
+    lr: Power
+    eps: Power | None = None
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A complete parameterization.
+
+    Attributes:
+        tensors: scaling by role.
+        alpha: the aggregation multiplier is ``1 / alpha``, e.g. alpha = M.
+        tied: roles whose initial values all experts share.
+    """
+
+    tensors: Mapping[str, TensorScaling]
+    alpha: Power
+    tied: tuple[str, ...] = ()
+
+    def unknown(self, name: str) -> Power:
+        """The power of the axes whose exponent is an unknown: 1/sigma, 1/lr, 1/eps of a tensor, or alpha."""
+        letter, _, role = name.partition(".")
+        if letter == "alpha":
+            return self.alpha
+        s = self.tensors[role]
+        return -({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
+
+    def size(self, form: Form) -> Power:
+        """The power of the axes behind a form, its unknowns replaced by this parameterization."""
+        return sum((self.unknown(name) * count for name, count in form.unknowns), form.power)
+
+    def point(self, ray: Ray) -> Point:
+        """The exponents b, c, d, alpha of n on a ray."""
+        b = {role: None if s.init_std is None else -s.init_std.on(ray) for role, s in self.tensors.items()}
+        c = {role: -s.lr.on(ray) for role, s in self.tensors.items()}
+        d = {role: Fraction(0) if s.eps is None else -s.eps.on(ray) for role, s in self.tensors.items()}
+        return Point(b, c, d, self.alpha.on(ray), frozenset(self.tied))
+
+
+@dataclass(frozen=True)
+class Point:
+    """Numbers for the unknowns on one ray: sigma ~ n^-b, lr ~ n^-c, eps ~ n^-d, aggregation multiplier n^-alpha.
+
+    Attributes:
+        b: init exponent by role; None is zero init.
+        tied: roles whose initial values all experts share.
+    """
+
+    b: Mapping[str, Fraction | None]
+    c: Mapping[str, Fraction]
+    d: Mapping[str, Fraction]
+    alpha: Fraction
+    tied: frozenset[str] = frozenset()
