@@ -142,13 +142,14 @@ class Facts:
 
 
 class ClauseSolver:
-    """z3 over rational numbers, with one assumption for each label."""
+    """z3 over rational numbers, with one assumption for each label, in a context of its own: what other solvers of the
+    process were asked before changes no answer."""
 
     def __init__(self) -> None:
         import z3
 
-        self._z3 = z3
-        self._solver = z3.SolverFor("QF_LRA")
+        self._z3, self._context = z3, z3.Context()
+        self._solver = z3.SolverFor("QF_LRA", ctx=self._context)
         self._labels: dict[str, Any] = {}
         self._reals: dict[str, Any] = {}
         self._known: dict[Atom, Any] = {}
@@ -222,19 +223,19 @@ class ClauseSolver:
 
     def _label(self, name: str) -> Any:
         if name not in self._labels:
-            self._labels[name] = self._z3.Bool(name)
+            self._labels[name] = self._z3.Bool(name, self._context)
         return self._labels[name]
 
     def _any(self, atoms: Sequence[Atom]) -> Any:
-        return self._atom(atoms[0]) if len(atoms) == 1 else self._z3.Or([self._atom(atom) for atom in atoms])
+        return self._atom(atoms[0]) if len(atoms) == 1 else self._z3.Or([self._atom(atom) for atom in atoms], self._context)
 
     def _atom(self, atom: Atom) -> Any:
         if atom not in self._known:
             for name, _ in atom.counts:
                 if name not in self._reals:
-                    self._reals[name] = self._z3.Real(name)
+                    self._reals[name] = self._z3.Real(name, self._context)
             total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
-            against = self._z3.RealVal(str(-atom.constant))
+            against = self._z3.RealVal(str(-atom.constant), self._context)
             if atom.sense == "!=":
                 self._known[atom] = total != against
             else:
