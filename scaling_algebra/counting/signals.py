@@ -33,7 +33,7 @@ class Made:
 
     Attributes:
         rule: the operation. ``parts`` are its operands, ``scalars`` the factors of ``scaled``.
-        tag: what kind of product it is, e.g. the inner product of a rank-one update.
+        tag: what kind of product it is, e.g. ``forward ROLE``: the inner product of a rank-one update with its input.
     """
 
     rule: Literal["tensor", "constant", "product", "sum", "scaled", "centred", "restricted"]

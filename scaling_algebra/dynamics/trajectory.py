@@ -96,7 +96,7 @@ class Trajectory:
         parts = []
         for step in self._updates(role, t):
             shared = "".join(c for c in step.right.letters if c in step.left.letters)
-            inner = self.algebra.contract(step.right, x, shared, tag="forward")
+            inner = self.algebra.contract(step.right, x, shared, tag=f"forward {role}")
             whole = self.algebra.scaled(self.algebra.contract(step.left, inner, out), *step.scalars)
             parts.append(named(whole, f"step {step.step + 1} of d{symbol}, times {x.name or 'x'}"))
         whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
@@ -110,7 +110,7 @@ class Trajectory:
         parts = []
         for step in self._updates(how.tensor, t):
             left = self._part(signal, step.step, via)
-            inner = self.algebra.contract(step.right, x, "", tag="forward")
+            inner = self.algebra.contract(step.right, x, "", tag=f"forward {how.tensor}")
             whole = self.algebra.contract(left, inner, self.program.signals[signal])
             parts.append(self.algebra.scaled(whole, *step.scalars))
         return self.algebra.add(parts) if parts else self.algebra.nothing(self.program.signals[signal])
@@ -384,7 +384,7 @@ class Trajectory:
         parts = []
         for step in self._updates(how.tensor, t):
             shared = "".join(c for c in step.left.letters if c in out)
-            inner = self.algebra.contract(step.left, above, shared, tag="backward")
+            inner = self.algebra.contract(step.left, above, shared, tag=f"backward {how.tensor}")
             whole = self.algebra.scaled(self.algebra.contract(step.right, inner, out), *step.scalars)
             parts.append(named(whole, f"(step {step.step + 1} of d{symbol})^T {above.name}"))
         whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)

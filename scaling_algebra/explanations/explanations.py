@@ -30,6 +30,7 @@ from scaling_algebra.spec.powers import Form, Power
 
 from .mechanisms import Mechanism, mechanisms
 from .monomials import Choice, Monomial, monomial
+from .reasons import reason, setting_reason
 
 SHOWN = 3
 """Leading monomials that are spelled out where several have the same exponent."""
@@ -114,6 +115,11 @@ class Explanation:
                 seen.setdefault(choice.name, choice)
         return tuple(seen.values())
 
+    @property
+    def reason(self) -> str:
+        """A sentence or two, read off the winning matching."""
+        return reason(self)
+
     def total(self) -> Fraction:
         """The exponent as the shown arithmetic sums to it."""
         if self.outer:
@@ -146,6 +152,11 @@ class Setting:
     equation: str = ""
     behind: Explanation | None = None
     structure: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """A sentence or two: what fixes it, read off the winning matching of the quantity behind it."""
+        return setting_reason(self)
 
     def __str__(self) -> str:
         from .explain_formats import setting_text

@@ -55,7 +55,9 @@ def mechanisms(m: Monomial) -> list[Mechanism]:
         if sums and all(i.weight == 1 for i in sums):
             over = ", ".join(i.name for i in sums)
             side = "input" if inner.where == "forward" else "gradient"
-            found.append(Mechanism("rank-1", f"the update meets its own {side} again: {over} coherent"))
+            found.append(
+                Mechanism("rank-1", f"the update of {inner.tensor} meets its own {side} again: {over} coherent")
+            )
     for pair in m.pairs:
         left = m.factors[pair.left]
         experts = [i for c in left.classes if (i := m.indices[c]).axis in EXPERTS]

@@ -7,7 +7,7 @@ Read next: ``mechanisms.py`` (names what the matching does), ``explanations.py``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -40,9 +40,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Inner:
-    """The inner product of a rank-one update with what it acts on: the classes it sums."""
+    """The inner product of a rank-one update with what it acts on: its side, the tensor, the classes it sums."""
 
     where: str
+    tensor: str
     classes: tuple[int, ...]
 
 
@@ -142,13 +143,18 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> Monomial:
         net.pairs,
         net.scalars,
         [algebra.value(x.size) for x in net.scalars],
-        [Inner(where, tuple(dict.fromkeys(map(net.root, classes)))) for where, classes in net.inner],
+        [_inner(tag, map(net.root, classes)) for tag, classes in net.inner],
         net.choices,
         opens=tuple(map(net.root, net.opens)),
     )
     found.indices = _indices(algebra, net, found)
     found.contracted = _contracted(algebra, net)
     return found
+
+
+def _inner(tag: str, classes: Iterable[int]) -> Inner:
+    where, _, tensor = tag.partition(" ")
+    return Inner(where, tensor, tuple(dict.fromkeys(classes)))
 
 
 def _contracted(algebra: Algebra, net: _Net) -> Contracted:
@@ -295,7 +301,7 @@ class _Walk:
         net.leaves = left.leaves + [(name, tuple(c + shift for c in classes)) for name, classes in right.leaves]
         net.pairs = left.pairs + [Pair(p.left + moved, p.right + moved, p.where) for p in right.pairs]
         net.scalars = left.scalars + right.scalars
-        net.inner = left.inner + [(where, [c + shift for c in classes]) for where, classes in right.inner]
+        net.inner = left.inner + [(tag, [c + shift for c in classes]) for tag, classes in right.inner]
         net.choices = left.choices + right.choices
 
         first: dict[int, int] = {}
@@ -312,5 +318,5 @@ class _Walk:
             i = at_b[y[0], tuple(c - size for c in y[1])] + moved
             for c, d in zip(net.leaves[j][1], net.leaves[i][1], strict=True):
                 net.merge(c, d)
-            net.pairs.append(Pair(j, i, s.made.tag))
+            net.pairs.append(Pair(j, i, s.made.tag.partition(" ")[0]))
         return net

@@ -227,7 +227,11 @@ class ClauseSolver:
         return self._labels[name]
 
     def _any(self, atoms: Sequence[Atom]) -> Any:
-        return self._atom(atoms[0]) if len(atoms) == 1 else self._z3.Or([self._atom(atom) for atom in atoms], self._context)
+        return (
+            self._atom(atoms[0])
+            if len(atoms) == 1
+            else self._z3.Or([self._atom(atom) for atom in atoms], self._context)
+        )
 
     def _atom(self, atom: Atom) -> Any:
         if atom not in self._known:

@@ -255,3 +255,26 @@ def test_errors_are_one_line(args, says):
 def test_undecided_is_said_not_explained():
     with pytest.raises(UsageError, match="saturates faster than any power"):
         explain("gpsi@1", "I", "sgd", "sp-feature", architecture="routers-softmax")
+
+
+@pytest.mark.parametrize("configuration", [("I", "adam", "mup"), ("II", "sgd", "mssp"), ("III", "sgd", "mup")])
+def test_the_reason_is_read_off_the_matching(configuration):
+    """Every quantity has one; it names every constant that is not 1 and says the exponent that is printed."""
+    look = derive(*configuration).analysis()
+    for name in look.table:
+        found = explain(f"{name}@1", *configuration)
+        if found.exponent is None:
+            assert found.reason.startswith("It is exactly zero")
+            continue
+        assert f"n^{exponent_text(found.exponent)}" in found.reason, (name, found.reason)
+        for constant in found.constants if found.outer else found.terms[0].constants:
+            assert constant.label in found.reason or not constant.power.terms, (name, found.reason)
+
+
+def test_the_reason_names_what_is_coherent_and_what_is_not():
+    coherent = explain("psi.effective@1", "III", "sgd", "mup").reason
+    assert "he update of router meets its own input again, a coherent sum over width N" in coherent
+    assert "stay random over" in coherent
+    solved = explain("expert_in.lr", "III", "sgd", "mup").reason
+    assert solved.endswith("Theta(1) needs expert_in.lr = N_e M N^-1 (the same power of n here).")
+    assert "coherent" not in explain("h1@0", "III", "sgd", "mup").reason
