@@ -1,14 +1,73 @@
 """scalecalc: exact scaling exponents of init, learning rate and Adam epsilon for Mixture-of-Experts networks.
 
 >>> from scaling_algebra import derive
->>> print(derive(regime="III", optimizer="adam", parameterization="mssp").scaling.tensors["router"].lr)
+>>> print(derive(regime="III", optimizer="adam", parameterization="mssp")["router"].lr)
 N^-1
+
+Names are loaded when they are first used, so that importing the package costs nothing.
 """
 
-from scaling_algebra.errors import UsageError
-from scaling_algebra.explanations.explanations import explain
-from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.solver.derivation import Derivation, Signals, derive, signals
-from scaling_algebra.spec.axes import REGIMES, Ray
+from __future__ import annotations
 
-__all__ = ["REGIMES", "Derivation", "Infeasible", "Ray", "Signals", "UsageError", "derive", "explain", "signals"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    __version__: str
+    from .errors import UsageError
+    from .explanations.explanations import explain
+    from .phase_map.phases import phases
+    from .proofs.prover import prove
+    from .solver.demands import Infeasible, NotFound
+    from .solver.derivation import Derivation, Signals, derive, signals
+    from .spec.axes import REGIMES, Ray
+    from .spec.configuration import Configuration
+    from .spec.powers import Power
+
+_HOME = {
+    "Configuration": "spec.configuration",
+    "Derivation": "solver.derivation",
+    "Infeasible": "solver.demands",
+    "NotFound": "solver.demands",
+    "Power": "spec.powers",
+    "REGIMES": "spec.axes",
+    "Ray": "spec.axes",
+    "Signals": "solver.derivation",
+    "UsageError": "errors",
+    "derive": "solver.derivation",
+    "explain": "explanations.explanations",
+    "phases": "phase_map.phases",
+    "prove": "proofs.prover",
+    "signals": "solver.derivation",
+}
+__all__ = [
+    "REGIMES",
+    "Configuration",
+    "Derivation",
+    "Infeasible",
+    "NotFound",
+    "Power",
+    "Ray",
+    "Signals",
+    "UsageError",
+    "__version__",
+    "derive",
+    "explain",
+    "phases",
+    "prove",
+    "signals",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("scalecalc")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

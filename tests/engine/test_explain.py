@@ -26,6 +26,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Point
 
 CONFIGURATIONS = list(product(REGIMES, ("sgd", "adam"), ("mup", "mssp")))
