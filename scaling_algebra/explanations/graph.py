@@ -1,58 +1,34 @@
-"""A picture of a monomial: initial tensors as nodes, shared indices as edges, matched tensors joined.
+"""A picture of a monomial: initial tensors as boxes, indices as ovals that say what their sum contributes.
 
-Needs networkx (and matplotlib for svg and png, pydot for dot): they are imported when a picture is asked for.
+Tensors stand from left to right in the order in which the network applies them, open indices at the right. A matched
+pair is one box, drawn twice, so that the half-weight rule can be seen: an index is random where a line leads to a
+single box. Needs matplotlib for svg and png, imported when one is asked for; dot is plain text.
 """
 
 from __future__ import annotations
 
 import importlib
-from itertools import combinations, pairwise
-from math import dist
+import json
+import re
+from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.powers import Power
 
-from .explanations import Explanation, Term
+from .explanations import Explanation
+from .layers import GAP, LINE, ROW, Network, Node, Point, layout, network
 
 GRAPH_FORMATS = ("svg", "png", "dot")
-_COLOURS = {"CLT": "#d95f02", "LLN": "#1b7837", "open": "#555555", "matched": "#7b3294"}
-_NAMES = {"CLT": "random sum (CLT, weight 1/2)", "LLN": "coherent sum (LLN, weight 1)", "open": "open index"}
-
-
-def network(term: Term) -> Any:
-    """The monomial as a ``networkx.Graph``.
-
-    Nodes: ``F1, F2, ...`` for the initial tensors, and one node per index that is open or does not join exactly two
-    tensors. Edge attributes: ``indices`` (names), ``kind`` (``CLT``, ``LLN`` or ``open``; of several the weakest sum),
-    ``matched`` (the two tensors are paired).
-    """
-    graph = _load("networkx").Graph()
-    m = term.monomial
-    for k, factor in enumerate(m.factors, 1):
-        graph.add_node(
-            f"F{k}", label=f"{k} {factor.tensor}\n[{','.join(m.indices[c].name for c in factor.classes)}]", kind=""
-        )
-    for c, index in m.indices.items():
-        kind = "open" if c in m.opens else "LLN" if index.weight == 1 else "CLT"
-        ends = [f"F{k}" for k, factor in enumerate(m.factors, 1) for d in factor.classes if d == c]
-        if len(ends) == 2 and kind != "open":
-            _join(graph, ends[0], ends[1], index.name, kind)
-            continue
-        graph.add_node(index.name, label=index.name, kind=kind)
-        for end in ends:
-            _join(graph, index.name, end, "", kind)
-    for pair in m.pairs:
-        _join(graph, f"F{pair.left + 1}", f"F{pair.right + 1}", "", "LLN", matched=True)
-    return graph
-
-
-def _join(graph: Any, u: str, v: str, name: str, kind: str, matched: bool = False) -> None:
-    old = graph.get_edge_data(u, v, {"indices": [], "kind": kind, "matched": False})
-    weakest = kind if kind == "CLT" else old["kind"]
-    graph.add_edge(
-        u, v, indices=old["indices"] + ([name] if name else []), kind=weakest, matched=matched or old["matched"]
-    )
+_LOOKS = {  # colour, line, legend
+    "tensor": ("#333333", "solid", "initial tensor"),
+    "pair": ("#7b3294", "solid", "two matched tensors"),
+    "LLN": ("#1b7837", "solid", "coherent sum (LLN, weight 1)"),
+    "CLT": ("#c25100", "dashed", "random sum (CLT, weight 1/2)"),
+    "open": ("#666666", "dotted", "open index"),
+}
 
 
 def draw(found: Explanation, path: Path) -> None:
@@ -66,84 +42,127 @@ def draw(found: Explanation, path: Path) -> None:
         raise UsageError(f"cannot draw {path}: the name must end in .svg, .png or .dot")
     if not found.terms:
         raise UsageError(f"{found.quantity} is exactly zero at t = {found.step}: there is no monomial to draw")
-    term = max(found.terms, key=lambda t: len(t.monomial.factors)) if found.outer else found.terms[0]
     try:
         if form == "dot":
-            path.write_text(_dot(network(term)))
+            path.write_text(_dot(found), encoding="utf-8")
         else:
-            _picture(network(term), _title(found, term), path, form)
+            _picture(found, path, form)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another --graph FILE") from None
 
 
-def _title(found: Explanation, term: Term) -> str:
-    letters = ", ".join(dict.fromkeys(x.letter for x in term.mechanisms))
-    updates = f"{found.step} update{'' if found.step == 1 else 's'}"
-    tied = f" (leading monomial 1 of {found.leading})" if found.leading > 1 else ""
-    return f"{found.quantity} after {updates} $\\sim n^{{{found.exponent}}}$, mechanism {letters}{tied}"
-
-
-def _picture(graph: Any, title: str, path: Path, form: str) -> None:
-    nx = _load("networkx")
-    _load("matplotlib").use("Agg")
-    plt = _load("matplotlib.pyplot")
-    place = _layout(nx, graph)
-    side = min(max(6.0, 4.2 / _nearest(place)), 24.0)  # inches: nodes need 1.5 inches from centre to centre
-    figure, axes = plt.subplots(figsize=(side, side))
-    for matched, kind in ((m, k) for m in (True, False) for k in _NAMES):
-        edges = [(u, v) for u, v, d in graph.edges(data=True) if d["matched"] == matched and d["kind"] == kind]
-        if matched:
-            nx.draw_networkx_edges(graph, place, edges, ax=axes, width=9, edge_color=_COLOURS["matched"], alpha=0.25)
-        nx.draw_networkx_edges(graph, place, edges, ax=axes, width=2, edge_color=_COLOURS[kind])
-    names = {(u, v): ", ".join(d["indices"]) for u, v, d in graph.edges(data=True) if d["indices"]}
-    nx.draw_networkx_edge_labels(graph, place, names, ax=axes, font_size=11, rotate=False)
-    tensors = [node for node, d in graph.nodes(data=True) if not d["kind"]]
-    nx.draw_networkx_nodes(graph, place, tensors, ax=axes, node_size=3000, node_color="#dbe9f6", edgecolors="#333333")
-    for kind, colour in list(_COLOURS.items())[:3]:
-        nodes = [node for node, d in graph.nodes(data=True) if d["kind"] == kind]
-        nx.draw_networkx_nodes(
-            graph, place, nodes, ax=axes, node_shape="s", node_size=450, node_color="white", edgecolors=colour
+def _vectors(found: Explanation) -> list[tuple[str, Network, str]]:
+    """What is drawn, from top to bottom: heading, network, arithmetic. An outer product has two vectors."""
+    vectors = []
+    for k, term in enumerate(found.terms if found.outer else found.terms[:1], 1):
+        letters = ", ".join(dict.fromkeys(x.letter for x in term.mechanisms))
+        first = (
+            f"vector {k}, " if found.outer else f"leading monomial 1 of {found.leading}, " if found.leading > 1 else ""
         )
-    nx.draw_networkx_labels(graph, place, dict(graph.nodes(data="label")), ax=axes, font_size=9)
-    lines = [plt.Line2D([], [], color=_COLOURS[k], lw=2, label=_NAMES[k]) for k in _NAMES]
-    lines.append(plt.Line2D([], [], color=_COLOURS["matched"], lw=9, alpha=0.25, label="matched tensors"))
-    axes.legend(handles=lines, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=2, frameon=False)
-    axes.set_title(title)
-    axes.margins(0.2)
-    axes.axis("off")
-    figure.savefig(path, format=form, bbox_inches="tight", dpi=130)
-    plt.close(figure)
+        vectors.append((f"{first}mechanism {letters}", network(found, term), f"exponent: {term.arithmetic}"))
+    return vectors
 
 
-def _layout(nx: Any, graph: Any) -> Any:
-    """Kamada-Kawai, with the components held together by invisible edges."""
-    plain = nx.Graph(graph.edges)
-    plain.add_nodes_from(graph)
-    for left, right in pairwise([next(iter(part)) for part in nx.connected_components(plain)]):
-        plain.add_edge(left, right)
-    return nx.kamada_kawai_layout(plain) if len(plain) > 1 else {node: (0.0, 0.0) for node in plain}
+def _title(found: Explanation) -> str:
+    return f"{found.quantity} after {found.step} update{'' if found.step == 1 else 's'}"
 
 
-def _nearest(place: Any) -> float:
-    """Smallest distance of two nodes; the layout fills the square from -1 to 1."""
-    return min((dist(place[u], place[v]) for u, v in combinations(place, 2)), default=1.0)
+def _total(found: Explanation) -> str:
+    """The arithmetic of an outer product; empty for one monomial."""
+    parts = [f"{c.exponent} ({c.label})" for c in found.constants]
+    parts += [f"{term.exponent} (vector {k})" for k, term in enumerate(found.terms, 1)]
+    return f"exponent: {' + '.join(parts)} = {found.total()}".replace("+ -", "- ") if found.outer else ""
 
 
-def _dot(graph: Any) -> str:
-    nx = _load("networkx")
-    _load("pydot")
-    plain = nx.Graph()
-    for node, data in graph.nodes(data=True):
-        plain.add_node(node, label=data["label"].replace("\n", "\\n"), shape="box" if data["kind"] else "ellipse")
-    for u, v, data in graph.edges(data=True):
-        style = "bold" if data["matched"] else "solid"
-        plain.add_edge(u, v, label=", ".join(data["indices"]), style=style, color=_COLOURS[data["kind"]])
-    return str(nx.nx_pydot.to_pydot(plain).to_string())
-
-
-def _load(name: str) -> Any:
+def _picture(found: Explanation, path: Path, form: str) -> None:
     try:
-        return importlib.import_module(name)
+        importlib.import_module("matplotlib").use("Agg")
     except ModuleNotFoundError:
-        missing = name.partition(".")[0]
-        raise UsageError(f"--graph needs {missing}; install it with: pip install 'scalecalc[graph]'") from None
+        raise UsageError("--graph needs matplotlib; install it with: pip install 'scalecalc[graph]'") from None
+    plt: Any = importlib.import_module("matplotlib.pyplot")
+    patches: Any = importlib.import_module("matplotlib.patches")
+    drawn = [(heading, net, *layout(net), text) for heading, net, text in _vectors(found)]
+    right = [at[name][0] + node.size[0] / 2 for _, net, at, _, _ in drawn for name, node in net.nodes.items()]
+    width = max([5.0, *right])
+
+    with plt.rc_context({"svg.hashsalt": "scalecalc", "font.size": 9, "font.family": "DejaVu Sans"}):
+        figure = plt.figure()
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.axis("off")
+
+        def write(text: str, y: float, colour: str = "black") -> float:
+            whole = re.sub(r"(?:[+-] )?\S+ \([^)]*\)|= \S+", lambda m: m[0].replace(" ", "\xa0"), text)
+            lines = wrap(whole, int(width / 0.075))
+            for k, line in enumerate(lines):
+                axes.text(0, y - k * LINE, line, color=colour, va="center")
+            return y - len(lines) * LINE
+
+        axes.text(0, 0, f"{_title(found)} $\\sim n^{{{found.exponent}}}$", fontsize=12, va="center")
+        y = -0.3
+        for heading, net, at, routes, text in drawn:
+            y = write(heading, y, "#555555") - 0.45 * ROW
+            for (_, index), points in routes.items():
+                colour, line, _ = _LOOKS[net.nodes[index].kind]
+                axes.add_patch(
+                    patches.PathPatch(_curve(patches.Path, points, y), fill=False, ec=colour, ls=line, lw=1.6, zorder=1)
+                )
+            for name, node in net.nodes.items():
+                _box(axes, patches, node, at[name][0], y - at[name][1])
+            y -= max((point[1] for points in [*routes.values(), [*at.values()]] for point in points), default=0)
+            y = write(text, y - 0.8 * ROW) - 0.6 * LINE
+        y = write(_total(found), y) - 0.5 * LINE
+        shown = {node.kind for _, net, *_ in drawn for node in net.nodes.values()}
+        for kind, (colour, line, name) in _LOOKS.items():
+            if kind in shown:
+                if kind not in ("tensor", "pair"):
+                    axes.plot([0, 0.6], [y, y], color=colour, ls=line, lw=1.6, zorder=1)
+                _box(axes, patches, Node(kind, ("",), 0, None if kind in ("tensor", "pair") else Power()), 0.3, y, 0.6)
+                axes.text(0.75, y, name, va="center", color="#555555")
+                y -= 1.4 * LINE
+        low, high = y, 0.3
+        axes.set(xlim=(-GAP, width + GAP), ylim=(low, high))
+        figure.set_size_inches(width + 2 * GAP, high - low)
+        figure.savefig(path, format=form, dpi=150, **({"metadata": {"Date": None}} if form == "svg" else {}))
+        plt.close(figure)
+
+
+def _curve(path: Any, points: list[Point], y: float) -> Any:
+    """Level at every point."""
+    codes, corners = [path.MOVETO], [(points[0][0], y - points[0][1])]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        middle = (x0 + x1) / 2
+        codes += [path.CURVE4] * 3
+        corners += [(middle, y - y0), (middle, y - y1), (x1, y - y1)]
+    return path(corners, codes)
+
+
+def _box(axes: Any, patches: Any, node: Node, x: float, y: float, scale: float = 1.0) -> None:
+    """A node with its text; a pair is drawn twice."""
+    (width, height), colour = (scale * side for side in node.size), _LOOKS[node.kind][0]
+    rounding = height / 2 if node.power is not None else 0.04
+    for shift in (0.06, 0.0) if node.kind == "pair" else (0.0,):
+        corner = (x - width / 2 + shift, y - height / 2 - shift)
+        box = patches.FancyBboxPatch(corner, width, height, f"round,pad=0,rounding_size={rounding}")
+        box.set(facecolor="white" if node.power is not None else "#eef3f9", edgecolor=colour, lw=1.4, zorder=2)
+        axes.add_patch(box)
+    axes.text(x, y, node.math, ha="center", va="center", zorder=3)
+
+
+def _dot(found: Explanation) -> str:
+    lines = ["graph {", "rankdir=LR;", "labelloc=b;"]
+    vectors = _vectors(found)
+    text = "\n".join([_title(found), *(f"{heading}\n{text}" for heading, _, text in vectors), _total(found)])
+    lines.append(f"label={json.dumps(text)};")
+    for k, (_, net, _) in enumerate(vectors):
+        for name, node in net.nodes.items():
+            shape = "ellipse" if node.power is not None else "box"
+            twice = 2 if node.kind == "pair" else 1
+            colour = _LOOKS[node.kind][0]
+            name, label = json.dumps(f"{k}{name}"), json.dumps(node.text)
+            lines.append(f'{name} [label={label}, shape={shape}, peripheries={twice}, color="{colour}"];')
+        for tensor, index in net.edges:
+            colour, style, _ = _LOOKS[net.nodes[index].kind]
+            ends = sorted((tensor, index), key=lambda name: net.nodes[name].column)
+            left, right = (json.dumps(f"{k}{end}") for end in ends)
+            lines.append(f'{left} -- {right} [color="{colour}", style={style}];')
+    return "\n".join([*lines, "}"]) + "\n"

@@ -9,7 +9,7 @@ import click
 
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.phase_map.phases import phases
-from scaling_algebra.phase_map.phases_formats import phases_svg
+from scaling_algebra.phase_map.picture import phases_svg
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.tables.audit.comparison import audit

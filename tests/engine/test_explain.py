@@ -3,7 +3,7 @@
 import json
 import re
 from fractions import Fraction
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
 from scaling_algebra.explanations.explanations import SETTINGS, Setting, explain, explain_quantity
-from scaling_algebra.explanations.graph import network
+from scaling_algebra.explanations.layers import layout, network
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.solver.derivation import derive
@@ -29,6 +29,7 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Point
 
+HALF = Fraction(1, 2)
 CONFIGURATIONS = list(product(REGIMES, ("sgd", "adam"), ("mup", "mssp")))
 
 
@@ -219,16 +220,47 @@ def test_pictures(form, tmp_path):
     args = ["explain", "g1.expert.A6.1@2", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup"]
     result = CliRunner().invoke(main, [*args, "--graph", str(path)])
     assert result.exit_code == 0, result.output
-    start = {"svg": b"<?xml", "png": b"\x89PNG", "dot": b"strict graph"}[form]
+    start = {"svg": b"<?xml", "png": b"\x89PNG", "dot": b"graph {"}[form]
     assert path.read_bytes().startswith(start)
+    if form != "png":  # matplotlib writes every text as a comment beside its outlines
+        text = path.read_text(encoding="utf-8").replace("\xa0", " ")
+        assert "+ 1 (k: LLN)" in text and "random sum" not in text  # the legend names what occurs only
+        assert form == "dot" or "coherent sum" in text
 
 
-def test_the_picture_holds_the_monomial():
-    term = explain("g1.expert.A6.1@2", "III", "sgd", "mup").terms[0]
-    graph = network(term)
-    m = term.monomial
-    assert sum(node.startswith("F") for node in graph) == len(m.factors)
-    assert sum(data["matched"] for *_, data in graph.edges(data=True)) == len(m.pairs)
+def boxes(net, at):
+    """Corners of every node."""
+    for name, node in net.nodes.items():
+        (x, y), (width, height) = at[name], node.size
+        yield name, (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+
+@pytest.mark.parametrize("configuration", [("I", "sgd", "mup"), ("II", "sgd", "mup"), ("III", "adam", "mssp")])
+def test_the_picture_holds_the_monomial_and_nothing_overlaps(configuration):
+    d = derive(*configuration)
+    for name, t in product(d.analysis().table, (1, 2)):
+        found = explain_quantity(d, d.analysis(), name, t)
+        for term in found.terms:
+            m, net = term.monomial, network(found, term)
+            tensors = [node for node in net.nodes.values() if node.power is None]
+            assert len(tensors) + len(m.pairs) == len(m.factors)
+            assert sum(node.kind == "pair" for node in tensors) == len(m.pairs)
+            gives = {node.lines[0]: node.power for node in net.nodes.values() if node.power is not None}
+            assert {i.name: i.weight * i.rate for i in m.indices.values()} == {k: p.on(d.ray) for k, p in gives.items()}
+            single = {index for tensor, index in net.edges if net.nodes[tensor].kind == "tensor"}
+            assert all((i.name in single) == (i.weight == HALF) for c, i in m.indices.items() if c not in m.opens)
+            at, routes = layout(net)
+            for (_, a), (_, b) in combinations(boxes(net, at), 2):
+                assert a[2] < b[0] or b[2] < a[0] or a[3] < b[1] or b[3] < a[1], (name, t)
+            for ends, points in routes.items():
+                passed = [p for other, box in boxes(net, at) if other not in ends for p in points if _inside(p, box)]
+                assert not passed, (name, t, ends)
+            opens = [at[m.indices[c].name][0] for c in m.opens]
+            assert all(x >= max(at[node][0] for node in net.nodes) for x in opens)
+
+
+def _inside(point, box):
+    return box[0] < point[0] < box[2] and box[1] < point[1] < box[3]
 
 
 @pytest.mark.parametrize(

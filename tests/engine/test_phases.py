@@ -13,6 +13,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.families import families
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.phases_formats import PHASES_FORMATS
+from scaling_algebra.phase_map.picture import phases_html, phases_svg
 from scaling_algebra.solver.cones import PLANE_AXES, cone, cone_holds
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.axes import REGIMES, Ray
@@ -222,14 +223,54 @@ def test_formats(form, tmp_path):
     assert result.exit_code == 0, result.output
     text = path.read_text()
     assert "N_e + M = N" in text
-    if form == "svg":
-        root = ET.fromstring(text)
-        assert len(root.findall("{http://www.w3.org/2000/svg}polygon")) == 5
     if form == "json":
         data = json.loads(text)
         assert data["regimes"]["III"] == ["M = N", "N_e = N"] and len(data["cells"]) == 5
-    if form == "html":
-        assert text.count("<pre id=") == 5 and "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse():
+    """Every cell, wall and mark takes the focus and says what it is; the legend has a line for what occurs only."""
+    p = phases("sgd", "mup")
+    root = ET.fromstring(phases_svg(p))
+    assert len(root.findall(f"{SVG}polygon")) == 5
+    reached = [e for e in root.iter() if e.get("tabindex") == "0"]
+    assert len(reached) == len(p.cells) + len(p.edges) + 3 + sum(bool(f.rates()) for f in families())
+    assert all(e.get("aria-label") and e.find(f"{SVG}title") is not None for e in reached)
+    shown = " ".join(e.text or "" for e in root.iter(f"{SVG}text"))
+    assert "muP exists on this wall and beside it" in shown and "none: no muP found inside" in shown
+    assert "init std: router M^(1/2) N^-1, expert_out N^(1/2) N_e^-1" in shown and "neither side" not in shown
+
+
+def test_walls_where_mssp_exists_are_marked():
+    p = phases("sgd", "mssp")
+    svg = phases_svg(p)
+    found = sum(edge.scaling is not None for edge in p.edges)
+    assert 0 < found < len(p.edges)
+    assert svg.count('stroke-width="5"') == found + 1  # and one line of the legend
+    assert svg.count("stroke-dasharray") == len(p.edges) - found + 1
+    assert "MSSP exists on this wall, and on neither side" in svg and "wall on which no MSSP is found" in svg
+
+
+@pytest.mark.parametrize("name", ["mup", "mssp"])
+def test_the_page_in_a_browser(name, browser):
+    """Chosen by keyboard and by touch; nothing wider than a phone; no label on another."""
+    page = phases_html(phases("sgd", name))
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    probe = """
+        const said = () => document.querySelector("article:not([hidden]) h2").textContent, found = {};
+        document.querySelector("line[data-choice]").focus(); found.focus = said();
+        document.querySelector("circle[data-choice]").dispatchEvent(new Event("click")); found.tap = said();
+        const boxes = [...document.querySelectorAll("svg text")].map(t => t.getBoundingClientRect());
+        found.overlaps = boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b => a.height < 30 && b.height < 30 &&
+          a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)).length;
+        found.wide = document.documentElement.scrollWidth; return found;
+    """
+    for width in (390, 1280):
+        found = browser(page, width, probe)
+        assert found == {"focus": "wall N_e + M = N", "tap": "regime I", "overlaps": 0, "wide": width}
 
 
 @pytest.mark.parametrize(
