@@ -11,7 +11,7 @@ from fractions import Fraction
 
 
 @dataclass(frozen=True)
-class Network:
+class TensorNetwork:
     """One monomial: a product of Gaussian leaves, some index letters open, the others summed.
 
     Attributes:
@@ -50,7 +50,7 @@ def pairing_count(names: Sequence[str]) -> int:
     return total
 
 
-def wick_two_copies(network: Network) -> Fraction:
+def wick_two_copies(network: TensorNetwork) -> Fraction:
     """log_n of the root-mean-square over entries and initialisation, leaf sizes aside.
 
     Law: E[X^2] is a sum over all pairings of the leaves of two copies of X that share their open indices; a pairing
@@ -69,7 +69,7 @@ def wick_two_copies(network: Network) -> Fraction:
     return (best - sum((network.dims[x] for x in network.opens), Fraction(0))) / 2
 
 
-def half_weight(network: Network) -> Fraction:
+def half_weight(network: TensorNetwork) -> Fraction:
     """The same by the half-weight rule on ONE copy, over every partial matching.
 
     Law: each summed class weighs 1 if no unmatched leaf touches it and 1/2 otherwise; an open class weighs 0, and two
@@ -77,7 +77,7 @@ def half_weight(network: Network) -> Fraction:
     """
     best: Fraction | None = None
     names = [name for name, _ in network.leaves]
-    for matching in _partial(list(range(len(names))), names):
+    for matching in partial_matchings(list(range(len(names))), names):
         matched = {i for pair in matching for i in pair}
         joins = [(x, y) for i, j in matching for x, y in zip(network.leaves[i][1], network.leaves[j][1], strict=True)]
         touched = {x for k, (_, xs) in enumerate(network.leaves) if k not in matched for x in xs}
@@ -93,15 +93,16 @@ def half_weight(network: Network) -> Fraction:
     return best
 
 
-def _partial(rest: list[int], names: list[str]) -> Iterator[list[tuple[int, int]]]:
+def partial_matchings(rest: list[int], names: list[str]) -> Iterator[list[tuple[int, int]]]:
+    """All ways to pair some of the leaves ``rest`` with others of the same name."""
     if not rest:
         yield []
         return
     first, *others = rest
-    yield from _partial(others, names)
+    yield from partial_matchings(others, names)
     for k in others:
         if names[k] == names[first]:
-            for more in _partial([j for j in others if j != k], names):
+            for more in partial_matchings([j for j in others if j != k], names):
                 yield [(first, k), *more]
 
 

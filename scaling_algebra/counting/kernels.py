@@ -161,7 +161,7 @@ def _prepare(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int]) ->
     roots: dict[int, int] = {}
     for label, c in zip(how.left + how.right, a.opens + tuple(c + shift for c in b.opens), strict=True):
         if label in roots:
-            parent = _union(parent, roots[label], c)
+            parent = union(parent, roots[label], c)
         else:
             roots[label] = c
     outs = [roots[label] for label in how.out]
@@ -275,7 +275,7 @@ class _Search:
             if leaf[0] == other[0] and not used >> j & 1:
                 merged = forest
                 for c, d in zip(leaf[1], other[1], strict=True):
-                    merged = _union(merged, c, d)
+                    merged = union(merged, c, d)
                 self.extend(k + 1, used | 1 << j, apart, merged, (*pairs, (leaf, other)))
         self.extend(k + 1, used, (*apart, leaf), forest, pairs)
 
@@ -302,7 +302,7 @@ def _merged(types: Sequence[str], forest: list[int]) -> Sequence[str]:
     return ["K" if c in active else axis for c, axis in enumerate(types)]
 
 
-def _union(forest: list[int], c: int, d: int) -> list[int]:
+def union(forest: list[int], c: int, d: int) -> list[int]:
     """The forest (class -> its root) with two classes merged."""
     keep, gone = forest[c], forest[d]
     return forest if keep == gone else [keep if r == gone else r for r in forest]

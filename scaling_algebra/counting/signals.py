@@ -105,13 +105,13 @@ class Algebra(Packing):
         live = self._live(letters)
         own = self._live(letters if indices is None else indices)
         kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in own])
-        return Signal(live, {self._intern(kernel): exponent}, leaf=own, made=Made("tensor"))
+        return Signal(live, {self.intern(kernel): exponent}, leaf=own, made=Made("tensor"))
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
         """A deterministic tensor with all entries of size ``exponent``."""
         live = self._live(letters)
         kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
-        return Signal(live, {self._intern(kernel): exponent}, made=Made("constant"))
+        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"))
 
     def nothing(self, letters: str) -> Signal:
         """Exactly zero."""
@@ -173,7 +173,7 @@ class Algebra(Packing):
         kernel = self._kernels[k]
         types = list(kernel.types)
         types[kernel.opens[at]] = self.letters[to]
-        return self._intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
+        return self.intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         """Sum: equal kernels keep the larger exponent."""
@@ -283,7 +283,7 @@ class Algebra(Packing):
     def _live(self, letters: str) -> str:
         return "".join(x for x in letters if x in self.letters)
 
-    def _intern(self, kernel: Kernel) -> int:
+    def intern(self, kernel: Kernel) -> int:
         if kernel not in self._ids:
             self._ids[kernel] = len(self._kernels)
             self._kernels.append(kernel)
@@ -326,7 +326,7 @@ class Algebra(Packing):
             self.work += limit - product.nodes
             best: dict[int, int] = {}
             for kernel, coherent in product.terms:
-                k = self._intern(kernel)
+                k = self.intern(kernel)
                 gain = sum(2 * self._half[axis] for axis in coherent)
                 if k not in best or best[k] < gain:
                     best[k] = gain

@@ -71,9 +71,9 @@ class Solver:
         for structure in options:
             demands = parameterization.demanded(self.program, structure)
             failure = ""
-            for values in [start] if start else [self._aligned(), self._lazy()]:
+            for values in [start] if start else [self.aligned(), self._lazy()]:
                 try:
-                    look, forms = self._newton(demands, structure, values)
+                    look, forms = self.iterate(demands, structure, values)
                     start = start or self._values(look.point)
                     check(demands, look, certified=False)
                     look_ahead(demands, self._look(look.point).limited(_AHEAD))
@@ -85,11 +85,14 @@ class Solver:
             rejected.append((structure, failure))
         raise Infeasible(rejected[0][1])
 
-    # inside ----------------------------------------------------------------------------------------------------
-
-    def _newton(
+    def iterate(
         self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction]
     ) -> tuple[Analysis, dict[str, Fixing]]:
+        """Newton's method from a start: the engine at the point where it ends, and what fixes each unknown there.
+
+        Raises:
+            Infeasible: it does not end, or the demands leave an unknown free.
+        """
         demands = list(demands)
         wanted = [d for d in demands if d.fixes and (d.kind != "scale" or self.optimizer.epsilon)]
         names = [d.fixes for d in wanted]
@@ -112,29 +115,7 @@ class Solver:
             values |= solve_linear(rows + keep, names) or {}
         raise Infeasible("the demands that fix the unknowns have no common solution")
 
-    def _after_descent(
-        self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction]
-    ) -> dict[str, Fraction]:
-        """Where an optimizer with an epsilon starts: at the solution of gradient descent.
-
-        Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
-        descent with c - d for c. So where gradient descent has no solution, neither has this optimizer.
-        """
-        plain = Solver(self.program, self.ray, OPTIMIZERS["sgd"])
-        plain._algebras = self._algebras
-        counted = {f"c.{role}": start[f"c.{role}"] - start[f"d.{role}"] for role in self.program.tensors}
-        look, _ = plain._newton(demands, structure, {**start, **counted})
-        values = self._values(look.point)
-        for role, tensor in self.program.tensors.items():
-            sizes = (look.lower(f"g{tensor.symbol}", t).exponent for t in range(1, HORIZON + 1))
-            values[f"d.{role}"] = -max((x for x in sizes if x is not None), default=Fraction(0))
-            values[f"c.{role}"] += values[f"d.{role}"]
-        return values
-
-    def _look(self, point: Point) -> Analysis:
-        return Analysis(self.ray, point, self.optimizer, self.program, self._algebras)
-
-    def _aligned(self) -> dict[str, Fraction]:
+    def aligned(self) -> dict[str, Fraction]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
         gradient is one over the number of entries of its signal, and an aggregation that takes the mean.
 
@@ -156,6 +137,30 @@ class Solver:
         for aggregate in self.program.aggregates[:1]:
             values["alpha"] = summed(self.program, aggregate, self.ray).on(self.ray)
         return values
+
+    # inside ----------------------------------------------------------------------------------------------------
+
+    def _after_descent(
+        self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction]
+    ) -> dict[str, Fraction]:
+        """Where an optimizer with an epsilon starts: at the solution of gradient descent.
+
+        Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
+        descent with c - d for c. So where gradient descent has no solution, neither has this optimizer.
+        """
+        plain = Solver(self.program, self.ray, OPTIMIZERS["sgd"])
+        plain._algebras = self._algebras
+        counted = {f"c.{role}": start[f"c.{role}"] - start[f"d.{role}"] for role in self.program.tensors}
+        look, _ = plain.iterate(demands, structure, {**start, **counted})
+        values = self._values(look.point)
+        for role, tensor in self.program.tensors.items():
+            sizes = (look.lower(f"g{tensor.symbol}", t).exponent for t in range(1, HORIZON + 1))
+            values[f"d.{role}"] = -max((x for x in sizes if x is not None), default=Fraction(0))
+            values[f"c.{role}"] += values[f"d.{role}"]
+        return values
+
+    def _look(self, point: Point) -> Analysis:
+        return Analysis(self.ray, point, self.optimizer, self.program, self._algebras)
 
     def _lazy(self) -> dict[str, Fraction]:
         """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaling_algebra.cli import main
-from scaling_algebra.counting.brute_force import Network, half_weight
+from scaling_algebra.counting.brute_force import TensorNetwork, half_weight
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
@@ -117,7 +117,7 @@ def test_no_matching_beats_the_one_shown():
                     continue
                 before = m.contracted
                 letter = {name: chr(ord("a") + k) for k, name in enumerate(before.rates)}
-                network = Network(
+                network = TensorNetwork(
                     tuple((role, "".join(letter[x] for x in names)) for role, names in before.factors),
                     "".join(letter[x] for x in before.opens),
                     {letter[x]: rate for x, rate in before.rates.items()},

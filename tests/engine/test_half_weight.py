@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scaling_algebra.counting import brute_force as oracle
 from scaling_algebra.counting import kernels
-from scaling_algebra.counting.brute_force import Network, half_weight, pairing_count, wick_two_copies
+from scaling_algebra.counting.brute_force import TensorNetwork, half_weight, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Contraction, Kernel, canonical
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.spec.axes import Ray
@@ -38,7 +38,7 @@ def networks(draw, leaves=10, pairings=4000):
     used = sorted({x for _, xs in net for x in xs})
     opens = "".join(draw(st.lists(st.sampled_from(used), unique=True, max_size=3)))
     order = draw(st.randoms(use_true_random=False))
-    return ray, letters, Network(tuple(net), opens, {x: ray[letters[x]] for x in used}), order
+    return ray, letters, TensorNetwork(tuple(net), opens, {x: ray[letters[x]] for x in used}), order
 
 
 def by_engine(ray, letters, net, order, gap):
@@ -54,7 +54,7 @@ def by_engine(ray, letters, net, order, gap):
         kernel = Kernel(
             tuple(algebra.letters[x] for x in opens), tuple(range(len(opens))), ((name, tuple(map(opens.index, live))),)
         )
-        leaf = Signal(opens, {algebra._intern(kernel): 0})
+        leaf = Signal(opens, {algebra.intern(kernel): 0})
         later = {x for _, ys in leaves[k + 1 :] for x in ys} | set(net.opens)
         total = algebra.contract(total, leaf, "".join(x for x in dict.fromkeys(total.letters + opens) if x in later))
     return algebra, total
@@ -91,10 +91,10 @@ def test_a_certified_answer_is_exact_and_a_bound_is_a_bound(case, gap):
 def test_known_values():
     """W x is CLT; W W^T x is coherent exactly where the inner width is at least the outer one."""
     one, half = Fraction(1), Fraction(1, 2)
-    chain = Network((("W", "ab"), ("x", "b")), "a", {"a": one, "b": one})
+    chain = TensorNetwork((("W", "ab"), ("x", "b")), "a", {"a": one, "b": one})
     assert half_weight(chain) == wick_two_copies(chain) == half
     for inner in (Fraction(0), half, one, 2 * one):
-        gram = Network((("W", "ab"), ("W", "cb"), ("x", "c")), "a", {"a": one, "b": inner, "c": one})
+        gram = TensorNetwork((("W", "ab"), ("W", "cb"), ("x", "c")), "a", {"a": one, "b": inner, "c": one})
         assert half_weight(gram) == wick_two_copies(gram) == max(inner, (inner + 1) / 2)
 
 
@@ -104,9 +104,9 @@ def _mismatches(rule):
     for _ in range(200):
         letters = "abcd"
         dims = {x: Fraction(rng.randint(0, 2)) for x in letters}
-        net = Network(tuple(("W", rng.choice(letters) + rng.choice(letters)) for _ in range(4)), "", dims)
+        net = TensorNetwork(tuple(("W", rng.choice(letters) + rng.choice(letters)) for _ in range(4)), "", dims)
         used = {x for _, xs in net.leaves for x in xs}
-        net = Network(net.leaves, "", {x: dims[x] for x in used})
+        net = TensorNetwork(net.leaves, "", {x: dims[x] for x in used})
         joins_ok = all(
             dims[x[0]] == dims[y[0]] and dims[x[1]] == dims[y[1]] for _, x in net.leaves for _, y in net.leaves
         )
@@ -117,24 +117,24 @@ def _mismatches(rule):
 def test_a_planted_wrong_rule_is_caught(monkeypatch):
     """Negative control: matched classes weigh 1/2 instead of 1 (CLT where LLN holds)."""
     assert _mismatches(half_weight) == 0
-    monkeypatch.setattr(oracle, "_partial", lambda rest, names: iter([[]]))  # never match
+    monkeypatch.setattr(oracle, "partial_matchings", lambda rest, names: iter([[]]))  # never match
     assert _mismatches(oracle.half_weight) > 0
 
 
 def test_a_planted_wrong_weight_in_the_engine_is_caught(monkeypatch):
     """Negative control: the engine forgets to merge the second index of matched leaves."""
-    union = kernels._union
+    union = kernels.union
     calls = []
 
     def forgetful(forest, c, d):
         calls.append(1)
         return forest if len(calls) % 2 == 0 else union(forest, c, d)
 
-    monkeypatch.setattr(kernels, "_union", forgetful)
+    monkeypatch.setattr(kernels, "union", forgetful)
     one = Fraction(1)
     wrong = 0
     for opens in ("a", "", "b"):
-        net = Network((("W", "ab"), ("W", "cb"), ("x", "c"), ("x", "a")), opens, {"a": one, "b": one, "c": one})
+        net = TensorNetwork((("W", "ab"), ("W", "cb"), ("x", "c"), ("x", "a")), opens, {"a": one, "b": one, "c": one})
         algebra, signal = by_engine(
             {"N": one, "N_e": one, "M": one}, {"a": "N", "b": "N", "c": "N"}, net, random.Random(0), Fraction(9)
         )

@@ -198,8 +198,8 @@ def test_the_solution_does_not_depend_on_the_start():
     solver = Solver(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
     demands = MUP.demanded(MOE_BLOCK, Structure())
     reached = []
-    for start in (solver._aligned(), {k: v + Fraction(1, 5) for k, v in solver._aligned().items()}):
-        look, _ = solver._newton(demands, Structure(), start)
+    for start in (solver.aligned(), {k: v + Fraction(1, 5) for k, v in solver.aligned().items()}):
+        look, _ = solver.iterate(demands, Structure(), start)
         reached.append((look.point.b, look.point.c, look.point.alpha))
     assert reached[0] == reached[1]
 
