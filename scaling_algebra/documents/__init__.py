@@ -16,6 +16,8 @@ from scaling_algebra.errors import UsageError, unknown_name
 from . import writers
 from .blocks import Document
 
+__all__ = ["FORMATS", "Document", "Rendered", "format_of", "render", "suffixes"]
+
 FORMATS: tuple[str, ...] = tuple(module.name for module in pkgutil.iter_modules(writers.__path__))
 """Every format, by name."""
 

@@ -130,20 +130,21 @@ class Grid:
     """Grouped columns over grouped rows.
 
     Attributes:
+        name: what it is referred to by.
+        title, caption: rich text above it; a grid with a title floats.
         heads: headings of the row groups and of the rows.
         columns: column groups and the columns in each; a group may have an empty name.
         rows: consecutive rows of one group belong together.
-        name: what it is referred to by. ``title``, ``caption``: rich text above it; a grid with a title floats.
         footnotes: rich text, printed below.
         sections: row groups are printed as headings of their own, not as a first column.
     """
 
+    name: str
+    title: str
+    caption: str
     heads: tuple[Label, Label]
     columns: tuple[tuple[Label, tuple[Label, ...]], ...]
     rows: tuple[Row, ...]
-    name: str = ""
-    title: str = ""
-    caption: str = ""
     footnotes: tuple[str, ...] = ()
     sections: bool = False
 
@@ -155,7 +156,7 @@ class Grid:
             label = first if isinstance(first, Text) else Text(str(first), literal(str(first)))
             made.append(Row(Label(""), Label(label.plain, label.rich), tuple(Cell((piece,)) for piece in rest)))
         columns = ((Label(""), tuple(map(Label, header[1:]))),)
-        return cls((Label(""), Label(header[0])), columns, tuple(made), sections=True)
+        return cls("", "", "", (Label(""), Label(header[0])), columns, tuple(made), sections=True)
 
     @property
     def column_names(self) -> list[str]:

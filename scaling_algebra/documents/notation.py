@@ -170,7 +170,7 @@ _ATOM = (
     r"(?:(?:Theta|O)\((?:[^()]|\([^()]*\))*\)|d\w+/d\w+|"  # Theta(1), df/dh3
     rf"[A-Za-z]+(?:_[A-Za-z0-9]+(?:_[a-z]+)*)?'*\[[^\]\s][^\]]*\](?:{_EXPONENT})?|"  # expert_out[b,k]
     rf"[A-Za-z]\w*{_EXPONENT}|"  # N_e^(-1/2)
-    r"(?:sum_[a-z]|d?(?:[WQh]|psi|phi|chi)\d?i?_[0-9ti]|\bN_e|d?[Whg]\d+i?|\bdQ))(?![\w.@]|-\d)"  # W3_0, dh1, h3i
+    r"(?:sum_[a-z]|d?(?:[WQh]|psi|phi|chi)\d?i?_[0-9ti]|\bN_e|d?[Whg]\d+i?|\bdQ|\b[a-z]'+))(?![\w.@]|-\d)"  # W3_0, dh1, h3i
 )
 _BETWEEN = r"(?: ?(?:=|~|<=|>=|\+|-|/) ?| )"
 _RUN = re.compile(rf"(?<![\w.@,\[(<-]){_ATOM}(?:{_BETWEEN}{_ATOM})*")
@@ -179,15 +179,15 @@ _LEXER = re.compile(rf"<=|>=|d\w+/d\w+|(?:Theta|O)\(|{_NAME.pattern}|\d+|.")
 
 def typeset(text: str) -> Text:
     """Words with formulas in the plain notation of reasons and quantities: ``update dQ h1 = Theta(1)``."""
-    return Text(text, _RUN.sub(lambda m: f"${_latex(m[0])}$", literal(text)))
+    return Text(text, _RUN.sub(lambda m: f"${tex(m[0])}$", literal(text)))
 
 
 def formula(text: str) -> Text:
     """A formula in plain notation, whole: ``M^(-1/2) sigma_expert_out = Theta(1)``."""
-    return Text(text, f"${_latex(text)}$")
+    return Text(text, f"${tex(text)}$")
 
 
-def _latex(text: str) -> str:
+def tex(text: str) -> str:
     """Factors may part at the end of a line."""
     return _LEXER.sub(_lexed, text)
 
@@ -200,7 +200,7 @@ def _lexed(m: re.Match[str]) -> str:
         return token.replace("Theta", r"\Theta")
     if re.fullmatch(r"d\w+/d\w+", token):
         over, under = token.split("/")
-        return rf"\partial {_latex(over[1:])} / \partial {_latex(under[1:])}"
+        return rf"\partial {tex(over[1:])} / \partial {tex(under[1:])}"
     name = _NAME.fullmatch(token)
     return token if name is None else _named(*name.groups())
 

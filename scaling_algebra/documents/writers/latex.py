@@ -105,9 +105,10 @@ def _pages(g: Grid) -> list[Page]:
 def _environment(g: Grid) -> tuple[str, str]:
     """What opens and closes the rows: columns as wide as they are, or as wide as the page with words that wrap."""
     wraps, texts = _wrapping(g), _texts(g)
-    kinds = [k >= len(g.stub) and not any(map(_words, texts[k])) for k in range(len(texts))]
+    kinds = [k >= len(g.stub) and not any(map(_lettered, texts[k])) for k in range(len(texts))]
+    shares = {k: rf"\hsize={share:.2f}\hsize" if len(wraps) > 1 else "" for k, share in wraps.items()}
     columns = "".join(
-        rf">{{\raggedright\arraybackslash\hsize={wraps[k]:.2f}\hsize}}X" if k in wraps else "c" if centred else "l"
+        rf">{{\raggedright\arraybackslash{shares[k]}}}X" if k in wraps else "c" if centred else "l"
         for k, centred in enumerate(kinds)
     )
     if wraps:
@@ -146,7 +147,14 @@ def _words(piece: Piece | None) -> bool:
     """Are there words in it that may part at the end of a line?"""
     if not isinstance(piece, str | Text | Code):
         return False
-    return isinstance(piece, Code) or any(not formula and len(text) > 11 for formula, text in spans(rich(piece)))
+    return isinstance(piece, Code) or any(not formula and len(text) > 20 for formula, text in spans(rich(piece)))
+
+
+def _lettered(piece: Piece | None) -> bool:
+    """Are there words in it?"""
+    if not isinstance(piece, str | Text | Code):
+        return False
+    return any(not formula and re.search(r"[^\W\d]", text) for formula, text in spans(rich(piece)))
 
 
 def _head(g: Grid) -> list[str]:
@@ -202,7 +210,7 @@ def _breakable(text: str, length: int) -> str:
 
 
 _SPECIAL: dict[str, str] = {
-    "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"$\sim$", "<": "$<$", ">": "$>$", "|": r"$\mid$", NOTHING: "--",
+    "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"$\sim$", "<": "$<$", ">": "$>$", "|": r"$\mid$", NOTHING: r"\textendash{}",
     **{c: "\\" + c for c in "_%&#{}$"},
 }  # fmt: skip
 
@@ -210,4 +218,4 @@ _SPECIAL: dict[str, str] = {
 def escaped(text: str) -> str:
     """Plain text, with what LaTeX would read as markup escaped."""
     text = "".join(_SPECIAL.get(c, c) for c in text)
-    return text.replace("$<$=", r"$\leq$").replace("$>$=", r"$\geq$")
+    return text.replace("$<$=", r"$\leq$").replace("$>$=", r"$\geq$").replace("--", "-{}-")

@@ -55,5 +55,5 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns padded to equal width; no header where all of it is empty."""
     from tabulate import tabulate
 
-    head = list(header) if any(header) else ()
-    return [line.rstrip() for line in tabulate(rows, head, tablefmt="plain", disable_numparse=True).splitlines()]
+    lines = tabulate([header, *rows] if any(header) else rows, tablefmt="plain", disable_numparse=True).splitlines()
+    return [line.rstrip() for line in lines]
