@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any
 
 import click
 
+from scaling_algebra.documents import FORMATS, Document, format_of, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive, signals
-from scaling_algebra.solver.report import DERIVATION_FORMATS
 from scaling_algebra.spec.axes import AXES, REGIMES
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -178,9 +177,7 @@ def main() -> None:
     "--parameterization", metavar="NAME", help=f"{', '.join(PARAMETERIZATIONS)}; without it muP and MSSP, both."
 )
 @click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
-@click.option(
-    "--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS)
-)
+@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
@@ -206,7 +203,7 @@ def derive_command(
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
-    chosen = _choice("format", form, DERIVATION_FORMATS)
+    chosen = _choice("format", form, FORMATS)
     if (drop or certificate) and not proving:
         raise UsageError("--drop and --certificate need --prove")
     both = ["mup", "mssp"] if architecture.lower() == "moe" else ["mup"]
@@ -214,21 +211,16 @@ def derive_command(
     where = {"ray": ray, "readout_init": readout_init, "architecture": architecture}
     if proving:
         return _prove(names, (regime, optimizer), where, chosen, drop, certificate)
-    codes, records, texts = [0], [], []
+    codes, documents = [0], []
     for name in names:
         try:
-            d = derive(regime, optimizer, name, **where)  # type: ignore[arg-type]
+            documents.append(derive(regime, optimizer, name, **where).document())  # type: ignore[arg-type]
         except NotFound as error:
             code, record = _missing(error)
             codes.append(code)
-            records.append(record)
-            continue
-        records.append(d.as_json())
-        texts.append(DERIVATION_FORMATS[chosen](d))
-    if chosen == "json":
-        texts = [json.dumps(records if len(records) > 1 else records[0], indent=2)]
-    if texts:
-        click.echo("\n\n".join(texts))
+            documents.append(Document((), record))
+    if text := render(documents, chosen):
+        click.echo(text)
     return 1 if 1 in codes else max(codes)
 
 
@@ -237,13 +229,13 @@ def _prove(
 ) -> int:
     """Derivations with their proofs; the proof alone where nothing was derived."""
     from scaling_algebra.proofs.necessity import freed
+    from scaling_algebra.proofs.presentation import proved
     from scaling_algebra.proofs.prover import prove
     from scaling_algebra.proofs.smtlib import RESET, smtlib
-    from scaling_algebra.solver.report import proof_lines
 
     if file is not None and not file.parent.is_dir():
         raise UsageError(f"cannot write {file}: {file.parent} is not a folder; choose another file")
-    codes, texts, records, scripts = [0], [], [], []
+    codes, documents, scripts = [0], [], []
     for name in names:
         proof = prove(*what, name, **where)
         try:
@@ -255,27 +247,15 @@ def _prove(
         if derived is not None and own and proof.unique is not None and not proof.agrees(derived.scaling):
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append({True: 0, False: 1, None: 3}[proof.unique])
-        dropped = freed(proof) if drop else {}
         scripts.append(smtlib(proof))
-        head = {"parameterization": name} if derived is None else derived.as_json()
-        drops = {"freed": {k: v if v is None else list(v) for k, v in dropped.items()}} if drop else {}
-        records.append({**head, "unique": proof.unique, "proof": {**proof.as_json(), **drops}})
-        mark = "% " if form == "latex" else ""
-        lines = [f"{mark}{line}" for line in proof_lines(proof, dropped)]
-        if derived is not None and proof.unique is False:
-            lines.insert(0, f"{mark}the numbers above do not meet the desiderata, or not they alone")
-        if form == "markdown":
-            lines = ["```text", *lines, "```"]
-        texts.append("\n".join([*([DERIVATION_FORMATS[form](derived), ""] if derived else []), *lines]))
+        documents.append(proved(proof, derived, freed(proof) if drop else None))
     if file is not None:
         decided = RESET.join(text for text in scripts if text)
         if decided:
             _write(file, decided)
         else:
             click.echo("scalecalc: nothing was decided, so there is no certificate to write", err=True)
-    click.echo(
-        json.dumps(records if len(records) > 1 else records[0], indent=2) if form == "json" else "\n\n".join(texts)
-    )
+    click.echo(render(documents, form))
     return 1 if 1 in codes else max(codes)
 
 
@@ -283,7 +263,7 @@ def _prove(
 @configuration_options
 @click.option("--steps", type=int, default=2, show_default=True, help="Number of updates.")
 @click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")
-@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
+@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
 def signals_command(
     regime: str | None,
     ray: str | None,
@@ -296,7 +276,7 @@ def signals_command(
     form: str,
 ) -> None:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact."""
-    chosen = _choice("format", form, ("text", "json"))
+    chosen = _choice("format", form, FORMATS)
     found = signals(
         regime,
         optimizer,
@@ -307,15 +287,13 @@ def signals_command(
         architecture=architecture,
         names=names or None,
     )
-    click.echo(json.dumps(found.as_json(), indent=2) if chosen == "json" else str(found))
+    click.echo(render(found.document(), chosen))
 
 
 @main.command("explain")
 @click.argument("what", metavar="WHAT")
 @configuration_options
-@click.option(
-    "--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(DERIVATION_FORMATS)
-)
+@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
 @click.option(
     "--graph",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -340,16 +318,15 @@ def explain_command(
     of every linear map.
     """
     from scaling_algebra.explanations.alignments import alignments
-    from scaling_algebra.explanations.explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
     from scaling_algebra.explanations.explanations import Setting, explain
 
-    chosen = _choice("format", form, EXPLANATION_FORMATS)
+    chosen = _choice("format", form, FORMATS)
     parameterization = parameterization or _default(architecture)
     if what == "alignment":
         if graph is not None:
             raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
         d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture)
-        click.echo(ALIGNMENT_FORMATS[chosen](d, alignments(d)))
+        click.echo(render(alignments(d).document(), chosen))
         return
     found = explain(
         what, regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
@@ -361,7 +338,7 @@ def explain_command(
         if picture is None:
             raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
         draw(picture, graph)
-    click.echo(EXPLANATION_FORMATS[chosen](found))
+    click.echo(render(found.document(), chosen))
 
 
 @main.command("phases")
@@ -370,7 +347,9 @@ def explain_command(
 @click.option(
     "--plane", default="N_e,M", show_default=True, metavar="AXES", help="Two of N, N_e, M; the third has rate 1."
 )
-@click.option("--format", "form", metavar="FORMAT", help="text, json, svg, html; default: text, or the suffix of -o.")
+@click.option(
+    "--format", "form", metavar="FORMAT", help=f"{', '.join(FORMATS)}, svg; default: text, or the suffix of -o."
+)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to this file."
 )
@@ -380,14 +359,18 @@ def phases_command(
 ) -> None:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
     from scaling_algebra.phase_map.phases import phases
-    from scaling_algebra.phase_map.phases_formats import PHASES_FORMATS
+    from scaling_algebra.phase_map.picture import phases_html, phases_svg
 
+    pictures = {"svg": phases_svg, "html": phases_html}
     suffix = output.suffix.lstrip(".") if output is not None else ""
-    chosen = _choice("format", form or suffix or "text", PHASES_FORMATS)
+    if form is None and suffix not in pictures:
+        form = "text" if output is None else format_of(output, "text")
+    chosen = _choice("format", form or suffix, (*FORMATS, "svg"))
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    text = PHASES_FORMATS[chosen](phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove))
+    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove)
+    text = pictures[chosen](found) if chosen in pictures else render(found.document(), chosen)
     if output is None:
         click.echo(text)
         return

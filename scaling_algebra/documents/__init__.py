@@ -1,1 +1,83 @@
-"""Blocks of text and tables, and one writer per format. Knows no result."""
+"""Documents: what results say, made of blocks, and one writer per format. Knows no result.
+
+Adding a format: one more module in ``writers``. Read next: ``blocks.py`` (what a document is made of).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from scaling_algebra.errors import UsageError, unknown_name
+
+from . import writers
+from .blocks import Document
+
+__all__ = ["FORMATS", "Document", "Rendered", "format_of", "render", "suffixes"]
+
+FORMATS: tuple[str, ...] = tuple(module.name for module in pkgutil.iter_modules(writers.__path__))
+"""Every format, by name."""
+
+
+def render(documents: Document | Sequence[Document], form: str = "text") -> str:
+    """One document or several in a format, without a final newline.
+
+    Raises:
+        UsageError: no such format.
+    """
+    return str(_writer(form).write([documents] if isinstance(documents, Document) else list(documents)))
+
+
+def suffixes() -> dict[str, str]:
+    """The ending of the files of every format."""
+    return {name: _writer(name).SUFFIX for name in FORMATS}
+
+
+def format_of(path: Path, default: str = "") -> str:
+    """The format of a file by its ending; the default where it has none.
+
+    Raises:
+        UsageError: no format has this ending.
+    """
+    for name, suffix in suffixes().items():
+        if suffix == path.suffix.lower():
+            return name
+    if default and not path.suffix:
+        return default
+    known = ", ".join(suffixes().values())
+    raise UsageError(f"cannot tell the format of {path} by its ending; give one of {known}, or --format")
+
+
+class Rendered:
+    """A result that says what it says as a document: ``str()`` is the text, a notebook shows the page."""
+
+    def document(self) -> Document:
+        raise NotImplementedError
+
+    @property
+    def about(self) -> str:
+        """What it is about, in a line."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return render(self.document())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.about}>"
+
+    def _repr_html_(self) -> str:
+        from .writers.html import fragment
+
+        return fragment([self.document()])
+
+    def _repr_latex_(self) -> str:
+        return render(self.document(), "latex")
+
+
+def _writer(form: str) -> ModuleType:
+    if form.lower() not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    return importlib.import_module(f"{writers.__name__}.{form.lower()}")

@@ -1,14 +1,16 @@
 """Alignment exponents p and q of every linear map, forward and backward, read off the engine.
 
-Source: MSSP paper, App. I.1.2 (eq. I.3). Read next: ``explain_formats.py`` (prints them).
+Source: MSSP paper, App. I.1.2 (eq. I.3). Read next: ``presentation.py`` (what they say).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import BeyondPowerCounting, Trajectory
 from scaling_algebra.solver.demands import HORIZON
@@ -32,10 +34,32 @@ class Alignment:
     q_back: Fraction | None
 
 
-def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> tuple[Alignment, ...]:
+@dataclass(frozen=True, repr=False)
+class Alignments(Rendered):
+    """Alignment exponents of every linear map after some updates."""
+
+    derivation: Derivation
+    step: int
+    maps: tuple[Alignment, ...]
+
+    def __iter__(self) -> Iterator[Alignment]:
+        return iter(self.maps)
+
+    @property
+    def about(self) -> str:
+        return f"alignment exponents after {self.step} updates"
+
+    def document(self) -> Document:
+        from .presentation import alignments
+
+        return alignments(self)
+
+
+def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> Alignments:
     """Alignment exponents of every linear map after t updates."""
     look = look or d.analysis()
-    return tuple(_alignment(d, look, how, t) for how in d.program.statements if isinstance(how, Linear))
+    maps = tuple(_alignment(d, look, how, t) for how in d.program.statements if isinstance(how, Linear))
+    return Alignments(d, t, maps)
 
 
 def _alignment(d: Derivation, look: Analysis, how: Linear, t: int) -> Alignment:

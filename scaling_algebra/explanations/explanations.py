@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.counting.signals import Algebra, Signal
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
@@ -80,8 +81,8 @@ class Term:
         return f"{text or '0'} = {self.exponent}"
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Rendered):
     """The derivation of one exponent.
 
     Attributes:
@@ -127,14 +128,18 @@ class Explanation:
             return sum(parts, Fraction(0))
         return self.terms[0].exponent
 
-    def __str__(self) -> str:
-        from .explain_formats import explanation_text
+    @property
+    def about(self) -> str:
+        return f"{self.quantity} after {self.step} update{'' if self.step == 1 else 's'}"
 
-        return explanation_text(self)
+    def document(self) -> Document:
+        from .presentation import explanation
+
+        return explanation(self)
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, repr=False)
+class Setting(Rendered):
     """The derivation of one parameter.
 
     Attributes:
@@ -158,10 +163,14 @@ class Setting:
         """A sentence or two: what fixes it, read off the winning matching of the quantity behind it."""
         return setting_reason(self)
 
-    def __str__(self) -> str:
-        from .explain_formats import setting_text
+    @property
+    def about(self) -> str:
+        return self.name
 
-        return setting_text(self)
+    def document(self) -> Document:
+        from .presentation import setting
+
+        return setting(self)
 
 
 def explain(

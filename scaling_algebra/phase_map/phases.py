@@ -2,7 +2,7 @@
 
 At a generic ray the axes can be told apart, so a solution there is a formula in powers of the axes. Two neighbouring
 formulas agree on a wall, a linear equation between the rates; the walls cut the plane into polygons and themselves into
-edges, and each is solved once more at an interior point. Read next: ``phases_formats.py`` (pictures), ``families.py``
+edges, and each is solved once more at an interior point. Read next: ``presentation.py`` (what it says), ``picture.py`` (draws it), ``families.py``
 (where models lie).
 """
 
@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.proofs.prover import Prover, provable
@@ -77,8 +78,8 @@ class Edge:
     why: str
 
 
-@dataclass(frozen=True)
-class Phases:
+@dataclass(frozen=True, repr=False)
+class Phases(Rendered):
     """The map of one parameterization and optimizer.
 
     Attributes:
@@ -104,10 +105,16 @@ class Phases:
         """The walls a ray lies on."""
         return tuple(w for w in self.walls if w.at([ray[axis] for axis in PLANE_AXES]) == 0)
 
-    def __str__(self) -> str:
-        from .phases_formats import phases_text
+    @property
+    def about(self) -> str:
+        third = next(axis for axis in PLANE_AXES if axis not in self.plane)
+        who = f"{self.parameterization.name}, {self.optimizer.name}"
+        return f"{who}: rates of {self.plane[0]} and {self.plane[1]} where {third} = 1 and K = M"
 
-        return phases_text(self)
+    def document(self) -> Document:
+        from .presentation import phases
+
+        return phases(self)
 
 
 def phases(

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from scaling_algebra.counting.signals import Algebra
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
@@ -74,8 +75,8 @@ class Outcome:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Proof:
+@dataclass(frozen=True, repr=False)
+class Proof(Rendered):
     """What was proved about one parameterization on one ray.
 
     Attributes:
@@ -106,8 +107,14 @@ class Proof:
         """Is this the parameterization that was proved to be the only one?"""
         return self.unique is True and scaling.point(self.configuration.ray) == self.outcome.points[0]
 
-    def __str__(self) -> str:
+    @property
+    def about(self) -> str:
         return str(self.configuration)
+
+    def document(self) -> Document:
+        from .presentation import proof
+
+        return proof(self)
 
     def shown(self, attempt: Outcome) -> list[str]:
         """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
@@ -122,7 +129,7 @@ class Proof:
     def claim(self, attempt: Outcome) -> str:
         """What the certificate of one attempt shows."""
         how = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
-        return f"{how} the desiderata of {self}, {attempt.structure}"
+        return f"{how} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
         """How to read the unknowns of a certificate."""
@@ -138,7 +145,7 @@ class Proof:
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of ``derive --prove``."""
         return {
-            "about": str(self),
+            "about": self.about,
             "verdict": self.outcome.verdict,
             "steps": {"O(1)": self.steps[0], "Theta(1)": self.steps[1]},
             "attempts": [

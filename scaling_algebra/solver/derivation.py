@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, unknown_name
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from .cones import Cone
 
 
-@dataclass(frozen=True)
-class Derivation:
+@dataclass(frozen=True, repr=False)
+class Derivation(Rendered):
     """A derived parameterization: ``d["router"].lr`` is a power of the axes.
 
     Attributes:
@@ -139,14 +140,18 @@ class Derivation:
             "tensors": tensors,
         }
 
-    def __str__(self) -> str:
-        from .report import derivation_text
+    @property
+    def about(self) -> str:
+        return str(self.configuration)
 
-        return derivation_text(self)
+    def document(self) -> Document:
+        from .presentation import derivation
+
+        return derivation(self)
 
 
-@dataclass(frozen=True)
-class Signals:
+@dataclass(frozen=True, repr=False)
+class Signals(Rendered):
     """Certified exponents of every named quantity at t = 0, 1, ..., steps."""
 
     derivation: Derivation
@@ -169,10 +174,14 @@ class Signals:
         }
         return {**self.derivation.configuration.as_json(), "steps": list(range(self.steps + 1)), "quantities": cells}
 
-    def __str__(self) -> str:
-        from .report import signals_text
+    @property
+    def about(self) -> str:
+        return self.derivation.about
 
-        return signals_text(self)
+    def document(self) -> Document:
+        from .presentation import signals
+
+        return signals(self)
 
 
 def derive(

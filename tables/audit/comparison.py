@@ -26,12 +26,12 @@ Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One cell after comparison.
+class Comparison:
+    """One printed cell beside the derived one.
 
     Attributes:
         printed: the cell.
-        status: the verdict.
+        status: how they compare.
         derived: exponent of n as text (``zero`` for exactly zero), or the power; empty where nothing was compared.
         why: the reason, or how the engine gets its value.
         derivation: the parameterization the cell was compared with, for measuring.
@@ -63,14 +63,14 @@ class Verdict:
         }
 
 
-def audit(source: str | None = None) -> list[Verdict]:
+def audit(source: str | None = None) -> list[Comparison]:
     """Compare every printed cell of one source, or of all."""
     cells = load(source)
     gauges = _gauges(cells)
     return [_compare(cell, gauges) for cell in cells]
 
 
-def counts(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], Counter[str]]:
+def counts(verdicts: Iterable[Comparison]) -> dict[tuple[str, str], Counter[str]]:
     """Verdicts per (source, table)."""
     found: dict[tuple[str, str], Counter[str]] = {}
     for v in verdicts:
@@ -81,17 +81,17 @@ def counts(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], Counter[str]]:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
     if cell.reason:
-        return Verdict(cell, "NOT COMPARABLE", why=cell.reason)
+        return Comparison(cell, "NOT COMPARABLE", why=cell.reason)
     try:
         found = [_in_one(cell, d, gauges) for d in _derivations(cell)]
     except UsageError as problem:
-        return Verdict(cell, "NOT COMPARABLE", why=str(problem))
+        return Comparison(cell, "NOT COMPARABLE", why=str(problem))
     worst = next((v for s in ("DISAGREES", "NOT COMPARABLE") for v in found if v.status == s), found[0])
     if worst.status == "DISAGREES" and len(found) > 1:
         where = ", ".join(v.derivation.program.name for v in found if v.status == "DISAGREES" and v.derivation)
-        return Verdict(cell, worst.status, worst.derived, f"{worst.why} ({where})", worst.derivation)
+        return Comparison(cell, worst.status, worst.derived, f"{worst.why} ({where})", worst.derivation)
     return worst
 
 
@@ -143,28 +143,28 @@ def _routers(optimizer: str, name: str, architecture: str, router_init: str | No
     return d
 
 
-def _in_one(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+def _in_one(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
     return _parameter(cell, d, gauges) if cell.step is None else _signal(cell, d)
 
 
-def _signal(cell: Printed, d: Derivation) -> Verdict:
+def _signal(cell: Printed, d: Derivation) -> Comparison:
     look = d.analysis()
     assert cell.step is not None
     names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if "*" in cell.quantity else [cell.quantity]
     answers = {name: look(name, cell.step) for name in names}
     undecided = next((a for a in answers.values() if not a.decided), None)
     if undecided is not None:
-        return Verdict(cell, "NOT COMPARABLE", why=undecided.why or "undecided within the work limit", derivation=d)
+        return Comparison(cell, "NOT COMPARABLE", why=undecided.why or "undecided within the work limit", derivation=d)
     sizes = {name: a.exponent for name, a in answers.items() if a.exponent is not None}
     lead = max(sizes, key=lambda name: sizes[name], default=None)
     value = None if lead is None else sizes[lead] + cell.times.on(d.ray)
     derived = "zero" if value is None else str(value)
     if _holds(str(cell.value), value):
-        return Verdict(cell, "AGREES", derived, derivation=d)
+        return Comparison(cell, "AGREES", derived, derivation=d)
     why = "exactly zero" if lead is None else _because(d, look, lead, cell.step)
     if lead is not None and cell.times != Power():
         why += f"; printed is {cell.times} times it: {sizes[lead]} + {cell.times.on(d.ray)} = {value}"
-    return Verdict(cell, "DISAGREES", derived, why, d)
+    return Comparison(cell, "DISAGREES", derived, why, d)
 
 
 def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
@@ -194,19 +194,19 @@ def _holds(printed: str, derived: Fraction | None) -> bool:
     return derived is not None and derived == Fraction(printed)
 
 
-def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
     role, _, what = cell.quantity.partition(".")
     if isinstance(cell.value, str) and not _number(cell.value) and cell.value != "zero":
-        return Verdict(cell, "NOT COMPARABLE", why=f"the printed exponent {cell.value} is a symbol")
+        return Comparison(cell, "NOT COMPARABLE", why=f"the printed exponent {cell.value} is a symbol")
     if role == "aggregation":
         return _powers(cell, d, -d.scaling.alpha)
     scaling = d.scaling.tensors.get(role)
     if scaling is None:
-        return Verdict(cell, "NOT COMPARABLE", why=f"the program has no tensor {role}")
+        return Comparison(cell, "NOT COMPARABLE", why=f"the program has no tensor {role}")
     if cell.setting.get("gauge") == "multiplier":
         return _gauge(cell, d, role, what, gauges)
     if what == "multiplier":
-        return Verdict(cell, "NOT COMPARABLE", why="no multipliers: the gauge of this half of the table")
+        return Comparison(cell, "NOT COMPARABLE", why="no multipliers: the gauge of this half of the table")
     if what in SETTINGS.values():
         what = next(k for k, letter in SETTINGS.items() if letter == what)
     mine = {"init_std": scaling.init_std, "init": scaling.init_std, "lr": scaling.lr, "eps": scaling.eps}[what]
@@ -214,7 +214,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Ab
         value = None if mine is None else -mine.on(d.ray)
         agrees = value is not None and value == Fraction(cell.value)
         derived = "zero" if value is None else str(value)
-        return Verdict(cell, "AGREES" if agrees else "DISAGREES", derived, "" if agrees else _reason(d, role, what), d)
+        return Comparison(cell, "AGREES" if agrees else "DISAGREES", derived, "" if agrees else _reason(d, role, what), d)
     tied = what != "init_std" or (role in d.scaling.tied) == bool(cell.setting.get("tied", False))
     return _powers(cell, d, mine, tied)
 
@@ -223,7 +223,7 @@ def _reason(d: Derivation, role: str, what: str) -> str:
     return d.reasons.get((role, what.removesuffix("_std")), "")
 
 
-def _powers(cell: Printed, d: Derivation, mine: Power | None, tied: bool = True) -> Verdict:
+def _powers(cell: Printed, d: Derivation, mine: Power | None, tied: bool = True) -> Comparison:
     """Powers of the axes are compared on the ray: axes that grow at one rate cannot be told apart."""
     role, _, what = cell.quantity.partition(".")
     derived = "zero" if mine is None else str(mine)
@@ -233,8 +233,8 @@ def _powers(cell: Printed, d: Derivation, mine: Power | None, tied: bool = True)
         else mine is not None and isinstance(cell.value, Power) and (mine.on(d.ray) == cell.value.on(d.ray))
     )
     if same and tied:
-        return Verdict(cell, "AGREES", derived, derivation=d)
-    return Verdict(cell, "DISAGREES", derived, _reason(d, role, what), d)
+        return Comparison(cell, "AGREES", derived, derivation=d)
+    return Comparison(cell, "DISAGREES", derived, _reason(d, role, what), d)
 
 
 def _gauges(cells: Iterable[Printed]) -> dict[tuple[str, str], Abc]:
@@ -247,12 +247,12 @@ def _gauges(cells: Iterable[Printed]) -> dict[tuple[str, str], Abc]:
     return {k: Abc(v["multiplier"], v["init_std"], v["lr"]) for k, v in found.items() if len(v) == 3}
 
 
-def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[tuple[str, str], Abc]) -> Verdict:
+def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
     """The three printed cells of a tensor, moved to the multiplier-free gauge and compared there."""
     name = cell.setting["parameterization"]
     abc = gauges.get((name, role))
     if abc is None:
-        return Verdict(cell, "NOT COMPARABLE", why="a gauge needs multiplier, init std and lr; one is printed blank")
+        return Comparison(cell, "NOT COMPARABLE", why="a gauge needs multiplier, init std and lr; one is printed blank")
     free, mine = abc.free(d.optimizer.normalises), d.scaling.tensors[role]
     assert free.init_std is not None and mine.init_std is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)
@@ -260,7 +260,7 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[t
     gauge = PARAMETERIZATIONS[name].gauge
     if gauge is not None and what == "multiplier":
         derived = str(gauge(d.program, role).multiplier)
-    return Verdict(cell, "AGREES" if same else "DISAGREES", derived, "" if same else _reason(d, role, "lr"), d)
+    return Comparison(cell, "AGREES" if same else "DISAGREES", derived, "" if same else _reason(d, role, "lr"), d)
 
 
 def _number(text: str) -> bool:

@@ -1,6 +1,6 @@
 """What each table contains: derived cells only. Adding a table: one more entry in ``TABLES``.
 
-Read next: ``signal_tables.py`` (the tables of App. J), ``render.py`` (formats), ``command.py`` (the command line).
+Read next: ``signal_tables.py`` (the tables of App. J), ``presentation.py`` (tables as documents).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from itertools import product
 
+from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Marked, Piece, Row
+from scaling_algebra.documents.notation import rich
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.solver.report import latex_power
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.networks.language import Program
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MLP, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .cells import Cell, Label, Row, Table, Value
 from .signal_tables import SETTINGS, growth, signal_table
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
@@ -32,22 +32,24 @@ BOTH = ("mup", "mssp")
 CERTIFIED = "Derived by exact power counting from the desiderata, every demand checked with a certificate"
 
 
-def setting(d: Derivation, role: str, what: str) -> Value:
+def setting(d: Derivation, role: str, what: str) -> Piece | None:
     """Init std, learning rate or epsilon of one tensor."""
     s = d.scaling.tensors[role]
-    if what == "init":
-        return Value(s.init_std, zero=s.init_std is None, tied=role in d.scaling.tied)
-    return Value(s.lr if what == "lr" else s.eps)
+    if what != "init":
+        return s.lr if what == "lr" else s.eps
+    if s.init_std is None:
+        return ZERO
+    return Marked(s.init_std, "tied") if role in d.scaling.tied else s.init_std
 
 
-def exponent(d: Derivation, role: str, letter: str) -> Value:
+def exponent(d: Derivation, role: str, letter: str) -> Piece | None:
     """b, c or d of one tensor on the ray."""
     found = d.exponents(role)["bcd".index(letter)]
-    return Value(found, zero=letter == "b" and found is None)
+    return ZERO if letter == "b" and found is None else found
 
 
 @cache
-def table_b1(ray: Ray | None = None) -> Table:
+def table_b1(ray: Ray | None = None) -> Grid:
     """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III, or on one other ray.
 
     Raises:
@@ -69,19 +71,19 @@ def table_b1(ray: Ray | None = None) -> Table:
         return Cell(tuple(setting(found[where, optimizer, p], role, what) for p in names), names)
 
     rows = [
-        Row(_tensor(MOE_BLOCK, role), label, tuple(both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)))
+        Row(_capital(_tensor(MOE_BLOCK, role)), label, tuple(both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)))
         for role in ("router", "expert_in", "expert_out")
         for what, label in QUANTITIES.items()
     ]
     columns = tuple(Label(title) for title in OPTIMIZERS.values())
     titles = {r: f"Regime {r.name}" if r.name else "Ray" for r in rays}
     where = "on the ray of each regime" if ray is None else "on this ray"
-    return Table(
+    return Grid(
         "b1",
         "Table B.1 of the MSSP paper" + ("" if ray is None else ", on another ray"),
         rf"Init std $\sigma$, learning rate $\eta$ and Adam $\epsilon$ of each MoE tensor under $\mu$P and MSSP. "
         f"{CERTIFIED}, {where}; aggregation multiplier {_multiplier(found.values())}.",
-        ("tensor", "quantity"),
+        _heads("tensor", "quantity"),
         tuple((Label(titles[r], f"{titles[r]} ({growth(r)})"), columns) for r in rays),
         tuple(rows),
         (
@@ -95,24 +97,24 @@ def table_b1(ray: Ray | None = None) -> Table:
 
 
 @cache
-def table_g1() -> Table:
+def table_g1() -> Grid:
     """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
     found = {name: derive("I", "sgd", name, architecture=MLP.name) for name in ("sp", "ntp", "mean-field", "mup")}
     rows = tuple(
-        Row(_parameterization(name), QUANTITIES[what], tuple(Cell((setting(d, role, what),)) for role in KINDS))
+        Row(_capital(_parameterization(name)), QUANTITIES[what], tuple(Cell((setting(d, role, what),)) for role in KINDS))
         for name, d in found.items()
         for what in ("init", "lr")
     )
     same = [
-        _parameterization(name).rich for name, d in found.items() if d.scaling.tensors == found["mup"].scaling.tensors
+        _parameterization(name).text for name, d in found.items() if d.scaling.tensors == found["mup"].scaling.tensors
     ]
-    return Table(
+    return Grid(
         "g1",
         "Table G.1 of the MSSP paper, half without weight multipliers",
         r"Init std $\sigma$ and SGD learning rate $\eta$ in dense MLPs of width $N$. SP, NTP and mean field are "
         r"definitions with weight multipliers; a multiplier $\alpha$ is moved into $\sigma \to \alpha \sigma$ and "
         rf"$\eta \to \alpha^2 \eta$. $\mu$P: {_lower(CERTIFIED)}, on the ray $N \asymp n$.",
-        ("parameterization", "quantity"),
+        _heads("parameterization", "quantity"),
         ((Label(""), tuple(map(Label, KINDS.values()))),),
         rows,
         (
@@ -123,7 +125,7 @@ def table_g1() -> Table:
 
 
 @cache
-def table_g2() -> Table:
+def table_g2() -> Grid:
     """Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
     found = {o: derive("I", o, "mup", architecture=MLP.name) for o in OPTIMIZERS}
     shown = [("b", ("sgd", "adam")), ("c", ("sgd",)), ("c", ("adam",)), ("d", ("adam",))]
@@ -136,12 +138,12 @@ def table_g2() -> Table:
         index = OPTIMIZERS[optimizers[0]] if len(optimizers) == 1 else ""
         return Label(f"{letter}_{index}", rf"${letter}_\mathrm{{{index}}}$") if index else Label(letter, f"${letter}$")
 
-    return Table(
+    return Grid(
         "g2",
         "Table G.2 of the MSSP paper",
         rf"$\mu$P exponents by kind of tensor in a dense MLP of width $N$: {_convention('bcd')}. {CERTIFIED}, on the "
         r"ray $N \asymp n$.",
-        ("", "tensor"),
+        _heads("", "tensor"),
         ((Label(""), tuple(head(*column) for column in shown)),),
         tuple(Row(Label(""), Label(kind), tuple(cell(role, *x) for x in shown)) for role, kind in KINDS.items()),
         ("$b$ holds for SGD and for Adam.",),
@@ -157,7 +159,7 @@ SAME = ("routers-softmax-topk", "routers-softmax-bias")
 
 
 @cache
-def table_routers(name: str, optimizer: str) -> Table:
+def table_routers(name: str, optimizer: str) -> Grid:
     """Tables 1 (SGD) and 2 (Adam) of the routers paper: b, c, d of muP by layer."""
     letters = "bcd" if optimizer == "adam" else "bc"
 
@@ -165,13 +167,13 @@ def table_routers(name: str, optimizer: str) -> Table:
         d = derive("I", optimizer, "mup", architecture=architecture)
         return tuple(Cell((exponent(d, role, x),)) for x in letters)
 
-    return Table(
+    return Grid(
         name,
         f"Table {name[-1]} of the routers paper",
         r"$\mu$P exponents of the layers of an MoE block with a fixed number of linear experts and a "
         f"{_gate(SIGMOID)}, {OPTIMIZERS[optimizer]}: {_convention(letters)}. {CERTIFIED}, on the ray "
         rf"$N \asymp n$. The same numbers come out for a {_gate(SAME[0])} and for a {_gate(SAME[1])}.",
-        ("", "layer"),
+        _heads("", "layer"),
         ((Label(""), tuple(Label(x, f"${x}$") for x in letters)),),
         tuple(Row(Label(""), Label(title), cells(SIGMOID, role)) for role, title in LAYERS.items()),
         (
@@ -184,7 +186,7 @@ def table_routers(name: str, optimizer: str) -> Table:
 
 
 @cache
-def table_transfer1() -> Table:
+def table_transfer1() -> Grid:
     """Table 1 of the HP-transfer paper: init std and Adam learning rate where width, expert width and experts grow."""
     found = {("III", "adam", p): derive("III", "adam", p) for p in BOTH}
     shown = {"init": QUANTITIES["init"], "lr": Label("Adam lr", r"Adam lr $\eta$")}
@@ -193,13 +195,13 @@ def table_transfer1() -> Table:
         Row(Label(""), Label(role, title), tuple(_both(found, ("III", "adam"), role, what) for what in shown))
         for role, title in tensors.items()
     )
-    return Table(
+    return Grid(
         "transfer1",
         "Table 1 of the HP-transfer paper",
         r"Init std $\sigma$ and Adam learning rate $\eta$ of the MoE tensors where width $N$ ($n_\mathrm{embd}$ in the "
         r"paper), expert width $N_e$ ($n_\mathrm{hid}$) and number of experts $M$ ($n_\mathrm{exp}$) grow together, "
         f"{growth(REGIMES['III'])}. {CERTIFIED}; aggregation multiplier {_multiplier(found.values())}.",
-        ("", "tensor"),
+        _heads("", "tensor"),
         ((Label(""), tuple(shown.values())),),
         rows,
         (
@@ -221,7 +223,7 @@ CONES = {
 
 
 @cache
-def table_unified() -> Table:
+def table_unified() -> Grid:
     """One formula for every way to grow with M + N_e >= N: init std by cone, learning rates and epsilon for all."""
     found = {(c, o): derive(None, o, "mup", ray=ray) for c, (ray, _) in CONES.items() for o in OPTIMIZERS}
 
@@ -234,13 +236,13 @@ def table_unified() -> Table:
         )
         return (*stds, everywhere(role, "sgd", "lr"), everywhere(role, "adam", "lr"), everywhere(role, "adam", "eps"))
 
-    return Table(
+    return Grid(
         "unified",
         "The unified table",
         r"$\mu$P of the MoE block on every ray with $M + N_e \geq N$; the four columns of the init std are the cones "
         rf"of the map of rays. {CERTIFIED}, on a generic ray of each cone and on the rays that span it; aggregation "
         f"multiplier {_multiplier(found.values())}.",
-        ("", "tensor"),
+        _heads("", "tensor"),
         (
             (Label("init std", r"init std $\sigma$"), tuple(Label(c, text) for c, (_, text) in CONES.items())),
             (Label("SGD"), (QUANTITIES["lr"],)),
@@ -263,6 +265,14 @@ def _both(found: Mapping[tuple[str, str, str], Derivation], where: tuple[str, st
     return Cell(tuple(setting(found[*where, p], role, what) for p in BOTH), BOTH)
 
 
+def _heads(group: str, row: str) -> tuple[Label, Label]:
+    return Label(group, group.capitalize()), Label(row, row.capitalize())
+
+
+def _capital(label: Label) -> Label:
+    return Label(label.name, label.text[:1].upper() + label.text[1:])
+
+
 def _tensor(program: Program, role: str) -> Label:
     symbol = program.tensors[role].symbol
     return Label(f"{role} {symbol}", f"{role.replace('_', ' ')} ${symbol.replace('W', 'W^')}$")
@@ -282,7 +292,7 @@ def _convention(letters: str) -> str:
 def _multiplier(found: Iterable[Derivation]) -> str:
     """The aggregation multiplier of all these derivations, where the experts grow."""
     powers = dict.fromkeys(-d.scaling.alpha for d in found if d.ray["M"])
-    return ", ".join(f"${latex_power(p)}$" for p in powers)
+    return ", ".join(map(rich, powers))
 
 
 def _gate(architecture: str) -> str:
@@ -294,7 +304,7 @@ def _lower(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-TABLES: Mapping[str, Callable[[], Table]] = {
+TABLES: Mapping[str, Callable[[], Grid]] = {
     "b1": table_b1,
     "g1": table_g1,
     "g2": table_g2,

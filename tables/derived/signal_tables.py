@@ -11,6 +11,7 @@ from functools import cache
 from itertools import product
 
 from scaling_algebra.counting.signals import Signal
+from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Row, Size
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
@@ -18,9 +19,9 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .cells import INDENT, Cell, Label, Row, Size, Table, Value
 
 STEPS = (0, 1, 2)
+UNDECIDED = "undecided"
 GRID = tuple(product(("init", "update"), repeat=2))
 PATHWAY = dict(zip(("A4", "A5", "A6", "E"), GRID, strict=True))
 """Modes of W2 and W3 in the pieces of the expert pathway (App. I.3, eq. I.6); 1 and 2 are the modes of W4."""
@@ -182,25 +183,25 @@ NOTES = {"j45": ("The paper calls $A_3$ of this table $A_2$ and $A_2$ of this ta
 
 
 @cache
-def signal_table(name: str) -> Table:
+def signal_table(name: str) -> Grid:
     """Size of every quantity at t = 0, 1, 2 and the mechanism behind it: App. J.3.2, J.3.4, J.4.3 or J.4.5."""
     section, regime, parameterization, readout = SETTINGS[name]
     d = derive(regime, "sgd", parameterization, readout_init=readout)
     look = d.analysis()
     rows = tuple(
-        Row(Label(part), _label(what), _cells(look, what))
+        Row(Label(part), Label(what, SYMBOLS[what]), _cells(look, what), "." in what and what not in WHOLES)
         for part, names in ROWS[name].items()
         for what in names.split()
     )
     steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
     goal = PARAMETERIZATIONS[parameterization].title.replace("muP", r"$\mu$P")
-    return Table(
+    return Grid(
         name,
         f"Signal table of App. {section} of the MSSP paper",
         f"Entry sizes after $t$ updates of SGD under {goal}, readout init {readout}, on the ray of regime {regime} "
         f"({growth(REGIMES[regime])}), in the minimal MoE block. Derived by exact power counting from the "
         f"parameterization that the desiderata of {goal} give; every exponent is certified.",
-        ("part", "quantity"),
+        (Label("part"), Label("quantity", "Quantity")),
         ((Label(""), (*steps, Label("mechanism", "Mechanism"))),),
         rows,
         (*_legend(rows), *_starts(d), *NOTES.get(name, ())),
@@ -218,29 +219,23 @@ def growth(ray: Ray) -> str:
     return ", ".join(rf"${', '.join(axes)} \asymp {powers[rate]}$" for rate, axes in rates.items())
 
 
-def _label(what: str) -> Label:
-    part = "." in what and what not in WHOLES
-    return Label(what, (INDENT if part else "") + SYMBOLS[what])
-
-
 def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:
     names = [what.replace("*", mode) for mode in ("init", "update")] if "*" in what else [what]
     answers = [[look(name, t) for name in names] for t in STEPS]
     top = _size(answers[-1])
     leading = [name for name, a in zip(names, answers[-1], strict=True) if _size([a]) == top]
-    if not isinstance(top.content, Size):
+    if top in (ZERO, UNDECIDED):
         leading = []
     found = dict.fromkeys(m for name in leading for m in _mechanisms(look, name, STEPS[-1]))
-    how = tuple(map(Value, found)) or (Value(),)
-    return (*(Cell((_size(row),)) for row in answers), Cell(how))
+    return (*(Cell((_size(row),)) for row in answers), Cell(tuple(found) or (None,)))
 
 
-def _size(answers: Sequence[Answer]) -> Value:
+def _size(answers: Sequence[Answer]) -> Size | str:
     """A sum is as large as its largest part."""
     if not all(a.decided for a in answers):
-        return Value("undecided")
+        return UNDECIDED
     top = max((a.exponent for a in answers if a.exponent is not None), default=None)
-    return Value(zero=True) if top is None else Value(Size(top))
+    return Size(top)
 
 
 def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
@@ -262,7 +257,7 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
 
 
 def _legend(rows: tuple[Row, ...]) -> tuple[str, ...]:
-    used = {x for row in rows for v in row.cells[-1].values if v.content for x in str(v.content).split("+")}
+    used = {x for row in rows for shown in row.cells[-1].values if shown for x in str(shown).split("+")}
     letters = "; ".join(f"{letter}: {title}" for letter, title in TITLES.items() if letter in used)
     return (
         r"$v_t = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ is the change since $t = 0$.",

@@ -1,0 +1,197 @@
+"""What a document is made of: headings, lines, grids and formulas, and the pieces of text inside them.
+
+Text is *rich*: plain words with formulas between dollar signs, e.g. ``Router $Q$``; ``\\$`` is a dollar sign. Every
+format sets it its own way. Read next: ``notation.py`` (how a piece reads), ``writers`` (one file per format).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from scaling_algebra.spec.powers import Power
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words that read one way in plain formats and another in those that set formulas: ``Q_0 dh1``, ``$Q_0 ...$``."""
+
+    plain: str
+    rich: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """Theta(n^exponent); None is exactly zero."""
+
+    exponent: Fraction | None
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A power with a remark on it, e.g. ``tied``."""
+
+    power: Power
+    mark: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Something to type, or to be read letter by letter."""
+
+    text: str
+
+
+Piece: TypeAlias = "str | Text | Fraction | Power | Size | Marked | Code"
+"""What stands in a line or a cell; a str is rich text."""
+ZERO = Size(None)
+"""Exactly zero."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Level 1 names the document."""
+
+    text: Piece
+    level: int = 1
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of pieces, or the points of a list."""
+
+    lines: tuple[tuple[Piece, ...], ...]
+    listed: bool = False
+
+    @classmethod
+    def of(cls, *lines: Piece | Sequence[Piece], listed: bool = False) -> Lines:
+        """Each line one piece or several."""
+        single = (str, Text, Fraction, Power, Size, Marked, Code)
+        return cls(tuple((x,) if isinstance(x, single) else tuple(x) for x in lines), listed)
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A displayed formula."""
+
+    text: Text
+
+
+@dataclass(frozen=True)
+class Label:
+    """A heading of a row or a column: its name in CSV and JSON, and the same as rich text."""
+
+    name: str
+    text: str = ""
+
+    @property
+    def piece(self) -> Piece:
+        return Text(self.name, self.text or literal(self.name))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one or more answers say; printed once where they agree.
+
+    Attributes:
+        values: the answers; None where nothing is to be printed.
+        names: whose answers they are, e.g. ``("mup", "mssp")``; empty where the values simply tie.
+    """
+
+    values: tuple[Piece | None, ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[Piece | None, ...]:
+        return tuple(dict.fromkeys(self.values))
+
+    @property
+    def bar(self) -> str:
+        """What stands between two values."""
+        return " | " if self.names else " or "
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of cells: the group it belongs to, its own heading, its cells."""
+
+    group: Label
+    label: Label
+    cells: tuple[Cell, ...]
+    part: bool = False
+    """It is a part of the row above, and its heading is set off."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Grouped columns over grouped rows.
+
+    Attributes:
+        name: what it is referred to by.
+        title, caption: rich text above it; a grid with a title floats.
+        heads: headings of the row groups and of the rows.
+        columns: column groups and the columns in each; a group may have an empty name.
+        rows: consecutive rows of one group belong together.
+        footnotes: rich text, printed below.
+        sections: row groups are printed as headings of their own, not as a first column.
+    """
+
+    name: str
+    title: str
+    caption: str
+    heads: tuple[Label, Label]
+    columns: tuple[tuple[Label, tuple[Label, ...]], ...]
+    rows: tuple[Row, ...]
+    footnotes: tuple[str, ...] = ()
+    sections: bool = False
+
+    @classmethod
+    def of(cls, header: Sequence[str], rows: Iterable[Sequence[Piece | None]]) -> Grid:
+        """A plain one: a header and rows, of which the first column names the row."""
+        made = []
+        for first, *rest in rows:
+            label = first if isinstance(first, Text) else Text(str(first), literal(str(first)))
+            made.append(Row(Label(""), Label(label.plain, label.rich), tuple(Cell((piece,)) for piece in rest)))
+        columns = ((Label(""), tuple(map(Label, header[1:]))),)
+        return cls("", "", "", (Label(""), Label(header[0])), columns, tuple(made), sections=True)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Name of every column with that of its group: ``Regime I SGD``."""
+        return [f"{group.name} {column.name}".strip() for group, columns in self.columns for column in columns]
+
+    @property
+    def stub(self) -> list[Label]:
+        """Headings of the leading columns."""
+        return [self.heads[1]] if self.sections else list(self.heads)
+
+    def groups(self) -> Iterator[tuple[Label, list[Row]]]:
+        """The row groups with their rows."""
+        for group, rows in groupby(self.rows, key=lambda row: row.group):
+            yield group, list(rows)
+
+
+Block: TypeAlias = "Heading | Lines | Formula | Grid"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a result says.
+
+    Attributes:
+        blocks: for people, in order.
+        record: for programs: the JSON contract.
+        source: the command that writes it, said in a comment where the format has one.
+    """
+
+    blocks: tuple[Block, ...]
+    record: Mapping[str, Any]
+    source: str = ""
+
+
+def literal(text: str) -> str:
+    """Plain text as rich text."""
+    return text.replace("$", r"\$")

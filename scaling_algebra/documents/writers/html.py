@@ -1,0 +1,84 @@
+"""One self-contained page without scripts; wide tables scroll, so that a narrow screen shows the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from scaling_algebra.documents.blocks import Block, Document, Formula, Grid, Heading
+from scaling_algebra.documents.notation import html as set_
+from scaling_algebra.documents.notation import joined, plain
+
+SUFFIX = ".html"
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere; color: #1b1b1b; background: #fff }
+.wide { overflow-x: auto; margin: 1rem 0 }
+table { border-collapse: collapse; overflow-wrap: normal }
+caption { text-align: left; padding-bottom: .5rem }
+th, td { text-align: left; padding: .2rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top }
+thead th { border-bottom: 2px solid #555 }
+tbody th { font-weight: normal }
+tbody th.group { font-weight: bold }
+tbody th.part { padding-left: 1.8rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.2rem } h3, h4 { font-size: 1rem }
+"""
+
+
+def write(documents: Sequence[Document]) -> str:
+    headings = [b.text if isinstance(b, Heading) else b.title for d in documents for b in d.blocks[:1]
+                if isinstance(b, Heading | Grid)]  # fmt: skip
+    title = escape(plain(headings[0])) if headings else "scalecalc"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{fragment(documents)}\n</body>\n</html>"
+    )
+
+
+def fragment(documents: Sequence[Document]) -> str:
+    """What a page or a notebook shows."""
+    parts = []
+    for d in documents:
+        parts += [f"<!-- written by: {escape(d.source)} -->"] if d.source else []
+        parts += [_block(block) for block in d.blocks]
+    return "\n".join(parts)
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Heading):
+        return f"<h{block.level}>{set_(block.text)}</h{block.level}>"
+    if isinstance(block, Formula):
+        return f"<p>{set_(block.text)}</p>"
+    if isinstance(block, Grid):
+        return _grid(block)
+    lines = ["".join(map(set_, line)) for line in block.lines]
+    return "<ul>\n" + "\n".join(f"<li>{x}</li>" for x in lines) + "\n</ul>" if block.listed else (
+        "\n".join(f"<p>{line}</p>" for line in lines)
+    )  # fmt: skip
+
+
+def _grid(g: Grid) -> str:
+    lines = ['<div class="wide">', "<table>"]
+    if g.title:
+        lines.append(f"<caption><b>{set_(g.title)}.</b> {set_(g.caption)}</caption>")
+    lines.append("<thead>")
+    if any(group.name for group, _ in g.columns):
+        groups = "".join(f'<th colspan="{len(columns)}">{set_(group.piece)}</th>' for group, columns in g.columns)
+        lines.append("<tr>" + "<th></th>" * len(g.stub) + groups + "</tr>")
+    heads = [*g.stub, *(c for _, columns in g.columns for c in columns)]
+    if any(label.name for label in heads):
+        lines.append("<tr>" + "".join(f"<th>{set_(label.piece)}</th>" for label in heads) + "</tr>")
+    lines += ["</thead>", "<tbody>"]
+    for group, rows in g.groups():
+        if g.sections and group.name:
+            span = len(g.column_names) + 1
+            lines.append(f'<tr><th class="group" colspan="{span}">{set_(group.piece)}</th></tr>')
+        for k, row in enumerate(rows):
+            stub = "" if g.sections else f"<th>{set_(group.piece) if k == 0 else ''}</th>"
+            kind = ' class="part"' if row.part else ""
+            name = escape(row.label.name)
+            stub += f'<th{kind} title="{name}">{set_(row.label.piece)}</th>'
+            lines.append(f"<tr>{stub}{''.join(f'<td>{joined(c, set_)}</td>' for c in row.cells)}</tr>")
+    notes = [f"<p>{set_(note)}</p>" for note in g.footnotes]
+    return "\n".join([*lines, "</tbody>", "</table>", "</div>", *notes])

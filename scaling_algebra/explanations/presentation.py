@@ -1,0 +1,228 @@
+"""What an explanation says: sums on the way, monomials, matchings, weights, mechanisms, arithmetic.
+
+Read next: ``documents`` (how that is printed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
+from scaling_algebra.documents.notation import formula, tex, typeset
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.powers import Power
+
+from .alignments import Alignments
+from .explanations import Explanation, Setting, Term
+
+
+def explanation(e: Explanation) -> Document:
+    """The derivation of one exponent."""
+    return Document(tuple(_explanation(e)), _explanation_record(e))
+
+
+def setting(s: Setting) -> Document:
+    """The derivation of one parameter, and of the quantity behind it."""
+    return Document(tuple(_setting(s)), _setting_record(s))
+
+
+def alignments(found: Alignments) -> Document:
+    """Alignment exponents of every linear map."""
+    lines = Lines.of(
+        literal(found.derivation.about),
+        Text(
+            "forward: |dW x| = fan_in^p |dW| |x|, |W_0 dx| = fan_in^q |W_0| |dx|; "
+            "backward: the transpose, with fan_out",
+            r"forward: $|\Delta W x| = \mathrm{fan\ in}^p |\Delta W| |x|$, "
+            r"$|W_0 \Delta x| = \mathrm{fan\ in}^q |W_0| |\Delta x|$; backward: the transpose, with fan out",
+        ),
+        "-: the fan does not grow, a factor is exactly zero, or a size is not certified",
+    )
+    rows = ((a.role, a.p, a.q, a.p_back, a.q_back) for a in found)
+    grid = Grid.of(("tensor", "p", "q", "p backward", "q backward"), rows)
+    maps = [{k: v if v is None else str(v) for k, v in vars(a).items()} for a in found]
+    record = {**found.derivation.configuration.as_json(), "step": found.step, "maps": maps}
+    return Document((Heading(found.about), lines, grid), record)
+
+
+_RANK_ONE = Text(
+    "entries of a rank-one matrix: rms(u v^T) = rms(u) rms(v)",
+    r"entries of a rank-one matrix: $\mathrm{rms}(u v^\top) = \mathrm{rms}(u)\, \mathrm{rms}(v)$",
+)
+
+
+# blocks --------------------------------------------------------------------------------------------------------
+
+
+def _explanation(e: Explanation, level: int = 1) -> list[Block]:
+    lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)))
+    blocks: list[Block] = [Heading(literal(e.about), level), lines]
+    if e.exponent is None:
+        return [*blocks, Lines.of(literal(f"exactly zero: {e.note}"))]
+    if e.choices:
+        rows: list[tuple[Piece, ...]] = []
+        for choice in e.choices:
+            for k, (name, exponent) in enumerate(choice.parts):
+                leads = "leads" if k == choice.chosen else ""
+                rows.append((literal(choice.name) if not k else "", literal(name), Size(exponent), leads))
+        first = "" if e.outer or e.leading < 2 else " to the first leading monomial"
+        blocks += [Heading(f"sums on the way{first}", 2), Grid.of(("sum", "part", "size", ""), rows)]
+    if e.outer:
+        blocks.append(Heading(_RANK_ONE, 2))
+        rows = [(c.label, c.power, Size(c.exponent)) for c in e.constants]
+        rows += [(f"vector {k}", "", Size(term.exponent)) for k, term in enumerate(e.terms, 1)]
+        total = " + ".join(str(x) for x in (*(c.exponent for c in e.constants), *(t.exponent for t in e.terms)))
+        blocks += [
+            Grid.of(("factor", "power", "size"), rows),
+            Lines.of(("exponent: ", formula(f"{total} = {e.total()}"))),
+        ]
+    for k, term in enumerate(e.terms, 1):
+        if e.outer:
+            blocks += [Heading(f"vector {k}", 2), *_term(e.derivation, term)]
+        elif k == 1:
+            blocks += [Heading("leading monomial" + (f", 1 of {e.leading} of equal size" if e.leading > 1 else ""), 2)]
+            blocks += _term(e.derivation, term)
+        else:
+            pairs = ", ".join(f"{_symbol(term, p.left)} with {_symbol(term, p.right)}" for p in term.monomial.pairs)
+            matched = Lines.of(("matched: ", typeset(pairs or "nothing")))
+            blocks += [Heading(f"leading monomial {k} of {e.leading}", 2), _before(e.derivation, term), matched]
+            blocks += [_reading(term)]
+    return blocks
+
+
+def _term(d: Derivation, term: Term) -> list[Block]:
+    m = term.monomial
+    held = {k: j for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
+    blocks: list[Block] = [_before(d, term)]
+    if m.factors:
+        rows: list[tuple[Piece, ...]] = []
+        for k, f in enumerate(m.factors):
+            inside = _indices(term, k)
+            rows.append(
+                (
+                    str(k + 1),
+                    literal(f.tensor),
+                    Text(inside, f"${inside}$"),
+                    f"with {held[k] + 1}" if k in held else "-",
+                )
+            )
+        blocks.append(Grid.of(("no.", "initial tensor", "indices", "matched"), rows))
+    if m.indices:
+        rows = []
+        for i in m.indices.values():
+            gives = Power.of({i.axis: i.weight})
+            rows.append((Text(i.name, f"${i.name}$"), AXES[i.axis], _weight(i.weight, i.touched), gives))
+        blocks.append(Grid.of(("index", "runs over", "weight", "gives"), rows))
+    if term.constants:
+        times = Counter(term.constants)
+        rows = [(c.label, c.power, Size(c.exponent), f"x {k}" if k > 1 else "") for c, k in times.items()]
+        blocks.append(Grid.of(("constant", "power", "size", ""), rows))
+    return [*blocks, _reading(term)]
+
+
+def _before(d: Derivation, term: Term) -> Lines:
+    """The product of initial tensors before matching, with the symbols of the network where formulas are set."""
+    before = term.monomial.contracted
+    names = {role: tensor.symbol for role, tensor in d.program.tensors.items()}
+    product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]
+    summed = ",".join(x for x in before.rates if x not in before.opens)
+    product_tex = rf"\sum_{{{summed}}} " * bool(summed) + r" \allowbreak ".join(product or ["1"])
+    return Lines.of(("before matching: ", Text(str(before), f"${product_tex}$")))
+
+
+def _reading(term: Term) -> Lines:
+    lines = [typeset(f"mechanism {x}") for x in term.mechanisms]
+    return Lines.of(*lines, ("exponent: ", _arithmetic(term.arithmetic)))
+
+
+def _arithmetic(text: str) -> Text:
+    """``-1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``: numbers and indices are formulas."""
+    parts = []
+    for k, part in enumerate(re.split(r"(\([^()]*\))", text)):
+        parts.append(
+            re.sub(r"^\(([a-z]'*):", r"($\1$:", part) if k % 2 else f"${part.strip()}$" if part.strip() else part
+        )
+    return Text(text, " ".join(parts))
+
+
+def _indices(term: Term, k: int) -> str:
+    return "[" + ", ".join(term.monomial.indices[c].name for c in term.monomial.factors[k].classes) + "]"
+
+
+def _symbol(term: Term, k: int) -> str:
+    return term.monomial.factors[k].tensor + _indices(term, k)
+
+
+def _weight(weight: Fraction, touched: tuple[int, ...]) -> str:
+    if weight == 1:
+        return "1: coherent (LLN), nothing unmatched touches it"
+    if weight > 0:
+        return f"1/2: random (CLT), touched by {', '.join(str(k + 1) for k in touched)}"
+    return "0: open" if weight == 0 else f"{weight}: open and repeated"
+
+
+def _setting(s: Setting) -> list[Block]:
+    nothing = "no such setting" if s.because.endswith("has no epsilon") else "0"
+    lines: list[Piece | tuple[Piece, ...]] = [literal(s.derivation.about)]
+    lines.append(("value: ", nothing if s.value is None else s.value))
+    lines.append(typeset(f"fixed by {s.because}" if s.equation else s.because))
+    if s.equation:
+        lines.append(("equation: ", formula(s.equation)))
+    lines += [typeset(f"structure {line}") for line in s.structure]
+    blocks: list[Block] = [Heading(literal(s.about)), Lines.of(*lines)]
+    return blocks + ([] if s.behind is None else [Heading("the quantity behind it", 2), *_explanation(s.behind, 2)])
+
+
+# records -------------------------------------------------------------------------------------------------------
+
+
+def _setting_record(found: Setting) -> dict[str, Any]:
+    return {
+        **found.derivation.configuration.as_json(),
+        "parameter": found.name,
+        "value": None if found.value is None else found.value.as_strings(),
+        "because": found.because,
+        "equation": found.equation,
+        "structure": list(found.structure),
+        "behind": None if found.behind is None else _explanation_record(found.behind),
+    }
+
+
+def _explanation_record(found: Explanation) -> dict[str, Any]:
+    return {
+        **found.derivation.configuration.as_json(),
+        "quantity": found.quantity,
+        "step": found.step,
+        "formula": found.formula,
+        "exponent": None if found.exponent is None else str(found.exponent),
+        "note": found.note,
+        "sums": [
+            {"name": c.name, "parts": [[n, None if e is None else str(e)] for n, e in c.parts], "leads": c.chosen}
+            for c in found.choices
+        ],
+        "outer": found.outer,
+        "constants": [[c.label, c.power.as_strings(), str(c.exponent)] for c in found.constants],
+        "leading": found.leading,
+        "monomials": [_term_json(term) for term in found.terms],
+    }
+
+
+def _term_json(term: Term) -> dict[str, Any]:
+    m = term.monomial
+    return {
+        "before_matching": str(m.contracted),
+        "factors": [[f.tensor, [m.indices[c].name for c in f.classes]] for f in m.factors],
+        "pairs": [[p.left + 1, p.right + 1] for p in m.pairs],
+        "indices": [
+            {"name": i.name, "axis": i.axis, "weight": str(i.weight), "dimension": str(i.rate)}
+            for i in m.indices.values()
+        ],
+        "constants": [[c.label, c.power.as_strings(), str(c.exponent)] for c in term.constants],
+        "mechanisms": [{"letter": x.letter, "title": x.title, "evidence": x.evidence} for x in term.mechanisms],
+        "arithmetic": term.arithmetic,
+        "exponent": str(term.exponent),
+    }

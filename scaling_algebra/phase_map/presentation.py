@@ -1,0 +1,130 @@
+"""What the map of rays says: cells with their formulas, what holds on the walls, where regimes and families lie.
+
+Read next: ``picture.py`` (draws it), ``documents`` (how the rest is printed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text
+from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.solver.cones import PLANE_AXES
+from scaling_algebra.solver.presentation import powers
+from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.spec.scaling import Scaling
+
+from .families import families
+from .phases import Cell, Edge, Phases, Point2
+
+
+def phases(p: Phases) -> Document:
+    """Cells with their formulas, edges where they add something, and where the regimes lie."""
+    walls = [piece for w in p.walls for piece in ("; ", formula(str(w)))][1:]
+    blocks: list[Block] = [Heading(typeset(p.about)), Lines.of(("walls: ", *walls))]
+    for cell in p.cells:
+        said = typeset(f"   ({_status(cell)})")
+        bounds = ", ".join(formula(x).rich for x in cell.inequalities)
+        title = Text(f"cell {cell.name}: {_where(cell)}{said.plain}", f"cell {cell.name}: {bounds}{said.rich}")
+        blocks += [Heading(title, 2), *([_formulas(cell.scaling)] if cell.scaling is not None else [])]
+    edges = [(formula(str(e.wall)), _span(p, e), _edge(e)) for e in p.edges]
+    blocks += [Heading("on the walls", 2), Grid.of(("wall", "between", "what holds"), edges)]
+    regimes = []
+    for name, ray in REGIMES.items():
+        on = [piece for w in p.walls_of(ray) for piece in (", ", formula(str(w)))][1:] or ["no wall"]
+        regimes.append((f"{name}: on ", *on))
+    blocks += [Heading("regimes", 2), Lines.of(*regimes, listed=True)]
+    blocks.append(Heading("model families (estimated between first and last member)", 2))
+    shown = []
+    for f in families():
+        rates = f.rates()
+        text = ", ".join(f"{axis} {rates[axis]:.2f}" for axis in PLANE_AXES if rates)
+        shown.append(f"{f.name}: {text or 'no ray: one member, or N did not grow'}")
+    blocks.append(Lines.of(*shown, listed=True))
+    return Document(tuple(blocks), _record(p))
+
+
+def _formulas(s: Scaling) -> Grid:
+    """Init std, learning rate and epsilon of every tensor."""
+    return Grid.of(("tensor", "init std", "lr", "eps"), powers(s))
+
+
+def _where(cell: Cell) -> str:
+    return ", ".join(cell.inequalities)
+
+
+def _status(cell: Cell) -> str:
+    """At how many rays a formula was found, and what is known where none was."""
+    solved, sampled = cell.found
+    if cell.scaling is None:
+        proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
+        return f"none found at {sampled} sampled rays{proof}: {cell.why}"
+    if solved < sampled:
+        return f"UNDECIDED: found at {solved} of {sampled} sampled rays"
+    return f"found at {solved} of {sampled} sampled rays; {cell.structure}"
+
+
+def _edge(e: Edge) -> Piece:
+    if e.scaling is None:
+        return "none found"
+    stds = [(role, t.init_std) for role, t in e.scaling.tensors.items() if "e" in role]
+    text = ", ".join(f"{role} {0 if std is None else std}" for role, std in stds)
+    return typeset(f"{e.structure}: {text}")
+
+
+def _span(p: Phases, e: Edge) -> str:
+    (x0, y0), (x1, y1) = e.ends
+    return f"{p.plane[0]} {x0} to {x1}, {p.plane[1]} {y0} to {y1}"
+
+
+def _record(p: Phases) -> dict[str, Any]:
+    """The JSON contract: exact rationals as strings."""
+
+    def tensors(s: Scaling | None) -> object:
+        if s is None:
+            return None
+        return {
+            role: {
+                "init_std": None if t.init_std is None else t.init_std.as_strings(),
+                "lr": t.lr.as_strings(),
+                "eps": None if t.eps is None else t.eps.as_strings(),
+                "tied": role in s.tied,
+            }
+            for role, t in s.tensors.items()
+        }
+
+    def points(found: Sequence[Point2]) -> list[list[str]]:
+        return [[str(x), str(y)] for x, y in found]
+
+    return {
+        "parameterization": p.parameterization.name,
+        "optimizer": p.optimizer.name,
+        "plane": list(p.plane),
+        "walls": [str(w) for w in p.walls],
+        "cells": [
+            {
+                "name": c.name,
+                "corners": points(c.corners),
+                "inequalities": list(c.inequalities),
+                "found": list(c.found),
+                "structure": c.structure,
+                "why": c.why,
+                "proved_impossible_at": None if c.proved is None else str(c.proved),
+                "formulas": tensors(c.scaling),
+            }
+            for c in p.cells
+        ],
+        "edges": [
+            {
+                "wall": str(e.wall),
+                "ends": points(e.ends),
+                "structure": e.structure,
+                "why": e.why,
+                "formulas": tensors(e.scaling),
+            }
+            for e in p.edges
+        ],
+        "regimes": {name: [str(w) for w in p.walls_of(ray)] for name, ray in REGIMES.items()},
+        "families": {f.name: {k: round(v, 4) for k, v in f.rates().items()} for f in families()},
+    }

@@ -1,0 +1,78 @@
+"""What a derivation and a table of signals say. Read next: ``documents`` (how that is printed)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from scaling_algebra.documents.blocks import (
+    ZERO,
+    Block,
+    Document,
+    Grid,
+    Heading,
+    Lines,
+    Marked,
+    Piece,
+    Size,
+    literal,
+)
+from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.spec.scaling import Scaling
+
+from .demands import HORIZON
+
+if TYPE_CHECKING:
+    from scaling_algebra.dynamics.analysis import Answer
+
+    from .derivation import Derivation, Signals
+
+
+def derivation(d: Derivation) -> Document:
+    """Powers of every tensor, with the reason for every number."""
+    blocks: list[Block] = [Heading(literal(d.about))]
+    if d.program.aggregates:
+        why = typeset(d.reasons["aggregation", "alpha"])
+        blocks.append(Lines.of(("aggregation multiplier: ", -d.scaling.alpha, "   (", why, ")")))
+    blocks.append(Grid.of(("tensor", "b", "c", "d", "init std", "lr", "eps", "tied"), _rows(d)))
+    reasons = [(role, what, typeset(why)) for (role, what), why in d.reasons.items() if role != "aggregation"]
+    blocks += [Heading("why", 2), Grid.of(("tensor", "what", "because"), reasons)]
+    if d.structure:
+        blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
+    notes: list[Sequence[Piece]] = []
+    if d.cone is not None:
+        bounds = [piece for x in d.cone.inequalities for piece in (", ", formula(x))][1:]
+        until = f" (proved for t = 0 .. {HORIZON})"
+        notes.append(("the same formula for all rays with K = M and: ", *bounds, until))
+    if d.optimizer.note:
+        notes.append((typeset(d.optimizer.note),))
+    if notes:
+        blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)]
+    return Document(tuple(blocks), d.as_json())
+
+
+def _rows(d: Derivation) -> Iterator[tuple[Piece | None, ...]]:
+    for role, std, lr, eps, *_ in powers(d.scaling, marked=False):
+        b, c, e = d.exponents(str(role))
+        yield role, "zero" if b is None else b, c, e, std, lr, eps, "tied" if role in d.scaling.tied else ""
+
+
+def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece, Piece | None]]:
+    """Role, init std, learning rate and epsilon of every tensor; a tied init std is marked on request."""
+    for role, t in s.tensors.items():
+        std: Piece = ZERO if t.init_std is None else t.init_std
+        if marked and t.init_std is not None and role in s.tied:
+            std = Marked(t.init_std, "tied")
+        yield role, std, t.lr, t.eps
+
+
+def signals(s: Signals) -> Document:
+    """Exponents of n, one line per quantity."""
+    header = ("quantity", *(f"t={t}" for t in range(s.steps + 1)))
+    grid = Grid.of(header, ((name, *map(_size, row)) for name, row in s.quantities.items()))
+    what = Lines.of("sizes as powers of n; 0 is exactly zero")
+    return Document((Heading(literal(s.about)), what, grid), s.as_json())
+
+
+def _size(a: Answer) -> Piece:
+    return Size(a.exponent) if a.decided else "undecided"
