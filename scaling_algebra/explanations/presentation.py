@@ -60,9 +60,10 @@ _RANK_ONE = Text(
 
 def _explanation(e: Explanation, level: int = 1) -> list[Block]:
     lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)))
-    blocks: list[Block] = [Heading(literal(e.about), level), lines]
+    opening = [Lines.of(typeset(e.reason))] if level == 1 or e.exponent is None else []
+    blocks: list[Block] = [Heading(literal(e.about), level), *opening, lines]
     if e.exponent is None:
-        return [*blocks, Lines.of(literal(f"exactly zero: {e.note}"))]
+        return blocks
     if e.choices:
         rows: list[tuple[Piece, ...]] = []
         for choice in e.choices:
@@ -173,7 +174,7 @@ def _setting(s: Setting) -> list[Block]:
     if s.equation:
         lines.append(("equation: ", formula(s.equation)))
     lines += [typeset(f"structure {line}") for line in s.structure]
-    blocks: list[Block] = [Heading(literal(s.about)), Lines.of(*lines)]
+    blocks: list[Block] = [Heading(literal(s.about)), Lines.of(typeset(s.reason)), Lines.of(*lines)]
     return blocks + ([] if s.behind is None else [Heading("the quantity behind it", 2), *_explanation(s.behind, 2)])
 
 
@@ -185,6 +186,7 @@ def _setting_record(found: Setting) -> dict[str, Any]:
         **found.derivation.configuration.as_json(),
         "parameter": found.name,
         "value": None if found.value is None else found.value.as_strings(),
+        "reason": found.reason,
         "because": found.because,
         "equation": found.equation,
         "structure": list(found.structure),
@@ -199,6 +201,7 @@ def _explanation_record(found: Explanation) -> dict[str, Any]:
         "step": found.step,
         "formula": found.formula,
         "exponent": None if found.exponent is None else str(found.exponent),
+        "reason": found.reason,
         "note": found.note,
         "sums": [
             {"name": c.name, "parts": [[n, None if e is None else str(e)] for n, e in c.parts], "leads": c.chosen}

@@ -37,7 +37,7 @@ def proof(p: Proof, freed: Freed | None = None) -> Document:
         rows = [(typeset(name), _freed(names)) for name, names in freed.items()]
         blocks += [Heading("dropping one desideratum", 2), Grid.of(("desideratum", "without it"), rows)]
     drops = {} if freed is None else {"freed": {k: v if v is None else list(v) for k, v in freed.items()}}
-    head = {"parameterization": p.configuration.parameterization.name, "unique": p.unique}
+    head = {**p.configuration.as_json(), "unique": p.unique}
     return Document(tuple(blocks), {**head, "proof": {**p.as_json(), **drops}})
 
 

@@ -214,7 +214,9 @@ def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Ab
         value = None if mine is None else -mine.on(d.ray)
         agrees = value is not None and value == Fraction(cell.value)
         derived = "zero" if value is None else str(value)
-        return Comparison(cell, "AGREES" if agrees else "DISAGREES", derived, "" if agrees else _reason(d, role, what), d)
+        return Comparison(
+            cell, "AGREES" if agrees else "DISAGREES", derived, "" if agrees else _reason(d, role, what), d
+        )
     tied = what != "init_std" or (role in d.scaling.tied) == bool(cell.setting.get("tied", False))
     return _powers(cell, d, mine, tied)
 

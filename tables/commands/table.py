@@ -35,7 +35,7 @@ SUFFIXES = {"markdown": ".md", "latex": ".tex"}
 )
 @click.option("--ray", metavar="RATES", help="Table b1 for this ray instead of regimes I to III.")
 @click.option("--check", is_flag=True, help="Write nothing: recompute, and exit with 1 if a written table is stale.")
-def table(name: str | None, every: bool, form: str | None, output: Path | None, ray: str | None, check: bool) -> int:
+def command(name: str | None, every: bool, form: str | None, output: Path | None, ray: str | None, check: bool) -> int:
     """Print a published table with every cell derived.
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J), routers1,

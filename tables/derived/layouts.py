@@ -71,7 +71,11 @@ def table_b1(ray: Ray | None = None) -> Grid:
         return Cell(tuple(setting(found[where, optimizer, p], role, what) for p in names), names)
 
     rows = [
-        Row(_capital(_tensor(MOE_BLOCK, role)), label, tuple(both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)))
+        Row(
+            _capital(_tensor(MOE_BLOCK, role)),
+            label,
+            tuple(both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)),
+        )
         for role in ("router", "expert_in", "expert_out")
         for what, label in QUANTITIES.items()
     ]
@@ -101,7 +105,11 @@ def table_g1() -> Grid:
     """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
     found = {name: derive("I", "sgd", name, architecture=MLP.name) for name in ("sp", "ntp", "mean-field", "mup")}
     rows = tuple(
-        Row(_capital(_parameterization(name)), QUANTITIES[what], tuple(Cell((setting(d, role, what),)) for role in KINDS))
+        Row(
+            _capital(_parameterization(name)),
+            QUANTITIES[what],
+            tuple(Cell((setting(d, role, what),)) for role in KINDS),
+        )
         for name, d in found.items()
         for what in ("init", "lr")
     )

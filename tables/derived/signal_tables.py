@@ -19,7 +19,6 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-
 STEPS = (0, 1, 2)
 UNDECIDED = "undecided"
 GRID = tuple(product(("init", "update"), repeat=2))

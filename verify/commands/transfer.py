@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.cli import where_options
+from scaling_algebra.commands.options import WHERE
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.configuration import the_ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -27,7 +27,7 @@ Number = TypeVar("Number", int, float)
 
 
 @click.command("transfer")
-@where_options
+@WHERE
 @click.option("--data", default="digits", show_default=True, metavar="NAME", help=", ".join(TASKS))
 @click.option(
     "--parameterization",

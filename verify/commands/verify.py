@@ -16,7 +16,7 @@ from typing import Any
 import click
 from tabulate import tabulate
 
-from scaling_algebra.cli import where_options
+from scaling_algebra.commands.options import WHERE
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
@@ -31,7 +31,7 @@ FORMATS = ("text", "json")
 
 
 @click.command("verify")
-@where_options
+@WHERE
 @click.option(
     "--parameterization", default="mssp", show_default=True, metavar="NAME", help=", ".join(PARAMETERIZATIONS)
 )
@@ -67,7 +67,7 @@ FORMATS = ("text", "json")
 )
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with an interrupted -o DIR.")
 @click.pass_context
-def verify(
+def command(
     ctx: click.Context,
     regime: str | None,
     ray: str | None,

@@ -1,0 +1,123 @@
+"""``scalecalc derive``: the parameterization, its reasons, and on request the proof that it is the only one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scaling_algebra.documents import Document
+from scaling_algebra.errors import UsageError
+from scaling_algebra.proofs.necessity import freed
+from scaling_algebra.proofs.presentation import proved
+from scaling_algebra.proofs.prover import prove, settled
+from scaling_algebra.proofs.smtlib import RESET, smtlib
+from scaling_algebra.solver.demands import Infeasible, NotFound
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+
+from .options import ARCHITECTURE, READOUT_INIT, WHERE, emit, examples, parameterization, printed, write
+
+CODES = {True: 0, False: 1, None: 3}
+"""Exit code by whether a parameterization is the only one."""
+
+
+@click.command(
+    "derive",
+    epilog=examples(
+        "scalecalc derive --regime III --optimizer adam",
+        "scalecalc derive --ray N=1,N_e=1/2,M=3/2 --optimizer sgd --parameterization mup -o mup.tex",
+        "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
+    ),
+)
+@WHERE
+@ARCHITECTURE
+@parameterization(default=None, show_default=False, help="Parameterization; without it muP and MSSP, both.")
+@READOUT_INIT
+@click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
+@click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
+@click.option(
+    "--certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.smt2",
+    help="With --prove: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
+)
+@printed
+def command(
+    parameterization: str | None,
+    proving: bool,
+    drop: bool,
+    certificate: Path | None,
+    form: str | None,
+    output: Path | None,
+    **where: Any,
+) -> int:
+    """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
+
+    What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
+    With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
+    """
+    if (drop or certificate) and not proving:
+        raise UsageError("--drop and --certificate need --prove")
+    if certificate is not None and not certificate.parent.is_dir():
+        raise UsageError(f"cannot write {certificate}: {certificate.parent} is not a folder; choose another file")
+    both = ("mup", "mssp") if where["architecture"] == MOE_BLOCK.name else ("mup",)
+    regime, optimizer = where.pop("regime"), where.pop("optimizer")
+    asked = [
+        Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
+    ]
+    if proving:
+        return _prove(asked, drop, certificate, form, output)
+    codes, documents = [0], []
+    for configuration in asked:
+        try:
+            documents.append(derive(configuration).document())
+        except NotFound as error:
+            code, document = missing(error)
+            codes.append(code)
+            documents.append(document)
+    emit(documents, form, output)
+    return 1 if 1 in codes else max(codes)
+
+
+def missing(error: NotFound) -> tuple[int, Document]:
+    """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
+    verdict, line = settled(error)
+    click.echo(f"scalecalc: {line}", err=True)
+    decided = verdict == "impossible"
+    record = {
+        **error.configuration.as_json(),
+        "unique": False if decided else None,
+        "verdict": verdict.upper(),
+        "why": line,
+    }
+    return (1 if decided else 3), Document((), record)
+
+
+def _prove(asked: list[Configuration], drop: bool, file: Path | None, form: str | None, output: Path | None) -> int:
+    """Derivations with their proofs; the proof alone where nothing was derived."""
+    codes, documents, scripts = [0], [], []
+    for configuration in asked:
+        proof = prove(configuration)
+        try:
+            derived = replace(derive(configuration), unique=proof.unique)
+        except Infeasible:
+            derived = None
+        own = configuration.readout_init == configuration.parameterization.readout_init
+        if derived is not None and own and proof.unique is not None and not proof.agrees(derived.scaling):
+            name = configuration.parameterization.name
+            raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
+        codes.append(CODES[proof.unique])
+        scripts.append(smtlib(proof))
+        documents.append(proved(proof, derived, freed(proof) if drop else None))
+    if file is not None:
+        decided = RESET.join(text for text in scripts if text)
+        if decided:
+            write(file, decided)
+        else:
+            click.echo("scalecalc: nothing was decided, so there is no certificate to write", err=True)
+    emit(documents, form, output)
+    return 1 if 1 in codes else max(codes)

@@ -1,0 +1,54 @@
+"""``scalecalc explain``: why an exponent is what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.alignments import alignments
+from scaling_algebra.explanations.explanations import Setting, explain
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.configuration import Configuration
+
+from .options import configured, emit, examples, printed
+
+
+@click.command(
+    "explain",
+    epilog=examples(
+        "scalecalc explain router.lr --regime III --optimizer sgd",
+        "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph h3.svg",
+    ),
+)
+@click.argument("what", metavar="WHAT")
+@configured
+@click.option(
+    "--graph",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot.",
+)
+@printed
+def command(asked: Configuration, what: str, graph: Path | None, form: str | None, output: Path | None) -> None:
+    """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
+
+    WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
+    parameter (expert_out.lr, router.init, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
+    of every linear map.
+    """
+    if what == "alignment":
+        if graph is not None:
+            raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
+        emit(alignments(derive(asked)).document(), form, output)
+        return
+    found = explain(what, asked)
+    if graph is not None:
+        from scaling_algebra.explanations.graph import draw
+
+        picture = found.behind if isinstance(found, Setting) else found
+        if picture is None:
+            raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
+        draw(picture, graph)
+    emit(found.document(), form, output)

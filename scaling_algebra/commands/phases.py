@@ -1,0 +1,58 @@
+"""``scalecalc phases``: the map of rays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.documents import FORMATS
+from scaling_algebra.errors import UsageError
+from scaling_algebra.phase_map.phases import phases
+from scaling_algebra.spec.parameterizations import DERIVED
+
+from .options import OPTIMIZER, Name, emit, examples, parameterization, write
+
+
+@click.command(
+    "phases",
+    epilog=examples(
+        "scalecalc phases --parameterization mup --optimizer sgd",
+        "scalecalc phases --parameterization mssp --optimizer sgd -o map.html",
+    ),
+)
+@parameterization(DERIVED)
+@OPTIMIZER
+@click.option(
+    "--plane", default="N_e,M", show_default=True, metavar="AXES", help="Two of N, N_e, M; the third has rate 1."
+)
+@click.option("--prove", is_flag=True, help="Prove for every cell without a formula that a ray inside it has none.")
+@click.option(
+    "--format",
+    "form",
+    type=Name("format", (*FORMATS, "svg")),
+    metavar="FORMAT",
+    help=f"{', '.join(FORMATS)}, svg; by default text, or what the ending of -o FILE says. html and svg draw the map.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to this file."
+)
+def command(
+    parameterization: str, optimizer: str, plane: str, prove: bool, form: str | None, output: Path | None
+) -> None:
+    """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
+    axes = tuple(axis.strip() for axis in plane.split(","))
+    if len(axes) != 2:
+        raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
+    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove)
+    drawn = form or (output.suffix.lstrip(".").lower() if output is not None else "")
+    if drawn not in ("svg", "html"):
+        emit(found.document(), form, output)
+        return
+    from scaling_algebra.phase_map.picture import phases_html, phases_svg
+
+    text = (phases_svg if drawn == "svg" else phases_html)(found)
+    if output is None:
+        click.echo(text)
+    else:
+        write(output, text + "\n")

@@ -1,0 +1,31 @@
+"""``scalecalc signals``: the size of every named quantity at every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.solver.derivation import signals
+from scaling_algebra.spec.configuration import Configuration
+
+from .options import configured, emit, examples, printed
+
+
+@click.command(
+    "signals",
+    epilog=examples(
+        "scalecalc signals --regime II --optimizer sgd",
+        "scalecalc signals --regime III --parameterization mssp --quantity h3.A2.2 --quantity '<h3@0, h3@2>' --steps 3",
+    ),
+)
+@configured
+@click.option("--steps", type=int, default=2, show_default=True, metavar="T", help="Number of updates.")
+@click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")
+@printed
+def command(asked: Configuration, steps: int, names: tuple[str, ...], form: str | None, output: Path | None) -> None:
+    """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
+
+    An exponent without a certificate is printed as undecided.
+    """
+    emit(signals(asked, steps=steps, names=names or None).document(), form, output)
