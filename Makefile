@@ -1,9 +1,10 @@
-# make demo: set up and run the main job. make test: set up and run every check.
+# make demo: set up and run the main job. make check: lint, types, floors and fast tests, for daily work.
+# make test: set up and run every check.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup browser demo test bench clean
+.PHONY: setup browser demo static check test bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -25,10 +26,19 @@ demo: setup
 	$(BIN)/scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --parameterization mup
 	$(BIN)/scalecalc verify --regime III --optimizer sgd --parameterization mssp --sizes 16,24,32,48,64 --seeds 64
 
-test: setup browser
+# Types and floors are checked on an installed tree: there `tables` and `verify` are subpackages.
+static: setup
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadscope
+	$(BIN)/ruff format --check -q .
+	rm -rf build && $(BIN)/pip install -q --no-deps --no-compile --target build/tree .
+	cd build/tree && ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-cache
+	cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p scaling_algebra
+
+check: static
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test: static browser
+	$(BIN)/pytest -n 2
 	$(BIN)/scalecalc table --all --check
 
 bench: setup

@@ -256,4 +256,4 @@ def _predicted(regime: str | None, rule: str, name: str, ray: str | None, readou
 def as_trained(d: Derivation) -> Derivation:
     """The derivation with the gate in the dynamics, as torch has it, where holding it at its mean and slope (assumption
     B2 of MSSP paper, J.2) would change exponents: where there are more experts than neurons."""
-    return replace(d, architecture=live(MOE_BLOCK).name) if d.ray["M"] > d.ray["N"] else d
+    return replace(d, configuration=d.configuration.but(network=live(MOE_BLOCK))) if d.ray["M"] > d.ray["N"] else d
