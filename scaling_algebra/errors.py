@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
 
 
 class UsageError(ValueError):
@@ -18,3 +21,15 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     hint = f"; did you mean {lowered[near[0]]!r}?" if near else "."
     listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
     return UsageError(f"no {kind} named {name!r}{hint} known: {listed}")
+
+
+def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
+    """The entry of a registry, in any case of letters.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    for known, entry in registry.items():
+        if isinstance(name, str) and name.lower() == known.lower():
+            return entry
+    raise unknown_name(kind, str(name), registry)

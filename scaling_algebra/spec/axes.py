@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, named, unknown_name
 
 AXES: dict[str, str] = {
     "N": "width",
@@ -123,6 +123,4 @@ def regime(name: str) -> Ray:
     Raises:
         UsageError: no such regime.
     """
-    if name.upper() not in REGIMES:
-        raise unknown_name("regime", name, REGIMES)
-    return REGIMES[name.upper()]
+    return named("regime", name, REGIMES)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, named
 
 from .axes import Ray, regime
 from .networks.language import Program
@@ -130,10 +130,7 @@ def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
 
 
 def _readout(name: str) -> ReadoutInit:
-    for known in READOUTS:
-        if name == known:
-            return known
-    raise unknown_name("readout init", str(name), READOUTS)
+    return named("readout init", name, {known: known for known in READOUTS})
 
 
 _optimizer, _parameterization, _architecture = optimizer, parameterization, architecture

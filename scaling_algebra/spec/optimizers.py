@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import named
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,4 @@ def optimizer(name: str) -> Optimizer:
     Raises:
         UsageError: no such optimizer.
     """
-    if name.lower() not in OPTIMIZERS:
-        raise unknown_name("optimizer", name, OPTIMIZERS)
-    return OPTIMIZERS[name.lower()]
+    return named("optimizer", name, OPTIMIZERS)

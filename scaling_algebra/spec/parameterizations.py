@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, named, unknown_name
 
 from .axes import AXES
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
@@ -177,6 +177,4 @@ def parameterization(name: str) -> Parameterization:
     Raises:
         UsageError: no such parameterization.
     """
-    if name.lower() not in PARAMETERIZATIONS:
-        raise unknown_name("parameterization", name, PARAMETERIZATIONS)
-    return PARAMETERIZATIONS[name.lower()]
+    return named("parameterization", name, PARAMETERIZATIONS)

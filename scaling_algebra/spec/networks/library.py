@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Literal
 
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import named
 
 from .language import Adjoint, Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement, Sum, Tensor
 
@@ -241,6 +241,4 @@ def architecture(name: str) -> Program:
     Raises:
         UsageError: no such architecture.
     """
-    if name.lower() not in ARCHITECTURES:
-        raise unknown_name("architecture", name, ARCHITECTURES)
-    return ARCHITECTURES[name.lower()]
+    return named("architecture", name, ARCHITECTURES)

@@ -1,0 +1,75 @@
+"""The Python interface: names, arguments, errors, what a notebook shows, and that equal names are no equal networks."""
+
+import inspect
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import scaling_algebra
+from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals
+from scaling_algebra.spec.networks.library import MLP, MOE_BLOCK
+
+ASKED = ("regime", "optimizer", "parameterization", "ray", "readout_init", "architecture")
+
+
+def test_every_exported_name_is_there_and_importing_costs_nothing():
+    assert all(getattr(scaling_algebra, name) is not None for name in scaling_algebra.__all__)
+    code = "import sys, scaling_algebra; assert not {'click', 'z3', 'sympy', 'numpy'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("function", [derive, signals, explain, prove, Configuration.of])
+def test_functions_that_ask_take_the_same_arguments(function):
+    taken = inspect.signature(function).parameters
+    assert [name for name in taken if name in ASKED] == list(ASKED)
+    defaults = [taken[name].default for name in ASKED]
+    assert defaults == [None, "adam", "mup", None, None, "moe"]
+
+
+def test_a_ray_is_a_text_a_dict_or_a_ray():
+    rates = {"N": 1, "N_e": "1/2", "M": "3/2"}
+    found = [derive(ray=ray, optimizer="sgd") for ray in ("N=1,N_e=1/2,M=3/2", rates, Ray(rates))]
+    assert {str(d["router"].lr) for d in found} == {"M N^-1"}
+    asked = found[0].configuration
+    assert derive(asked).scaling == found[0].scaling and Configuration.from_json(asked.as_json()) == asked
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: derive(3),
+        lambda: derive("III", None),
+        lambda: derive("III", "adam", 5),
+        lambda: derive(ray=("N", 1)),
+        lambda: derive(ray={"N": "x", "N_e": 1, "M": 1}),
+        lambda: derive("III", readout_init=0),
+        lambda: derive("III", architecture=None),
+        lambda: derive("III")["W9"],
+        lambda: explain("h3.A9", "III"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors_of_one_line(wrong):
+    with pytest.raises(UsageError) as error:
+        wrong()
+    assert "\n" not in str(error.value) and str(error.value)
+
+
+def test_nothing_is_kept_by_name():
+    """A network that is edited and keeps its name gets its own answer."""
+    asked = Configuration.of("III", "sgd", "mup")
+    block = derive(asked)
+    edited = derive(asked.but(network=replace(MLP, name=MOE_BLOCK.name)))
+    assert list(block) == ["input", "router", "expert_in", "expert_out", "readout"]
+    assert list(edited) == ["input", "hidden", "readout"]
+    assert derive(asked).scaling == block.scaling
+
+
+def test_results_show_themselves():
+    d = derive("III", "sgd", "mup")
+    for result in (d, signals("I", "sgd", steps=1), explain("h3@1", "III", "sgd"), explain("router.lr", "III", "sgd")):
+        assert len(repr(result)) < 120 and "\n" not in repr(result)
+        assert "<table" in result._repr_html_() and "<script" not in result._repr_html_()
+        assert r"\begin{" in result._repr_latex_()
+        assert str(result).count("\n") > 5
