@@ -43,7 +43,7 @@ class Family:
 @cache
 def families() -> tuple[Family, ...]:
     """Every family in the data file."""
-    data = tomllib.loads((Path(__file__).parent / "families.toml").read_text())
+    data = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
     found = []
     for entry in data["family"]:
         members = tuple(Member(m["name"], {k: v for k, v in m.items() if k != "name"}) for m in entry["member"])
