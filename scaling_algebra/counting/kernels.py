@@ -101,7 +101,12 @@ class Product:
 
 
 def multiply(
-    a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], slack: int | None = None, limit: int | None = None
+    a: Kernel,
+    b: Kernel,
+    contraction: Contraction,
+    half: Mapping[str, int],
+    slack: int | None = None,
+    limit: int | None = None,
 ) -> Product:
     """All kernels of the product ``a * b``, each with the axes of the sums that became coherent.
 
@@ -118,7 +123,7 @@ def multiply(
     Raises:
         Exhausted: the limit was passed.
     """
-    search, outs, bound = _prepare(a, b, how, half)
+    search, outs, bound = _prepare(a, b, contraction, half)
     top = search.reach(search.start, ()) if slack is None else bound
     search.floor = None if slack is None else top - slack
     search.limit = limit
@@ -130,7 +135,7 @@ def multiply(
 def witness(
     a: Kernel,
     b: Kernel,
-    how: Contraction,
+    contraction: Contraction,
     half: Mapping[str, int],
     slack: int,
     wanted: Callable[[Kernel, tuple[str, ...]], bool],
@@ -142,7 +147,7 @@ def witness(
     Raises:
         LookupError: no matching within ``slack`` of Cauchy-Schwarz makes it.
     """
-    search, outs, top = _prepare(a, b, how, half)
+    search, outs, top = _prepare(a, b, contraction, half)
     search.floor = top - slack
     search.extend(0, 0, (), search.start)
     for m in search.found:
@@ -151,7 +156,7 @@ def witness(
     raise LookupError("no matching makes this kernel")
 
 
-def _prepare(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int]) -> tuple[_Search, list[int], int]:
+def _prepare(a: Kernel, b: Kernel, contraction: Contraction, half: Mapping[str, int]) -> tuple[_Search, list[int], int]:
     """The search for the matchings of a product, its open classes, and the Cauchy-Schwarz bound."""
     shift = len(a.types)
     types = a.types + b.types
@@ -159,26 +164,32 @@ def _prepare(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int]) ->
     mass = [0 if c in opened else 1 for c in range(len(types))]
     parent = list(range(len(types)))
     roots: dict[int, int] = {}
-    for label, c in zip(how.left + how.right, a.opens + tuple(c + shift for c in b.opens), strict=True):
+    for label, c in zip(contraction.left + contraction.right, a.opens + tuple(c + shift for c in b.opens), strict=True):
         if label in roots:
             parent = union(parent, roots[label], c)
         else:
             roots[label] = c
-    outs = [roots[label] for label in how.out]
-    for label in how.summed:
+    outs = [roots[label] for label in contraction.out]
+    for label in contraction.summed:
         mass[parent[roots[label]]] += 2
     right = [(name, tuple(c + shift for c in classes)) for name, classes in b.leaves]
     search = _Search(types, half, mass, outs, parent, list(a.leaves), right)
-    return search, outs, _cauchy_schwarz(a, b, how, half, types)
+    return search, outs, _cauchy_schwarz(a, b, contraction, half, types)
 
 
-def _cauchy_schwarz(a: Kernel, b: Kernel, how: Contraction, half: Mapping[str, int], types: Sequence[str]) -> int:
+def _cauchy_schwarz(
+    a: Kernel, b: Kernel, contraction: Contraction, half: Mapping[str, int], types: Sequence[str]
+) -> int:
     """rms(a) + rms(b) + the full dimension of every summed label, without the coefficients."""
     axes = dict(
-        zip(how.left + how.right, (types[c] for c in (*a.opens, *(len(a.types) + c for c in b.opens))), strict=True)
+        zip(
+            contraction.left + contraction.right,
+            (types[c] for c in (*a.opens, *(len(a.types) + c for c in b.opens))),
+            strict=True,
+        )
     )
     inner = sum(half[x] for k in (a, b) for x in k.summed()) - sum(half[x] for k in (a, b) for x in k.deltas())
-    return inner + sum(2 * half[axes[label]] for label in how.summed)
+    return inner + sum(2 * half[axes[label]] for label in contraction.summed)
 
 
 class _Search:

@@ -199,7 +199,7 @@ class Algebra(Packing):
         out = self._live(out)
         if a.zero or b.zero:
             return Signal(out, {})
-        spec, how, cost = self._spec(a.letters, b.letters, out)
+        spec, contraction, cost = self._spec(a.letters, b.letters, out)
         extra = min(x for x in (cost, self._operator_cost(a, b, out), self._operator_cost(b, a, out)) if x is not None)
         weights = self._weights
         left = sorted(((e + weights[k], k, e) for k, e in a.terms.items()), reverse=True)
@@ -219,7 +219,7 @@ class Algebra(Packing):
                 slack = gap if lead is None else top - lead + gap
                 while True:
                     slack = -(-slack // step) * step
-                    found, cut = self._product(ka, kb, spec, how, slack)
+                    found, cut = self._product(ka, kb, spec, contraction, slack)
                     for k, gain in found:
                         e = e0 + gain
                         if k not in terms or terms[k] < e:
@@ -261,7 +261,7 @@ class Algebra(Packing):
         matching for any labelling of them."""
         assert s.made is not None and s.made.rule == "product"
         a, b = s.made.parts
-        spec, how, _ = self._spec(a.letters, b.letters, s.letters)
+        spec, contraction, _ = self._spec(a.letters, b.letters, s.letters)
         for ka, ea in a.terms.items():
             for kb, eb in b.terms.items():
                 slack, found, _ = self._products.get((ka, kb, spec), (0, (), None))
@@ -273,7 +273,7 @@ class Algebra(Packing):
                     return kernel == self._kernels[k] and sum(2 * self._half[axis] for axis in coherent) == gain
 
                 def matching(left: Kernel, right: Kernel, slack: int = slack) -> Matching:
-                    return witness(left, right, how, self._halves, slack >> self._shift, wanted)
+                    return witness(left, right, contraction, self._halves, slack >> self._shift, wanted)
 
                 return ka, kb, matching
         raise LookupError("no product of the factors has this kernel")
@@ -295,9 +295,11 @@ class Algebra(Packing):
         key = (a, b, out)
         if key not in self._specs:
             number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
-            how = Contraction(tuple(number[x] for x in a), tuple(number[x] for x in b), tuple(number[x] for x in out))
+            contraction = Contraction(
+                tuple(number[x] for x in a), tuple(number[x] for x in b), tuple(number[x] for x in out)
+            )
             cost = sum(2 * self._half[self.letters[x]] for x in number if x not in out)
-            self._specs[key] = (len(self._specs), how, cost)
+            self._specs[key] = (len(self._specs), contraction, cost)
         return self._specs[key]
 
     def _operator_cost(self, a: Signal, b: Signal, out: str) -> int | None:
@@ -313,7 +315,7 @@ class Algebra(Packing):
         return max(rows, cols) + cols - rows + lost
 
     def _product(
-        self, ka: int, kb: int, spec: int, how: Contraction, slack: int
+        self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int
     ) -> tuple[tuple[tuple[int, int], ...], int | None]:
         """Kernels of a product within ``slack`` of Cauchy-Schwarz, and a bound on the others relative to it."""
         key = (ka, kb, spec)
@@ -322,7 +324,7 @@ class Algebra(Packing):
             scaled = slack >> self._shift
             limit = self.work // 2  # one product may use half of what is left, and loses it if that is not enough
             self.work -= limit
-            product = multiply(self._kernels[ka], self._kernels[kb], how, self._halves, scaled, limit)
+            product = multiply(self._kernels[ka], self._kernels[kb], contraction, self._halves, scaled, limit)
             self.work += limit - product.nodes
             best: dict[int, int] = {}
             for kernel, coherent in product.terms:

@@ -93,86 +93,86 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
 
 def _forward(program: Program) -> list[Quantity]:
     found = []
-    for how in program.statements:
-        x = how.out
+    for statement in program.statements:
+        x = statement.out
         found += [
             Quantity(x, f"{x}_t", _value(x)),
             Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x)),
         ]
-        texts = _texts(program, how)
-        found += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, how).items()]
-        found += _updated(program, how)
+        texts = _texts(program, statement)
+        found += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, statement).items()]
+        found += _updated(program, statement)
     for gate in (s for s in program.statements if isinstance(s, Gate) and s.kind != "held"):
         found.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
     return found
 
 
-def _updated(program: Program, how: Statement) -> list[Quantity]:
+def _updated(program: Program, statement: Statement) -> list[Quantity]:
     """The update times what it reads now, and that over the size of what it reads (MSSP paper, App. Q.4)."""
-    if not isinstance(how, Linear) or how.source == "data":
+    if not isinstance(statement, Linear) or statement.source == "data":
         return []
-    whole = f"d{program.tensors[how.tensor].symbol}_t {how.source}_t"
+    whole = f"d{program.tensors[statement.tensor].symbol}_t {statement.source}_t"
 
     def read(tr: Trajectory, t: int) -> Signal:
-        return tr.apply(how.tensor, "update", tr.value(how.source, t), t)
+        return tr.apply(statement.tensor, "update", tr.value(statement.source, t), t)
 
     def relative(tr: Trajectory, t: int) -> Signal:
-        return tr.relative(read(tr, t), how.source, t)
+        return tr.relative(read(tr, t), statement.source, t)
 
-    normalised = Quantity(f"{how.out}.update.normalised", f"{whole} / |{how.source}_t|", relative)
-    return [Quantity(f"{how.out}.update", whole, read), normalised]
+    normalised = Quantity(f"{statement.out}.update.normalised", f"{whole} / |{statement.source}_t|", relative)
+    return [Quantity(f"{statement.out}.update", whole, read), normalised]
 
 
-def _texts(program: Program, how: Statement) -> dict[str, str]:
-    if isinstance(how, Linear):
-        w, s = program.tensors[how.tensor].symbol, how.source
+def _texts(program: Program, statement: Statement) -> dict[str, str]:
+    if isinstance(statement, Linear):
+        w, s = program.tensors[statement.tensor].symbol, statement.source
         return {
             "init": f"{w}_0 {s}_0",
             "propagating": f"{w}_0 d{s}_t",
             "effective": f"d{w}_t {s}_0",
             "cross": f"d{w}_t d{s}_t",
         }
-    if isinstance(how, Noise):
+    if isinstance(statement, Noise):
         return {}
     parts = ("propagating", "effective", "cross", "regated")
-    whole = "M^-a sum_i phi_i " if isinstance(how, Aggregate) else f"{how.out} from "
-    return {"init": f"{how.out} from initial values", **{p: f"{whole}{how.source}.{p}" for p in parts}}
+    whole = "M^-a sum_i phi_i " if isinstance(statement, Aggregate) else f"{statement.out} from "
+    return {"init": f"{statement.out} from initial values", **{p: f"{whole}{statement.source}.{p}" for p in parts}}
 
 
-def _parts(program: Program, how: Statement) -> dict[str, Reading]:
+def _parts(program: Program, statement: Statement) -> dict[str, Reading]:
     """Readings of the init, propagating, effective and cross part of a statement's output."""
-    if isinstance(how, Linear):
-        role, s = how.tensor, how.source
+    if isinstance(statement, Linear):
+        role, s = statement.tensor, statement.source
         parts: dict[str, Reading] = {
-            "init": lambda tr, t: tr.initial(how.out),
+            "init": lambda tr, t: tr.initial(statement.out),
             "propagating": lambda tr, t: tr.apply(role, "init", tr.change(s, t), t),
             "effective": lambda tr, t: tr.apply(role, "update", tr.initial(s), t),
             "cross": lambda tr, t: tr.apply(role, "update", tr.change(s, t), t),
         }
         return {k: parts[k] for k in ("init", "effective")} if s == "data" else parts
-    if isinstance(how, Noise):
+    if isinstance(statement, Noise):
         return {}
-    if not isinstance(how, Aggregate):  # gate, sum, norm: the parts are those of its argument
-        below = program.producer(how.source)
+    if not isinstance(statement, Aggregate):  # gate, sum, norm: the parts are those of its argument
+        below = program.producer(statement.source)
         assert below is not None
-        scale = _normed(how) if isinstance(how, Norm) else lambda tr, t, s: s
+        scale = _normed(statement) if isinstance(statement, Norm) else lambda tr, t, s: s
         inner = {k: _scaled(read, scale) for k, read in _parts(program, below).items()}
-        return {**inner, "init": lambda tr, t: tr.initial(how.out)}
-    x = program.linear_into(how.source).source
+        return {**inner, "init": lambda tr, t: tr.initial(statement.out)}
+    x = program.linear_into(statement.source).source
     found: dict[str, Reading] = {
-        "init": lambda tr, t: tr.initial(how.out),
-        "propagating": lambda tr, t: tr.aggregate(how, "init", tr.change(x, t), t),
-        "effective": lambda tr, t: tr.aggregate(how, "update", tr.initial(x), t),
-        "cross": lambda tr, t: tr.aggregate(how, "update", tr.change(x, t), t),
+        "init": lambda tr, t: tr.initial(statement.out),
+        "propagating": lambda tr, t: tr.aggregate(statement, "init", tr.change(x, t), t),
+        "effective": lambda tr, t: tr.aggregate(statement, "update", tr.initial(x), t),
+        "cross": lambda tr, t: tr.aggregate(statement, "update", tr.change(x, t), t),
     }
-    gate = program.producer(how.gate)
+    gate = program.producer(statement.gate)
     if isinstance(gate, Gate) and gate.kind != "held":
-        found["regated"] = lambda tr, t: tr.regated(how, t)
+        found["regated"] = lambda tr, t: tr.regated(statement, t)
     return found
 
 
-def _normed(how: Norm) -> Callable[[Trajectory, int, Signal], Signal]:
-    return lambda tr, t, s: tr.normalised(how, s, t)
+def _normed(statement: Norm) -> Callable[[Trajectory, int, Signal], Signal]:
+    return lambda tr, t, s: tr.normalised(statement, s, t)
 
 
 def _scaled(read: Reading, scale: Callable[[Trajectory, int, Signal], Signal]) -> Reading:
@@ -194,25 +194,25 @@ def _pathways(program: Program) -> list[Quantity]:
 def _aggregates(program: Program) -> list[Quantity]:
     """The pieces A1, A2.1, A2.2, A3, D of an aggregation of two-layer experts (MSSP paper, App. I.3)."""
     found = []
-    for how in program.aggregates:
-        outer = program.linear_into(how.source)
+    for statement in program.aggregates:
+        outer = program.linear_into(statement.source)
         inner = program.producer(outer.source)
         if not isinstance(inner, Linear) or inner.source == "data":
             continue
-        x, w, v = how.out, program.tensors[outer.tensor].symbol, program.tensors[inner.tensor].symbol
-        parts, below, sums = _parts(program, how), _parts(program, inner), "M^-a sum_i phi_i"
+        x, w, v = statement.out, program.tensors[outer.tensor].symbol, program.tensors[inner.tensor].symbol
+        parts, below, sums = _parts(program, statement), _parts(program, inner), "M^-a sum_i phi_i"
         found += [
             Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {inner.source}_0", parts["init"]),
-            Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{inner.source}_t", _through(how, below["propagating"])),
-            Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {inner.source}_0", _through(how, below["effective"])),
+            Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{inner.source}_t", _through(statement, below["propagating"])),
+            Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {inner.source}_0", _through(statement, below["effective"])),
             Quantity(f"{x}.A3", f"{sums} d{w}_t {outer.source}_0", parts["effective"]),
             Quantity(f"{x}.D", f"{sums} d{w}_t d{outer.source}_t", parts["cross"]),
         ]
     return found
 
 
-def _through(how: Aggregate, read: Reading) -> Reading:
-    return lambda tr, t: tr.aggregate(how, "init", _signal(read(tr, t)), t)
+def _through(statement: Aggregate, read: Reading) -> Reading:
+    return lambda tr, t: tr.aggregate(statement, "init", _signal(read(tr, t)), t)
 
 
 def _backward(program: Program) -> list[Quantity]:
@@ -225,9 +225,9 @@ def _backward(program: Program) -> list[Quantity]:
 
 def _gradient(program: Program, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
     name = f"{adjoint.name}.{suffix}" if suffix else adjoint.name
-    how = ", ".join(f"{program.tensors[role].symbol} {mode}" for role, mode in modes.items())
+    statement = ", ".join(f"{program.tensors[role].symbol} {mode}" for role, mode in modes.items())
     path = f" through {adjoint.via}" if adjoint.via else ""
-    formula = f"df/d{adjoint.signal}{path}" + (f" with {how}" if how else "")
+    formula = f"df/d{adjoint.signal}{path}" + (f" with {statement}" if statement else "")
     return Quantity(name, formula, lambda tr, t: tr.gradient(adjoint.signal, t, modes, adjoint.via))
 
 

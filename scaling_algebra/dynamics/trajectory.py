@@ -104,13 +104,13 @@ class Trajectory:
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """Part of the change of a first-layer signal that its gradient received through one statement."""
-        how = self.program.producer(signal)
-        assert isinstance(how, Linear) and self.program.producer(how.source) is None
-        x = self.initial(how.source)
+        statement = self.program.producer(signal)
+        assert isinstance(statement, Linear) and self.program.producer(statement.source) is None
+        x = self.initial(statement.source)
         parts = []
-        for step in self._updates(how.tensor, t):
+        for step in self._updates(statement.tensor, t):
             left = self._part(signal, step.step, via)
-            inner = self.algebra.contract(step.right, x, "", tag=f"forward {how.tensor}")
+            inner = self.algebra.contract(step.right, x, "", tag=f"forward {statement.tensor}")
             whole = self.algebra.contract(left, inner, self.program.signals[signal])
             parts.append(self.algebra.scaled(whole, *step.scalars))
         return self.algebra.add(parts) if parts else self.algebra.nothing(self.program.signals[signal])
@@ -119,28 +119,28 @@ class Trajectory:
         """The gradient of an update that came through one statement."""
         return self.gradient(signal, step, via=via)
 
-    def aggregate(self, how: Aggregate, mode: Mode, x: Signal, t: int) -> Signal:
+    def aggregate(self, statement: Aggregate, mode: Mode, x: Signal, t: int) -> Signal:
         """``M^-alpha sum_i phi_i W^i x_i`` for one part of the tensor before the aggregation.
 
         With held gates, the sum over experts and the product with the tensor are one contraction: its operator norm is
         known. Other gates enter with their initial values; ``regated`` is the rest.
         """
-        inner = self.program.linear_into(how.source)
-        if self._held(how):
-            whole = self.apply(inner.tensor, mode, x, t, self.program.signals[how.out])
+        inner = self.program.linear_into(statement.source)
+        if self._held(statement):
+            whole = self.apply(inner.tensor, mode, x, t, self.program.signals[statement.out])
             return self.algebra.scaled(whole, self._multiplier)
-        return self._weighted(how, self.initial(how.gate), self.apply(inner.tensor, mode, x, t))
+        return self._weighted(statement, self.initial(statement.gate), self.apply(inner.tensor, mode, x, t))
 
-    def regated(self, how: Aggregate, t: int) -> Signal:
+    def regated(self, statement: Aggregate, t: int) -> Signal:
         """``M^-alpha sum_i (phi_t - phi_0)_i h_t,i``; nothing with held gates."""
-        if self._held(how):
-            return self.algebra.nothing(self.program.signals[how.out])
-        return self._weighted(how, self.change(how.gate, t), self.value(how.source, t))
+        if self._held(statement):
+            return self.algebra.nothing(self.program.signals[statement.out])
+        return self._weighted(statement, self.change(statement.gate, t), self.value(statement.source, t))
 
-    def normalised(self, how: Norm, signal: Signal, t: int) -> Signal:
+    def normalised(self, statement: Norm, signal: Signal, t: int) -> Signal:
         """A signal divided by the size of what a norm reads after t updates."""
-        self.normed = self.normed and self.algebra.certified(self.value(how.source, t))
-        return self._over(signal, how.source, t)
+        self.normed = self.normed and self.algebra.certified(self.value(statement.source, t))
+        return self._over(signal, statement.source, t)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """A signal over the size of another one after t updates.
@@ -167,8 +167,10 @@ class Trajectory:
         """
         modes = dict(modes or {})
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
-        how = [f"{self.program.tensors[r].symbol} {m}" for r, m in modes.items()] + ([f"via {via}"] if via else [])
-        name = f"df/d{signal}@{t}" + (f" ({', '.join(how)})" if how else "")
+        statement = [f"{self.program.tensors[r].symbol} {m}" for r, m in modes.items()] + (
+            [f"via {via}"] if via else []
+        )
+        name = f"df/d{signal}@{t}" + (f" ({', '.join(statement)})" if statement else "")
         return self._kept(key, name, lambda: self._gradient(signal, t, modes, via))
 
     def raw_gradient_size(self, role: str, t: int) -> int | None:
@@ -196,8 +198,8 @@ class Trajectory:
 
     def factors(self, role: str, t: int) -> tuple[Signal, Signal]:
         """The rank-one gradient of a tensor: (gradient at its output, its input)."""
-        how = self.program.linear(role)
-        return self.gradient(how.out, t), self.value(how.source, t)
+        statement = self.program.linear(role)
+        return self.gradient(statement.out, t), self.value(statement.source, t)
 
     # inside: forward -------------------------------------------------------------------------------------------
 
@@ -207,108 +209,114 @@ class Trajectory:
         return self._memo[key]
 
     def _initial_value(self, signal: str) -> Signal:
-        how = self.program.producer(signal)
-        if how is None:
+        statement = self.program.producer(signal)
+        if statement is None:
             return self.algebra.constant(self.program.signals[signal])
-        if isinstance(how, Linear):
-            return self.apply(how.tensor, "init", self.initial(how.source), 0)
-        if isinstance(how, Gate):
-            return self._gated(how, 0)
-        if isinstance(how, Sum):
-            return self.algebra.add([self.initial(x) for x in how.inputs])
-        if isinstance(how, Noise):
-            return self._drawn_noise(how, 0)
-        if isinstance(how, Norm):
-            return self.normalised(how, self.initial(how.source), 0)
-        return self.aggregate(how, "init", self.initial(self.program.linear_into(how.source).source), 0)
+        if isinstance(statement, Linear):
+            return self.apply(statement.tensor, "init", self.initial(statement.source), 0)
+        if isinstance(statement, Gate):
+            return self._gated(statement, 0)
+        if isinstance(statement, Sum):
+            return self.algebra.add([self.initial(x) for x in statement.inputs])
+        if isinstance(statement, Noise):
+            return self._drawn_noise(statement, 0)
+        if isinstance(statement, Norm):
+            return self.normalised(statement, self.initial(statement.source), 0)
+        return self.aggregate(statement, "init", self.initial(self.program.linear_into(statement.source).source), 0)
 
     def _value(self, signal: str, t: int) -> Signal:
-        how = self.program.producer(signal)
-        if isinstance(how, Noise):
-            return self._drawn_noise(how, t)
-        if isinstance(how, Sum):
-            return self.algebra.add([self.value(x, t) for x in how.inputs])
+        statement = self.program.producer(signal)
+        if isinstance(statement, Noise):
+            return self._drawn_noise(statement, t)
+        if isinstance(statement, Sum):
+            return self.algebra.add([self.value(x, t) for x in statement.inputs])
         return self.algebra.add([self.initial(signal), self.change(signal, t)])
 
     def _change(self, signal: str, t: int) -> Signal:
-        how = self.program.producer(signal)
-        assert how is not None
+        statement = self.program.producer(signal)
+        assert statement is not None
         add = self.algebra.add
-        if isinstance(how, Linear):
-            propagated = self.apply(how.tensor, "init", self.change(how.source, t), t)
-            return add([propagated, self.apply(how.tensor, "update", self.value(how.source, t), t)])
-        if isinstance(how, Gate):
-            return self._gate_change(how, t)
-        if isinstance(how, Sum):
-            return add([self.change(x, t) for x in how.inputs])
-        if isinstance(how, Noise):
-            return add([self._drawn_noise(how, t), self.initial(how.out)])
-        if isinstance(how, Norm):
-            return add([self.normalised(how, self.value(how.source, t), t), self.initial(how.out)])
-        below = self.program.linear_into(how.source).source
-        propagated = named(self.aggregate(how, "init", self.change(below, t), t), f"{how.out}.propagating")
-        updated = named(self.aggregate(how, "update", self.value(below, t), t), f"{how.out} from updated tensors")
-        return add([propagated, updated, named(self.regated(how, t), f"{how.out}.regated")])
+        if isinstance(statement, Linear):
+            propagated = self.apply(statement.tensor, "init", self.change(statement.source, t), t)
+            return add([propagated, self.apply(statement.tensor, "update", self.value(statement.source, t), t)])
+        if isinstance(statement, Gate):
+            return self._gate_change(statement, t)
+        if isinstance(statement, Sum):
+            return add([self.change(x, t) for x in statement.inputs])
+        if isinstance(statement, Noise):
+            return add([self._drawn_noise(statement, t), self.initial(statement.out)])
+        if isinstance(statement, Norm):
+            return add([self.normalised(statement, self.value(statement.source, t), t), self.initial(statement.out)])
+        below = self.program.linear_into(statement.source).source
+        propagated = named(self.aggregate(statement, "init", self.change(below, t), t), f"{statement.out}.propagating")
+        updated = named(
+            self.aggregate(statement, "update", self.value(below, t), t), f"{statement.out} from updated tensors"
+        )
+        return add([propagated, updated, named(self.regated(statement, t), f"{statement.out}.regated")])
 
-    def _drawn_noise(self, how: Noise, t: int) -> Signal:
+    def _drawn_noise(self, statement: Noise, t: int) -> Signal:
         """Along an axis that does not grow one leaf stands for the draws of all steps: a sum over finitely many entries
         is as large whether they are correlated or not."""
-        letters = self.program.signals[how.out]
+        letters = self.program.signals[statement.out]
         grows = any(self.algebra.ray[self.program.axes[letter]] for letter in letters)
-        return self.algebra.tensor(f"{how.out}@{t if grows else 0}", letters, 0)
+        return self.algebra.tensor(f"{statement.out}@{t if grows else 0}", letters, 0)
 
-    def _weighted(self, how: Aggregate, gate: Signal, x: Signal) -> Signal:
-        whole = self.algebra.contract(gate, x, self.program.signals[how.out])
+    def _weighted(self, statement: Aggregate, gate: Signal, x: Signal) -> Signal:
+        whole = self.algebra.contract(gate, x, self.program.signals[statement.out])
         return self.algebra.scaled(whole, self._multiplier)
 
     # inside: gates ---------------------------------------------------------------------------------------------
 
-    def _held(self, how: Aggregate) -> bool:
-        gate = self.program.producer(how.gate)
+    def _held(self, statement: Aggregate) -> bool:
+        gate = self.program.producer(statement.gate)
         return isinstance(gate, Gate) and gate.kind == "held"
 
-    def _logits(self, how: Gate, x: Signal) -> Signal:
+    def _logits(self, statement: Gate, x: Signal) -> Signal:
         """What of the argument a gate sees: softmax ignores a common shift."""
-        return self.algebra.centred(x, self.program.signals[how.source][-1]) if how.kind == "softmax" else x
+        return self.algebra.centred(x, self.program.signals[statement.source][-1]) if statement.kind == "softmax" else x
 
-    def _gated(self, how: Gate, t: int) -> Signal:
+    def _gated(self, statement: Gate, t: int) -> Signal:
         """Mean of the gate plus its linear part, times the selection."""
-        letters = self.program.signals[how.out]
-        if how.kind == "held":
+        letters = self.program.signals[statement.out]
+        if statement.kind == "held":
             return self.algebra.constant(letters)
-        logits = self._logits(how, self.value(how.source, t))
+        logits = self._logits(statement, self.value(statement.source, t))
         size = self.algebra.rms(logits)
         if size is not None and self.algebra.value(size) > 0:
-            reach = f"{how.source} ~ n^({self.algebra.value(size)}) at t={t}"
+            reach = f"{statement.source} ~ n^({self.algebra.value(size)}) at t={t}"
             raise BeyondPowerCounting(f"the gate saturates faster than any power: {reach}")
-        parts = [named(self.algebra.constant(letters), "mean"), named(logits, f"slope times {how.source}@{t}")]
+        parts = [named(self.algebra.constant(letters), "mean"), named(logits, f"slope times {statement.source}@{t}")]
         whole = self.algebra.add(parts)
-        return self.algebra.contract(self._selection(how, t), whole, letters) if how.selects else whole
+        return self.algebra.contract(self._selection(statement, t), whole, letters) if statement.selects else whole
 
-    def _gate_change(self, how: Gate, t: int) -> Signal:
-        if how.kind == "held":
-            return self.change(how.source, t)
-        if how.selects and self._drawn(how, t) != 0:
-            return self.algebra.add([self._gated(how, t), self.initial(how.out)])
-        self._gated(how, t)  # saturated?
-        change = self._logits(how, self.change(how.source, t))
-        return self.algebra.contract(self._selection(how, 0), change, change.letters) if how.selects else change
+    def _gate_change(self, statement: Gate, t: int) -> Signal:
+        if statement.kind == "held":
+            return self.change(statement.source, t)
+        if statement.selects and self._drawn(statement, t) != 0:
+            return self.algebra.add([self._gated(statement, t), self.initial(statement.out)])
+        self._gated(statement, t)  # saturated?
+        change = self._logits(statement, self.change(statement.source, t))
+        return (
+            self.algebra.contract(self._selection(statement, 0), change, change.letters)
+            if statement.selects
+            else change
+        )
 
-    def _drawn(self, how: Gate, t: int) -> int:
+    def _drawn(self, statement: Gate, t: int) -> int:
         """The step at which the selection in force at t was drawn."""
         if t == 0:
             return 0
-        moved = self.algebra.rms(self._logits(how, self.change(how.source, t)))
-        spread = self.algebra.rms(self._logits(how, self.initial(how.source)))
+        moved = self.algebra.rms(self._logits(statement, self.change(statement.source, t)))
+        spread = self.algebra.rms(self._logits(statement, self.initial(statement.source)))
         if moved is None or (spread is not None and self.algebra.value(moved) < self.algebra.value(spread)):
             return 0
         return t
 
-    def _selection(self, how: Gate, t: int) -> Signal:
-        return self.algebra.tensor(self._selected(how, t), self.program.signals[how.out], 0)
+    def _selection(self, statement: Gate, t: int) -> Signal:
+        return self.algebra.tensor(self._selected(statement, t), self.program.signals[statement.out], 0)
 
-    def _selected(self, how: Gate, t: int) -> str:
-        return f"{INDICATOR}[{how.out}@{self._drawn(how, t)}]"
+    def _selected(self, statement: Gate, t: int) -> str:
+        return f"{INDICATOR}[{statement.out}@{self._drawn(statement, t)}]"
 
     # inside: backward ------------------------------------------------------------------------------------------
 
@@ -319,30 +327,30 @@ class Trajectory:
             return self.algebra.constant(letters)  # the output itself
         return self.algebra.add([named(self._through(s, signal, t, modes), f"through {s.out}") for s in paths])
 
-    def _through(self, how: Statement, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
-        above = self.gradient(how.out, t, modes)
+    def _through(self, statement: Statement, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
+        above = self.gradient(statement.out, t, modes)
         letters = self.program.signals[signal]
-        assert not isinstance(how, Noise)  # it reads nothing
-        if isinstance(how, Sum):
+        assert not isinstance(statement, Noise)  # it reads nothing
+        if isinstance(statement, Sum):
             return above
-        if isinstance(how, Norm):
-            return self._norm_jacobian(how, above, t)
-        if isinstance(how, Gate):
-            return self._gate_jacobian(how, above, t)
-        if isinstance(how, Linear):
-            return self._whole(how, above, t, modes)
-        if how.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (MSSP paper, App. I.9)
-            inner = self.program.linear_into(how.source)
+        if isinstance(statement, Norm):
+            return self._norm_jacobian(statement, above, t)
+        if isinstance(statement, Gate):
+            return self._gate_jacobian(statement, above, t)
+        if isinstance(statement, Linear):
+            return self._whole(statement, above, t, modes)
+        if statement.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (MSSP paper, App. I.9)
+            inner = self.program.linear_into(statement.source)
             below = self.program.signals[inner.source]
             per_expert = letters + "".join(x for x in below if x not in letters)
             back = self._whole(inner, above, t, modes, per_expert)
             whole = self.algebra.contract(back, self.value(inner.source, t), letters)
         else:
-            gate = self.initial(how.gate) if self._held(how) else self.value(how.gate, t)
+            gate = self.initial(statement.gate) if self._held(statement) else self.value(statement.gate, t)
             whole = self.algebra.contract(gate, above, letters)
         return self.algebra.scaled(whole, self._multiplier)
 
-    def _norm_jacobian(self, how: Norm, above: Signal, t: int) -> Signal:
+    def _norm_jacobian(self, statement: Norm, above: Signal, t: int) -> Signal:
         """Law: ``(above - x <x, above> / dim) / rms`` with x the normalised signal.
 
         Assumes: under a normalising optimizer x is a nonlinear function of the gradient, so that no direction of
@@ -350,41 +358,45 @@ class Trajectory:
         Fails: else, where the subtracted part is as large as ``above``: they may cancel.
         """
         if self.optimizer.normalises:
-            return self.normalised(how, above, t)
-        x, letters = self.value(how.out, t), self.program.signals[how.out]
+            return self.normalised(statement, above, t)
+        x, letters = self.value(statement.out, t), self.program.signals[statement.out]
         inner = self.algebra.contract(x, above, "")
         dim = self.algebra.scale({self.program.axes[c]: -1 for c in letters})
         removed = self.algebra.scaled(self.algebra.contract(x, inner, letters), Scalar("1/dimension", dim))
         size, part = self.algebra.rms(above), self.algebra.bound(removed)
         if size is not None and part is not None and self.algebra.value(part) >= self.algebra.value(size):
-            where = f"{how.out} and its gradient align at t={t}"
+            where = f"{statement.out} and its gradient align at t={t}"
             raise BeyondPowerCounting(f"the norm may cancel the gradient: {where}")
-        return self.normalised(how, self.algebra.add([above, removed]), t)
+        return self.normalised(statement, self.algebra.add([above, removed]), t)
 
-    def _gate_jacobian(self, how: Gate, above: Signal, t: int) -> Signal:
+    def _gate_jacobian(self, statement: Gate, above: Signal, t: int) -> Signal:
         """Law: softmax J = diag(phi)(I - 1 phi^T) annihilates constants; a selection leaves only the selected."""
-        if how.kind == "held":
+        if statement.kind == "held":
             return above
-        if how.kind == "softmax":
-            selection = self._selected(how, t) if how.selects else ""
-            above = self.algebra.centred(above, self.program.signals[how.source][-1], selection)
-        return self.algebra.contract(self.value(how.out, t), above, self.program.signals[how.source])
+        if statement.kind == "softmax":
+            selection = self._selected(statement, t) if statement.selects else ""
+            above = self.algebra.centred(above, self.program.signals[statement.source][-1], selection)
+        return self.algebra.contract(self.value(statement.out, t), above, self.program.signals[statement.source])
 
-    def _whole(self, how: Linear, above: Signal, t: int, modes: Mapping[str, Mode], out: str | None = None) -> Signal:
+    def _whole(
+        self, statement: Linear, above: Signal, t: int, modes: Mapping[str, Mode], out: str | None = None
+    ) -> Signal:
         """``W_t^T above``, or one part of it; letters missing from ``out`` are summed."""
-        parts: tuple[Mode, ...] = (modes[how.tensor],) if how.tensor in modes else ("init", "update")
-        return self.algebra.add([self.transposed(how, mode, above, t, out) for mode in parts])
+        parts: tuple[Mode, ...] = (modes[statement.tensor],) if statement.tensor in modes else ("init", "update")
+        return self.algebra.add([self.transposed(statement, mode, above, t, out) for mode in parts])
 
-    def transposed(self, how: Linear, mode: Mode, above: Signal, t: int, out: str | None = None) -> Signal:
+    def transposed(self, statement: Linear, mode: Mode, above: Signal, t: int, out: str | None = None) -> Signal:
         """``W_0^T above`` or ``(W_t - W_0)^T above``; letters missing from ``out`` are summed."""
-        out = self.program.signals[how.source] if out is None else out
-        symbol = self.program.tensors[how.tensor].symbol
+        out = self.program.signals[statement.source] if out is None else out
+        symbol = self.program.tensors[statement.tensor].symbol
         if mode == "init":
-            return named(self.algebra.contract(self._initial[how.tensor], above, out), f"{symbol}_0^T {above.name}")
+            return named(
+                self.algebra.contract(self._initial[statement.tensor], above, out), f"{symbol}_0^T {above.name}"
+            )
         parts = []
-        for step in self._updates(how.tensor, t):
+        for step in self._updates(statement.tensor, t):
             shared = "".join(c for c in step.left.letters if c in out)
-            inner = self.algebra.contract(step.left, above, shared, tag=f"backward {how.tensor}")
+            inner = self.algebra.contract(step.left, above, shared, tag=f"backward {statement.tensor}")
             whole = self.algebra.scaled(self.algebra.contract(step.right, inner, out), *step.scalars)
             parts.append(named(whole, f"(step {step.step + 1} of d{symbol})^T {above.name}"))
         whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)

@@ -58,15 +58,17 @@ class Alignments(Rendered):
 def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> Alignments:
     """Alignment exponents of every linear map after t updates."""
     look = look or d.analysis()
-    maps = tuple(_alignment(d, look, how, t) for how in d.program.statements if isinstance(how, Linear))
+    maps = tuple(
+        _alignment(d, look, statement, t) for statement in d.program.statements if isinstance(statement, Linear)
+    )
     return Alignments(d, t, maps)
 
 
-def _alignment(d: Derivation, look: Analysis, how: Linear, t: int) -> Alignment:
+def _alignment(d: Derivation, look: Analysis, statement: Linear, t: int) -> Alignment:
     """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
-    tensor = d.program.tensors[how.tensor]
-    sizes = _map_sizes(d, look, how, t)
-    b = d.exponents(how.tensor)[0]
+    tensor = d.program.tensors[statement.tensor]
+    sizes = _map_sizes(d, look, statement, t)
+    b = d.exponents(statement.tensor)[0]
     w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).exponent
 
     def over(letters: str, total: Fraction | None, *factors: Fraction | None) -> Fraction | None:
@@ -78,7 +80,7 @@ def _alignment(d: Derivation, look: Analysis, how: Linear, t: int) -> Alignment:
 
     g = sizes["gradient"]
     return Alignment(
-        how.tensor,
+        statement.tensor,
         over(tensor.fan_in, sizes["dW x"], dw, sizes["x"]),
         over(tensor.fan_in, sizes["W0 dx"], w0, sizes["dx"]),
         over(tensor.fan_out, sizes["dW^T g"], dw, g),
@@ -86,29 +88,31 @@ def _alignment(d: Derivation, look: Analysis, how: Linear, t: int) -> Alignment:
     )
 
 
-def _map_sizes(d: Derivation, look: Analysis, how: Linear, t: int) -> dict[str, Fraction | None]:
+def _map_sizes(d: Derivation, look: Analysis, statement: Linear, t: int) -> dict[str, Fraction | None]:
     try:
-        run = look.run(how.out, t)
-        return _certified_sizes(run, how, t)
+        run = look.run(statement.out, t)
+        return _certified_sizes(run, statement, t)
     except (LookupError, Exhausted, BeyondPowerCounting):
         return dict.fromkeys(("x", "dx", "gradient", "dW x", "W0 dx", "dW^T g", "W0^T g"))
 
 
-def _certified_sizes(run: Trajectory, how: Linear, t: int) -> dict[str, Fraction | None]:
-    x, dx = run.value(how.source, t), run.change(how.source, t)
-    g = run.gradient(how.out, t)
-    per_expert = "".join(dict.fromkeys(run.program.signals[how.out] + run.program.signals[how.source]))
+def _certified_sizes(run: Trajectory, statement: Linear, t: int) -> dict[str, Fraction | None]:
+    x, dx = run.value(statement.source, t), run.change(statement.source, t)
+    g = run.gradient(statement.out, t)
+    per_expert = "".join(dict.fromkeys(run.program.signals[statement.out] + run.program.signals[statement.source]))
     back = "".join(
-        c for c in per_expert if c in run.program.signals[how.source] or c == run.program.tensors[how.tensor].experts
+        c
+        for c in per_expert
+        if c in run.program.signals[statement.source] or c == run.program.tensors[statement.tensor].experts
     )
     found = {
         "x": x,
         "dx": dx,
         "gradient": g,
-        "dW x": run.apply(how.tensor, "update", x, t),
-        "W0 dx": run.apply(how.tensor, "init", dx, t),
-        "dW^T g": run.transposed(how, "update", g, t, back),
-        "W0^T g": run.transposed(how, "init", g, t, back),
+        "dW x": run.apply(statement.tensor, "update", x, t),
+        "W0 dx": run.apply(statement.tensor, "init", dx, t),
+        "dW^T g": run.transposed(statement, "update", g, t, back),
+        "W0^T g": run.transposed(statement, "init", g, t, back),
     }
     sizes = {name: run.algebra.rms(s) if run.algebra.certified(s) else None for name, s in found.items()}
     return {name: None if size is None else run.algebra.value(size) for name, size in sizes.items()}

@@ -291,7 +291,7 @@ class _Walk:
         left, right = self.expand(a, ka), self.expand(b, kb)
         kernel_a, at_a = left.kernel(self.algebra)
         kernel_b, at_b = right.kernel(self.algebra)
-        how = self.algebra.contraction(a.letters, b.letters, s.letters)
+        contraction = self.algebra.contraction(a.letters, b.letters, s.letters)
         match = matching(kernel_a, kernel_b)
 
         net, shift, moved = _Net(), len(left.letters), len(left.leaves)
@@ -306,12 +306,12 @@ class _Walk:
 
         first: dict[int, int] = {}
         opened = left.opens + [c + shift for c in right.opens]
-        for label, c in zip((*how.left, *how.right), opened, strict=True):
+        for label, c in zip((*contraction.left, *contraction.right), opened, strict=True):
             net.merge(first.setdefault(label, c), c)
             net.joins.append((first[label], c))
-        net.opens = [first[label] for label in how.out]
+        net.opens = [first[label] for label in contraction.out]
         if s.made.tag:
-            net.inner.append((s.made.tag, [first[label] for label in how.summed]))
+            net.inner.append((s.made.tag, [first[label] for label in contraction.summed]))
         size = len(kernel_a.types)
         for x, y in match.pairs:
             j = at_a[x]

@@ -128,8 +128,8 @@ class Proof(Rendered):
 
     def claim(self, attempt: Outcome) -> str:
         """What the certificate of one attempt shows."""
-        how = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
-        return f"{how} the desiderata of {self.about}, {attempt.structure}"
+        claimed = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
+        return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
         """How to read the unknowns of a certificate."""

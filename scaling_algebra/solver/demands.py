@@ -33,11 +33,11 @@ class NotFound(Infeasible):
         self.configuration, self.failure = configuration, failure
         super().__init__(self.said("searched, not proved"))
 
-    def said(self, how: str) -> str:
+    def said(self, known: str) -> str:
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""
         asked = self.configuration
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
-        return f"found no {missing} ({how}): {self.failure}"
+        return f"found no {missing} ({known}): {self.failure}"
 
 
 @dataclass(frozen=True)

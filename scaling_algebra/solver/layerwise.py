@@ -50,16 +50,16 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         s = alignment(updated(aggregate.out), (updated(aggregate.source), -look.point.alpha), experts)
         if s is not None:
             found["alpha"] = experts * s
-    for how in program.statements:
-        if not isinstance(how, Linear):
+    for statement in program.statements:
+        if not isinstance(statement, Linear):
             continue
-        role, out, tensor = how.tensor, how.out, program.tensors[how.tensor]
+        role, out, tensor = statement.tensor, statement.out, program.tensors[statement.tensor]
         fan_in = axes_power(program, tensor.fan_in)
         b = look.point.b[role]
-        source = None if how.source == "data" else last(f"{how.source}.change")
+        source = None if statement.source == "data" else last(f"{statement.source}.change")
         q = (
             Fraction(0)
-            if how.source == "data"
+            if statement.source == "data"
             else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
         )
         if q is not None:
@@ -84,9 +84,9 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     return found
 
 
-def summed(program: Program, how: Aggregate, ray: Ray) -> Power:
+def summed(program: Program, statement: Aggregate, ray: Ray) -> Power:
     """Number of experts that an aggregation sums."""
-    return Power.of({"K": 1}) if sparse(program, ray) else axes_power(program, program.signals[how.gate])
+    return Power.of({"K": 1}) if sparse(program, ray) else axes_power(program, program.signals[statement.gate])
 
 
 def axes_power(program: Program, letters: str) -> Power:

@@ -126,11 +126,11 @@ class Solver:
         values = {name: Fraction(0) for name in unknowns(self.program)}
         normalises = self.optimizer.normalises
         for role, tensor in self.program.tensors.items():
-            how = self.program.linear(role)
+            statement = self.program.linear(role)
             columns = axes_power(self.program, tensor.fan_in).on(self.ray)
             rows = axes_power(self.program, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
             entries = axes_power(self.program, tensor.fan_in + tensor.fan_out).on(self.ray)
-            gradient = axes_power(self.program, self.program.signals[how.out]).on(self.ray)
+            gradient = axes_power(self.program, self.program.signals[statement.out]).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries / 2}[normalises]
             values[f"d.{role}"] = gradient

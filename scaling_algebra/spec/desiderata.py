@@ -58,36 +58,38 @@ class Structure:
 
 def mup_demands(program: Program, structure: Structure) -> list[Demand]:
     """Desiderata mu-1, mu-2, mu-3. Source: MSSP paper, section 3 and App. I.1."""
-    found: list[Demand] = []
+    demands: list[Demand] = []
     exempt = structure.exempt
     above = {a.source: a.out for a in program.aggregates}
-    for how in program.statements:
-        out = how.out
-        if out not in exempt and not isinstance(how, Gate):
-            found.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
-            found.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
-        if not isinstance(how, Linear):
+    for statement in program.statements:
+        out = statement.out
+        if out not in exempt and not isinstance(statement, Gate):
+            demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
+            demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
+        if not isinstance(statement, Linear):
             continue
-        role, w = how.tensor, program.tensors[how.tensor].symbol
-        if how.source == "data":
+        role, w = statement.tensor, program.tensors[statement.tensor].symbol
+        if statement.source == "data":
             why = f"{w}_0 x = Theta(1): the data is this layer's incoming signal"
-            found.append(Demand("mu-2", "theta", (f"{out}.init",), f"b.{role}", why))
+            demands.append(Demand("mu-2", "theta", (f"{out}.init",), f"b.{role}", why))
         elif role not in structure.zero:
             if out in exempt:
-                why = f"the aggregate of {w}_0 d{how.source} is Theta(1)"
-                found.append(Demand("aggregation", "theta", (f"{above[out]}.propagating",), f"b.{role}", why))
+                why = f"the aggregate of {w}_0 d{statement.source} is Theta(1)"
+                demands.append(Demand("aggregation", "theta", (f"{above[out]}.propagating",), f"b.{role}", why))
             else:
-                why = f"propagating update {w}_0 d{how.source} = Theta(1)"
-                found.append(Demand("mu-2", "theta", (f"{out}.propagating",), f"b.{role}", why))
-        parts = (f"{out}.effective",) if how.source == "data" else (f"{out}.effective", f"{out}.cross")
-        found.append(Demand("mu-2", "theta", parts, f"c.{role}", f"effective update d{w} {how.source} = Theta(1)"))
+                why = f"propagating update {w}_0 d{statement.source} = Theta(1)"
+                demands.append(Demand("mu-2", "theta", (f"{out}.propagating",), f"b.{role}", why))
+        parts = (f"{out}.effective",) if statement.source == "data" else (f"{out}.effective", f"{out}.cross")
+        demands.append(
+            Demand("mu-2", "theta", parts, f"c.{role}", f"effective update d{w} {statement.source} = Theta(1)")
+        )
     for aggregate in program.aggregates[:1]:  # one multiplier for all
         parts = (f"{aggregate.out}.effective", f"{aggregate.out}.cross")
-        found.append(Demand("mu-2", "theta", parts, "alpha", "the aggregated effective update is Theta(1)"))
+        demands.append(Demand("mu-2", "theta", parts, "alpha", "the aggregated effective update is Theta(1)"))
     for role, tensor in program.tensors.items():
         why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
-        found.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
-    return found
+        demands.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
+    return demands
 
 
 def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
@@ -95,9 +97,9 @@ def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
 
     Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
-    found = mup_demands(program, structure)
+    demands = mup_demands(program, structure)
     for piece in ("h3.A1", "h3.A2.1", "h3.A2.2", "h3.A3"):
-        found.append(Demand("MSSP-3 forward", "theta", (piece,), because=f"{piece} of the aggregate is Theta(1)"))
+        demands.append(Demand("MSSP-3 forward", "theta", (piece,), because=f"{piece} of the aggregate is Theta(1)"))
     modes = [f"{x}-{y}" for x in ("init", "update") for y in ("init", "update")]
     backward = {
         "g3": ("g3.init", "g3.update"),
@@ -106,15 +108,15 @@ def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
         "g1.router": tuple(f"g1.router.{q}.{m}" for q in ("Q0", "dQ") for m in modes),
     }
     for name, parts in backward.items():
-        found.append(Demand("MSSP-2 backward", "balanced", parts, because=f"the parts of {name} share one scale"))
+        demands.append(Demand("MSSP-2 backward", "balanced", parts, because=f"the parts of {name} share one scale"))
     pieces = tuple(f"g1.expert.{a}.{k}" for a in ("A4", "A5", "A6", "E") for k in (1, 2))
-    found.append(
+    demands.append(
         Demand("MSSP-3 backward", "balanced", pieces, because="the pieces A4 to E of g1.expert share one scale")
     )
     pathways = ("psi.propagating.expert", "psi.propagating.router")
     why = "the expert and the router pathway contribute to Q_0 dh1 at one scale, or not at all"
-    found.append(Demand("MSSP pathways", "balanced", pathways, because=why))
-    return found
+    demands.append(Demand("MSSP pathways", "balanced", pathways, because=why))
+    return demands
 
 
 def interventions(program: Program, base: Structure) -> list[Structure]:
@@ -126,11 +128,11 @@ def interventions(program: Program, base: Structure) -> list[Structure]:
         for choice in (("zero", program.linear_into(a.gate).tensor), ("exempt", a.source))
     ]
     choices += [("tied", role) for role, tensor in program.tensors.items() if tensor.experts]
-    found = []
+    structures = []
     for size in range(len(choices) + 1):
         for chosen in combinations(choices, size):
             picked = {field: frozenset(x for f, x in chosen if f == field) for field in ("zero", "tied", "exempt")}
-            found.append(
+            structures.append(
                 Structure(base.zero | picked["zero"], base.tied | picked["tied"], base.exempt | picked["exempt"])
             )
-    return found
+    return structures

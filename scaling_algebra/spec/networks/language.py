@@ -173,11 +173,11 @@ class Program:
 
     def linear_into(self, signal: str) -> Linear:
         """The linear statement that computes a signal, itself or under a sum, a norm or a gate."""
-        how = self.producer(signal)
-        while isinstance(how, Gate | Sum | Norm):
-            how = self.producer(how.source)
-        assert isinstance(how, Linear)
-        return how
+        statement = self.producer(signal)
+        while isinstance(statement, Gate | Sum | Norm):
+            statement = self.producer(statement.source)
+        assert isinstance(statement, Linear)
+        return statement
 
     def consumers(self, signal: str) -> tuple[Statement, ...]:
         """The statements that read a signal."""
