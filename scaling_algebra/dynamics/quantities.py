@@ -44,8 +44,8 @@ class Quantity:
 
 def quantities(program: Program = MOE_BLOCK) -> dict[str, Quantity]:
     """All quantities of a program, in reporting order."""
-    found = [*_forward(program), *_pathways(program), *_aggregates(program), *_backward(program), *_sizes(program)]
-    return {q.name: q for q in found}
+    entries = [*_forward(program), *_pathways(program), *_aggregates(program), *_backward(program), *_sizes(program)]
+    return {q.name: q for q in entries}
 
 
 def inner_product(name: str) -> list[tuple[str, int | None]]:
@@ -92,19 +92,19 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
 
 
 def _forward(program: Program) -> list[Quantity]:
-    found = []
+    entries = []
     for statement in program.statements:
         x = statement.out
-        found += [
+        entries += [
             Quantity(x, f"{x}_t", _value(x)),
             Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x)),
         ]
         texts = _texts(program, statement)
-        found += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, statement).items()]
-        found += _updated(program, statement)
+        entries += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, statement).items()]
+        entries += _updated(program, statement)
     for gate in (s for s in program.statements if isinstance(s, Gate) and s.kind != "held"):
-        found.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
-    return found
+        entries.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
+    return entries
 
 
 def _updated(program: Program, statement: Statement) -> list[Quantity]:
@@ -159,7 +159,7 @@ def _parts(program: Program, statement: Statement) -> dict[str, Reading]:
         inner = {k: _scaled(read, scale) for k, read in _parts(program, below).items()}
         return {**inner, "init": lambda tr, t: tr.initial(statement.out)}
     x = program.linear_into(statement.source).source
-    found: dict[str, Reading] = {
+    readings: dict[str, Reading] = {
         "init": lambda tr, t: tr.initial(statement.out),
         "propagating": lambda tr, t: tr.aggregate(statement, "init", tr.change(x, t), t),
         "effective": lambda tr, t: tr.aggregate(statement, "update", tr.initial(x), t),
@@ -167,8 +167,8 @@ def _parts(program: Program, statement: Statement) -> dict[str, Reading]:
     }
     gate = program.producer(statement.gate)
     if isinstance(gate, Gate) and gate.kind != "held":
-        found["regated"] = lambda tr, t: tr.regated(statement, t)
-    return found
+        readings["regated"] = lambda tr, t: tr.regated(statement, t)
+    return readings
 
 
 def _normed(statement: Norm) -> Callable[[Trajectory, int, Signal], Signal]:
@@ -184,16 +184,16 @@ def _pathways(program: Program) -> list[Quantity]:
         return lambda tr, t: tr.apply("router", "init", tr.change_via(x, t, via), t)
 
     out = "" if not program.pathways else program.linear("router").out
-    found = []
+    entries = []
     for path, (x, via) in program.pathways.items():
         formula = f"Q_0 times the part of d{x}_t that came through the {path} pathway"
-        found.append(Quantity(f"{out}.propagating.{path}", formula, read(x, via)))
-    return found
+        entries.append(Quantity(f"{out}.propagating.{path}", formula, read(x, via)))
+    return entries
 
 
 def _aggregates(program: Program) -> list[Quantity]:
     """The pieces A1, A2.1, A2.2, A3, D of an aggregation of two-layer experts (MSSP paper, App. I.3)."""
-    found = []
+    entries = []
     for statement in program.aggregates:
         outer = program.linear_into(statement.source)
         inner = program.producer(outer.source)
@@ -201,14 +201,14 @@ def _aggregates(program: Program) -> list[Quantity]:
             continue
         x, w, v = statement.out, program.tensors[outer.tensor].symbol, program.tensors[inner.tensor].symbol
         parts, below, sums = _parts(program, statement), _parts(program, inner), "M^-a sum_i phi_i"
-        found += [
+        entries += [
             Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {inner.source}_0", parts["init"]),
             Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{inner.source}_t", _through(statement, below["propagating"])),
             Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {inner.source}_0", _through(statement, below["effective"])),
             Quantity(f"{x}.A3", f"{sums} d{w}_t {outer.source}_0", parts["effective"]),
             Quantity(f"{x}.D", f"{sums} d{w}_t d{outer.source}_t", parts["cross"]),
         ]
-    return found
+    return entries
 
 
 def _through(statement: Aggregate, read: Reading) -> Reading:
@@ -216,11 +216,11 @@ def _through(statement: Aggregate, read: Reading) -> Reading:
 
 
 def _backward(program: Program) -> list[Quantity]:
-    found = []
+    entries = []
     for adjoint in program.adjoints:
-        found.append(_gradient(program, adjoint, "", {}))
-        found += [_gradient(program, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
-    return found
+        entries.append(_gradient(program, adjoint, "", {}))
+        entries += [_gradient(program, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
+    return entries
 
 
 def _gradient(program: Program, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
@@ -232,14 +232,14 @@ def _gradient(program: Program, adjoint: Adjoint, suffix: str, modes: Mapping[st
 
 
 def _sizes(program: Program) -> list[Quantity]:
-    found = []
+    entries = []
     for role, tensor in program.tensors.items():
         w = tensor.symbol
-        found.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role))
+        entries.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role))
     for role, tensor in program.tensors.items():
         w = tensor.symbol
-        found.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role))
-    return found
+        entries.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role))
+    return entries
 
 
 def _value(x: str) -> Reading:

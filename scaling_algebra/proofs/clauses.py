@@ -87,23 +87,23 @@ class Facts:
             return []
         if demand.kind == "balanced":
             return self._balance(demand)
-        name, found, reached = label(demand), [], []
+        name, clauses, reached = label(demand), [], []
         complete = demand.kind == "theta"
         for q in demand.quantities:
             signal = q.removesuffix(".change")
             if signal in self.program.signals:
-                found.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
+                clauses.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
             parts = [q] if signal == q else self._parts(signal)
             for part, t in product(parts, range(HORIZON + 1)):
                 bounds = self._bounds(part, t)
                 if bounds is None:
                     complete = False
                     continue
-                found += [Clause(name, (self.atom(f, "<="),), f"{part} at t={t} is O(1)") for f in bounds.lower]
+                clauses += [Clause(name, (self.atom(f, "<="),), f"{part} at t={t} is O(1)") for f in bounds.lower]
                 reached += [self.atom(f, ">=") for f in bounds.upper]
         if complete:
-            found.append(Clause(name, tuple(reached), f"{' + '.join(demand.quantities)} reaches Theta(1)"))
-        return found
+            clauses.append(Clause(name, tuple(reached), f"{' + '.join(demand.quantities)} reaches Theta(1)"))
+        return clauses
 
     def _parts(self, signal: str) -> list[str]:
         """What the change of a signal is the sum of."""
@@ -112,20 +112,22 @@ class Facts:
         return [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
 
     def _balance(self, demand: Demand) -> list[Clause]:
-        name, found, shared = label(demand), [], []
+        name, clauses, shared = label(demand), [], []
         for q in demand.quantities:
             bounds = self._bounds(q, HORIZON)
             if bounds is None or not bounds.lower:  # unknown, or perhaps exactly zero
                 continue
             size = (f"log {q}", -1)
             shared.append(size[0])
-            found += [Clause(name, (self.atom(f, "<=", size),), f"{q} is at least this") for f in bounds.lower]
-            found.append(Clause(name, tuple(self.atom(f, ">=", size) for f in bounds.upper), f"{q} is at most this"))
+            clauses += [Clause(name, (self.atom(f, "<=", size),), f"{q} is at least this") for f in bounds.lower]
+            clauses.append(Clause(name, tuple(self.atom(f, ">=", size) for f in bounds.upper), f"{q} is at most this"))
         for one, two in pairwise(shared):
             for sense in ("<=", ">="):
                 equal = Atom(Fraction(0), ((one, 1), (two, -1)), sense)
-                found.append(Clause(name, (equal,), f"{one.removeprefix('log ')} and {two.removeprefix('log ')} agree"))
-        return found
+                clauses.append(
+                    Clause(name, (equal,), f"{one.removeprefix('log ')} and {two.removeprefix('log ')} agree")
+                )
+        return clauses
 
     def _bounds(self, name: str, t: int) -> Bounds | None:
         """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""

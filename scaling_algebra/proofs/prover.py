@@ -119,12 +119,12 @@ class Proof(Rendered):
     def shown(self, attempt: Outcome) -> list[str]:
         """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
         letters = "bcd" if self.configuration.optimizer.epsilon else "bc"
-        found = []
+        points = []
         for x in attempt.points:
             named = {f"{y}.{role}": value for y in letters for role, value in getattr(x, y).items()}
             named["alpha"] = x.alpha
-            found.append(", ".join(f"{k}={'zero' if v is None else v}" for k, v in named.items()))
-        return found
+            points.append(", ".join(f"{k}={'zero' if v is None else v}" for k, v in named.items()))
+        return points
 
     def claim(self, attempt: Outcome) -> str:
         """What the certificate of one attempt shows."""
@@ -242,12 +242,12 @@ class Prover:
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
         """Structures with the fewest interventions first, up to the first that is not impossible."""
-        found = []
+        outcomes = []
         for structure in interventions(self.program, base) if parameterization.structural else [base]:
-            found.append(self.decide(parameterization, structure))
-            if found[-1].verdict != "impossible":
+            outcomes.append(self.decide(parameterization, structure))
+            if outcomes[-1].verdict != "impossible":
                 break
-        return found
+        return outcomes
 
 
 class System:

@@ -283,22 +283,22 @@ def _solver(network: Program, ray: Ray, optimizer: Optimizer) -> Solver:
 
 def _reasons(program: Program, solution: Solution) -> dict[tuple[str, str], str]:
     what = {"b": "init", "c": "lr", "d": "eps"}
-    found: dict[tuple[str, str], str] = {}
+    reasons: dict[tuple[str, str], str] = {}
     for role in program.tensors:
         for letter, label in what.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
-                found[role, label] = f"{fixing.demand.name}: {fixing.demand.because}"
+                reasons[role, label] = f"{fixing.demand.name}: {fixing.demand.because}"
             elif letter == "b" and role == "readout":
-                found[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
+                reasons[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
             elif letter == "b":
-                found[role, label] = (
+                reasons[role, label] = (
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     if "alpha" in solution.fixed_by:
         demand = solution.fixed_by["alpha"].demand
-        found["aggregation", "alpha"] = f"{demand.name}: {demand.because}"
-    return found
+        reasons["aggregation", "alpha"] = f"{demand.name}: {demand.because}"
+    return reasons
 
 
 def _structure(solution: Solution) -> tuple[str, ...]:

@@ -43,13 +43,13 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         parts = (look.maybe(f"{signal}.{part}", HORIZON) for part in ("effective", "cross"))
         return max((x for x in parts if x is not None), default=None)
 
-    found: dict[str, Power] = {}
+    powers: dict[str, Power] = {}
     above = {a.source: a for a in program.aggregates}
     for aggregate in program.aggregates[:1]:
         experts = summed(program, aggregate, look.ray)
         s = alignment(updated(aggregate.out), (updated(aggregate.source), -look.point.alpha), experts)
         if s is not None:
-            found["alpha"] = experts * s
+            powers["alpha"] = experts * s
     for statement in program.statements:
         if not isinstance(statement, Linear):
             continue
@@ -63,14 +63,14 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
         )
         if q is not None:
-            found[f"b.{role}"] = fan_in * q
-            if out in structure.exempt and "alpha" in found:
+            powers[f"b.{role}"] = fan_in * q
+            if out in structure.exempt and "alpha" in powers:
                 aggregate = above[out]
                 experts = summed(program, aggregate, look.ray)
                 parts = (last(f"{out}.propagating"), -look.point.alpha)
                 over = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
                 if over is not None:
-                    found[f"b.{role}"] += experts * over + -found["alpha"]
+                    powers[f"b.{role}"] += experts * over + -powers["alpha"]
         p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
         gradient = axes_power(program, program.signals[out])
         if p is not None:
@@ -79,9 +79,9 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
                 "entry": Power(),
                 "matrix": -axes_power(program, tensor.fan_in + tensor.fan_out) * Fraction(1, 2),
             }
-            found[f"c.{role}"] = fan_in * p + step[normalises]
-        found[f"d.{role}"] = gradient
-    return found
+            powers[f"c.{role}"] = fan_in * p + step[normalises]
+        powers[f"d.{role}"] = gradient
+    return powers
 
 
 def summed(program: Program, statement: Aggregate, ray: Ray) -> Power:

@@ -24,20 +24,20 @@ def _grid(*roles: str) -> dict[str, dict[str, Mode]]:
 def _expert_pieces() -> dict[str, dict[str, Mode]]:
     """The pieces A4.1 to E.2 of the expert pathway (MSSP paper, App. I.3, eq. I.6)."""
     labels = {"init-init": "A4", "init-update": "A5", "update-init": "A6", "update-update": "E"}
-    found = {}
+    pieces = {}
     for modes, inner in _grid("expert_in", "expert_out").items():
         for k, (_, outer) in enumerate(_grid("readout").items(), 1):
-            found[f"{labels[modes]}.{k}"] = {**inner, **outer}
-    return found
+            pieces[f"{labels[modes]}.{k}"] = {**inner, **outer}
+    return pieces
 
 
 def _router_pieces() -> dict[str, dict[str, Mode]]:
     """``Q0``, ``dQ`` and their splits by the modes of expert_out and readout."""
-    found: dict[str, dict[str, Mode]] = {}
+    pieces: dict[str, dict[str, Mode]] = {}
     for label, router in zip(("Q0", "dQ"), _grid("router").values(), strict=True):
-        found[label] = router
-        found |= {f"{label}.{m}": {**router, **inner} for m, inner in _grid("expert_out", "readout").items()}
-    return found
+        pieces[label] = router
+        pieces |= {f"{label}.{m}": {**router, **inner} for m, inner in _grid("expert_out", "readout").items()}
+    return pieces
 
 
 MOE_BLOCK = Program(
