@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup browser demo static check test bench clean
+.PHONY: setup browser demo static check docs test bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -41,8 +41,12 @@ test: static browser
 	$(BIN)/pytest -n 2
 	$(BIN)/scalecalc table --all --check
 
+docs: static
+	$(BIN)/pip install -q -c constraints.txt ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

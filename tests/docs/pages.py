@@ -1,0 +1,45 @@
+"""The pages of the guide, cut into fenced blocks: what the tests of the documentation read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it starts, what language its fence names, and its text."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
+
+    def commands(self) -> list[str]:
+        """Every ``scalecalc ...`` of the block, prompts and continued lines put right."""
+        joined = self.text.replace("\\\n", " ")
+        return re.findall(r"^(?:\$ )?(?:torchrun .*)?(scalecalc .*)$", joined, re.M)
+
+    def examples(self) -> list[tuple[str, list[str]]]:
+        """Every ``$ ...`` with the lines shown below it."""
+        found = re.findall(r"^\$ (.*?)\n(.*?)(?=^\$ |\Z)", self.text.replace("\\\n", " "), re.S | re.M)
+        return [(command, shown.rstrip().splitlines()) for command, shown in found]
+
+
+def blocks(*languages: str) -> list[Block]:
+    """All blocks of all pages whose fence names one of these languages."""
+    return [b for page in PAGES for b in cut(page) if b.language in languages]
+
+
+def cut(page: Path) -> list[Block]:
+    """The fenced blocks of one page."""
+    text = page.read_text(encoding="utf-8")
+    fences = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.S | re.M)
+    return [Block(page, text.count("\n", 0, m.start()) + 1, m[1], m[2]) for m in fences]

@@ -1,0 +1,108 @@
+"""Every example of README and guide is real: commands run, output is what they print, Python is a doctest."""
+
+import doctest
+import re
+import shlex
+from functools import cache
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra.cli import main
+
+from .pages import ROOT, blocks
+
+MEASURES = {"verify", "experiment", "transfer"}
+
+
+@cache
+def run(command):
+    """Exit code and lines of one command; a command that several pages show runs once."""
+    result = CliRunner().invoke(main, shlex.split(command)[1:])
+    return result.exit_code, result.output.splitlines()
+
+
+def shows(shown, printed):
+    """None if the lines shown are those printed, where ``...`` stands for any lines; else those that are not there."""
+    parts = [[]]
+    for line in shown:
+        if line == "...":
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    at = 0
+    for k, part in enumerate(parts):
+        places = range(at, len(printed) - len(part) + 1)
+        if k == 0:
+            places = places[:1]
+        if k == len(parts) - 1:
+            places = places[-1:]
+        at = next((p + len(part) for p in places if printed[p : p + len(part)] == part), None)
+        if at is None or (k == len(parts) - 1 and at < len(printed)):
+            return part or ["nothing more"]
+    return None
+
+
+def plain(lines, command):
+    """Lines as they are compared: measured numbers differ between machines; blanks and empty lines do not count."""
+    if MEASURES & set(shlex.split(command)):
+        lines = [re.sub(r"[-+]?\d+\.\d+", "#", line) for line in lines]
+    return [line for line in (re.sub(r"--+|  +", " ", line).rstrip() for line in lines) if line]
+
+
+@pytest.mark.parametrize("block", blocks("console"), ids=str)
+def test_what_is_shown_is_what_is_printed(block, tmp_path, monkeypatch):
+    """Commands exit with 0, unless ``$ echo $?`` below them shows another code."""
+    monkeypatch.chdir(tmp_path)
+    examples = block.examples()
+    for k, (command, shown) in enumerate(examples):
+        if command == "echo $?":
+            continue
+        code, printed = run(command)
+        after = examples[k + 1] if k + 1 < len(examples) else ("", [])
+        expected = int(after[1][0]) if after[0] == "echo $?" else 0
+        assert code == expected, "\n".join(printed)
+        wrong = shows(plain(shown, command), plain(printed, command))
+        assert wrong is None, "\n".join([command, "not printed:", *wrong, "printed:", *printed])
+
+
+@pytest.mark.parametrize("block", [b for b in blocks("bash", "text") if b.commands()], ids=str)
+def test_commands_that_are_not_run_are_understood(block):
+    """Long runs: their names and options are checked."""
+    for command in block.commands():
+        verb, *rest = shlex.split(command.split(" #")[0])[1:]
+        known = main.get_command(None, verb)
+        assert known is not None, command
+        given = known.make_context(verb, rest).params
+        if given.get("campaign"):
+            from scaling_algebra.verify.campaigns.campaign import load
+
+            assert load(given["campaign"])
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_is_a_doctest(block):
+    test = doctest.DocTestParser().get_doctest(block.text, {}, str(block), str(block), 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test)
+    assert runner.failures == 0 and runner.tries > 0
+
+
+def test_every_verb_has_an_example():
+    shown = {shlex.split(c)[1] for b in blocks("console", "bash", "text") for c in b.commands()}
+    assert shown >= set(main.list_commands(None))
+
+
+def test_make_has_the_targets_that_are_named():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    named = {t for b in blocks("bash") for t in re.findall(r"^make ([a-z]+)", b.text, re.M)}
+    assert named and named <= targets
+
+
+def test_a_wrong_example_is_seen():
+    """Negative control: lines that are missing, out of order, or left out without ``...``."""
+    printed = ["a", "b", "c", "b", "d"]
+    for right in (["a", "...", "d"], ["...", "b", "..."], ["...", "b", "d"], printed, ["..."]):
+        assert shows(right, printed) is None, right
+    for wrong in (["a", "c", "..."], ["...", "c", "a", "..."], ["a", "b"], ["b", "..."], ["...", "c"], ["e"], []):
+        assert shows(wrong, printed), wrong

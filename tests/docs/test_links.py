@@ -1,0 +1,43 @@
+"""Links and paths of the documentation lead somewhere."""
+
+import re
+
+import pytest
+
+from .pages import PAGES, ROOT
+
+TOP = ("scaling_algebra", "tables", "verify", "docs", "tests", "benchmarks")
+CODE = r"```.*?^```"
+
+
+def prose(page):
+    return re.sub(CODE, "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+
+
+def anchors(page):
+    """Heading anchors as GitHub and mkdocs make them."""
+    heads = re.findall(r"^#+ +(.+)$", prose(page), re.M)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", h.replace("`", "")).strip().lower()) for h in heads}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (page.parent / file).resolve() if file else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_files_and_folders_that_are_named_exist(page):
+    for name in re.findall(rf"`((?:{'|'.join(TOP)})/[\w./*-]*)`", prose(page)):
+        assert list(ROOT.glob(name.rstrip("/"))), name
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert page.relative_to(ROOT / "docs").as_posix() in menu, page
