@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup browser demo static check docs test bench clean
+.PHONY: setup browser demo tree static docs check test bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -26,23 +26,25 @@ demo: setup
 	$(BIN)/scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --parameterization mup
 	$(BIN)/scalecalc verify --regime III --optimizer sgd --parameterization mssp --sizes 16,24,32,48,64 --seeds 64
 
-# Types and floors are checked on an installed tree: there `tables` and `verify` are subpackages.
-static: setup
+# An installed tree: there `tables` and `verify` are subpackages, so that types, floors and the guide see them.
+tree: setup
+	rm -rf build && $(BIN)/pip install -q --no-deps --no-compile --target build/tree .
+
+static: tree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
-	rm -rf build && $(BIN)/pip install -q --no-deps --no-compile --target build/tree .
 	cd build/tree && ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-cache
 	cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p scaling_algebra
 
 check: static
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test: static browser
+test: static docs browser
 	$(BIN)/pytest -n 2
 	$(BIN)/scalecalc table --all --check
 
-docs: static
-	$(BIN)/pip install -q -c constraints.txt ".[docs]"
+docs: tree
+	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup
