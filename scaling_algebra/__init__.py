@@ -1,8 +1,9 @@
 """scalecalc: exact scaling exponents of init, learning rate and Adam epsilon for Mixture-of-Experts networks.
 
->>> from scaling_algebra import derive
->>> print(derive(regime="III", optimizer="adam", parameterization="mssp")["router"].lr)
-N^-1
+Examples:
+    >>> from scaling_algebra import derive
+    >>> print(derive(regime="III", optimizer="adam", parameterization="mssp")["router"].lr)
+    N^-1
 
 Names are loaded when they are first used, so that importing the package costs nothing.
 """

@@ -190,10 +190,11 @@ def explain(
         what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update; default: 2), ``"<h2@0, h2@1>"``, or a parameter:
             ``"expert_out.lr"``, ``"router.init"``, ``"readout.eps"``, ``"aggregation"``.
 
-    >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
-    - 1 (aggregation multiplier) - 1/2 (std of expert_in) + 1/2 (i: CLT) + 1/2 (a: CLT) = -1/2
-    >>> explain("readout.eps", "I", "adam", "mup").equation
-    'eps_readout = N^(1/2) N_e^(1/2) sigma_input sigma_expert_in sigma_expert_out multiplier'
+    Examples:
+        >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
+        - 1 (aggregation multiplier) - 1/2 (std of expert_in) + 1/2 (i: CLT) + 1/2 (a: CLT) = -1/2
+        >>> explain("readout.eps", "I", "adam", "mup").equation
+        'eps_readout = N^(1/2) N_e^(1/2) sigma_input sigma_expert_in sigma_expert_out multiplier'
 
     Raises:
         UsageError: no such quantity or parameter, or an exponent that is undecided.

@@ -173,8 +173,9 @@ def prove(
 ) -> Proof:
     """Decide whether exactly one parameterization meets the desiderata, with the fewest interventions.
 
-    >>> prove("III", "sgd", "mup").unique
-    True
+    Examples:
+        >>> prove("III", "sgd", "mup").unique
+        True
 
     Raises:
         UsageError: as ``derive``; also a parameterization that is defined rather than derived, or an architecture or

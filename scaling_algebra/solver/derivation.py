@@ -202,11 +202,12 @@ def derive(
         regime: I, II or III; or a whole ``Configuration``, and nothing else.
         ray: instead of a regime, ``"N=1,N_e=1/2,M=1"`` or ``{"N": 1, "N_e": "1/2", "M": 1}``.
 
-    >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")
-    >>> str(d["expert_out"].init_std), str(d["expert_out"].lr)
-    ('M^(1/2)', 'N M')
-    >>> d.exponents("router")
-    (Fraction(1, 2), Fraction(0, 1), None)
+    Examples:
+        >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")
+        >>> str(d["expert_out"].init_std), str(d["expert_out"].lr)
+        ('M^(1/2)', 'N M')
+        >>> d.exponents("router")
+        (Fraction(1, 2), Fraction(0, 1), None)
 
     Raises:
         UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
@@ -236,9 +237,10 @@ def signals(
 ) -> Signals:
     """Exponent of every named quantity at t = 0 .. steps, each certified exact.
 
-    >>> s = signals(regime="III", optimizer="sgd", parameterization="mup")
-    >>> [str(a) for a in s.quantities["h3.A2.1"]]
-    ['0 (exact)', '-1', '-1/2']
+    Examples:
+        >>> s = signals(regime="III", optimizer="sgd", parameterization="mup")
+        >>> [str(a) for a in s.quantities["h3.A2.1"]]
+        ['0 (exact)', '-1', '-1/2']
 
     Raises:
         UsageError: as ``derive``; also negative steps or an unknown quantity.

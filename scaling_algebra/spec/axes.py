@@ -33,8 +33,9 @@ class Ray:
     Raises:
         UsageError: an unknown axis, a missing one, a negative or inexact rate, no growing axis, or K above M.
 
-    >>> Ray({"N": 1, "N_e": "1/2", "M": 1})["N_e"]
-    Fraction(1, 2)
+    Examples:
+        >>> Ray({"N": 1, "N_e": "1/2", "M": 1})["N_e"]
+        Fraction(1, 2)
     """
 
     rates: Mapping[str, Fraction | int | str]

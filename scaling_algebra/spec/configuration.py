@@ -32,8 +32,9 @@ class Configuration:
         parameterization: how its tensors are set.
         readout_init: how the readout starts.
 
-    >>> print(Configuration.of("III", "sgd"))
-    muP, sgd, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal
+    Examples:
+        >>> print(Configuration.of("III", "sgd"))
+        muP, sgd, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal
     """
 
     network: Program

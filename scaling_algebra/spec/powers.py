@@ -16,9 +16,10 @@ from .axes import AXES, Ray
 class Power:
     """A product of powers of the axes, as sorted (axis, exponent) pairs without zeros.
 
-    >>> p = Power.of({"M": 1, "N": Fraction(-1, 2)})
-    >>> str(p), str(p * 2), str(p + p)
-    ('M N^(-1/2)', 'M^2 N^-1', 'M^2 N^-1')
+    Examples:
+        >>> p = Power.of({"M": 1, "N": Fraction(-1, 2)})
+        >>> str(p), str(p * 2), str(p + p)
+        ('M N^(-1/2)', 'M^2 N^-1', 'M^2 N^-1')
     """
 
     terms: tuple[tuple[str, Fraction], ...] = ()

@@ -13,6 +13,7 @@ from scaling_algebra.cli import main
 from .pages import ROOT, blocks
 
 MEASURES = {"verify", "experiment", "transfer"}
+SLOW = {*MEASURES, "phases", "audit", "--prove"}
 
 
 @cache
@@ -50,7 +51,13 @@ def plain(lines, command):
     return [line for line in (re.sub(r"--+|  +", " ", line).rstrip() for line in lines) if line]
 
 
-@pytest.mark.parametrize("block", blocks("console"), ids=str)
+def marked(block):
+    """The block as a parameter: trainings, maps, audits and proofs take seconds."""
+    slow = any(SLOW & set(shlex.split(command)) for command in block.commands())
+    return pytest.param(block, id=str(block), marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize("block", map(marked, blocks("console")))
 def test_what_is_shown_is_what_is_printed(block, tmp_path, monkeypatch):
     """Commands exit with 0, unless ``$ echo $?`` below them shows another code."""
     monkeypatch.chdir(tmp_path)
