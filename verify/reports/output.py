@@ -92,13 +92,15 @@ def sentence(row: Row) -> str:
     if f.zero:
         return f"{row.verdict}: {row.quantity} at t={row.step}, predicted {told}, measured exactly zero"
     where = f"measured {f.slope:+.3f} in [{f.low:+.3f}, {f.high:+.3f}]"
-    why = row.note or ("" if str(row.verdict) != "INCONCLUSIVE" else _why(row))
+    why = reason(row)
     return f"{row.verdict}: {row.quantity} at t={row.step}, predicted {told}, {where}" + (f" ({why})" if why else "")
 
 
-def _why(row: Row) -> str:
-    """Noise, or a law that still bends at these sizes."""
+def reason(row: Row) -> str:
+    """Why a row is open: what spoilt it, noise, or a law that still bends at these sizes; empty if it is not."""
     f = row.fit
+    if row.note or str(row.verdict) != "INCONCLUSIVE" or f.zero:
+        return row.note
     if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
         return f"{f.sizes} sizes and {f.seeds} seeds are too few"
     if f.bends:
@@ -110,16 +112,27 @@ def html(judged: Judged, command: str) -> str:
     """The page, with all pictures in it."""
     text = (Path(__file__).parent / "report.html.j2").read_text()
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    rows = [(job.name, row) for job, report in judged for row in report.judged if str(row.verdict) != "AGREES"]
+    rows.sort(key=lambda found: str(found[1].verdict) != "REFUTED")
     runs = [
         {
             "job": job,
             "report": report,
-            "pictures": [_picture(plots.slopes(report)), _picture(plots.over_time(report))] if report.sizes else [],
+            "pictures": [plots.slopes(report), plots.over_time(report)] if report.sizes else [],
+            "agreeing": [(job.name, row) for row in report.judged if str(row.verdict) == "AGREES"],
         }
         for job, report in judged
     ]
-    overview = _picture(plots.overview(report for _, report in judged))
-    return page.render(command=command, closing=closing(judged), runs=runs, overview=overview, sentence=sentence)
+    overview = plots.overview(plots.points(report for _, report in judged))
+    return page.render(
+        command=command,
+        closing=closing(judged),
+        runs=runs,
+        open=rows,
+        overview=overview,
+        reason=reason,
+        picture=_picture,
+    )
 
 
 def write(folder: Path, judged: Judged, command: str) -> None:
@@ -165,7 +178,7 @@ def evidence(folder: Path, judged: Judged, command: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / EVIDENCE).write_text(text + "\n")
-        plots.overview_png((report for _, report in judged), folder / "predicted_and_measured.png")
+        plots.overview_png(plots.points(report for _, report in judged), folder / "predicted_and_measured.png")
     except OSError as reason:
         raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another folder") from None
 

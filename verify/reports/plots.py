@@ -1,28 +1,35 @@
 """Pictures of a report: slopes with the predicted lines, exponents over time, predicted against measured.
 
+``python -m scaling_algebra.verify.reports.plots EVIDENCE.json PICTURE.png`` draws the last from kept evidence.
 Read next: ``output.py`` (puts them into files).
 """
 
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scaling_algebra.verify.judging.fit import Fit, Verdict
+from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import Report, Row
 
 COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONCLUSIVE: "#b58900"}
-COLUMNS, LINES = 4, 12
-"""Panels side by side, and most entries in a legend."""
+STYLE = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 9, "legend.frameon": False}
 
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 8, "axes.titlesize": 9, "legend.fontsize": 6}
+Pictures = tuple[str, list[str]]
+"""A caption and SVGs, one for each family of quantities."""
+Point = tuple[float, float, float, float, str]
+"""Predicted exponent, measured exponent, ends of its interval, verdict."""
 
 
 def family(quantity: str) -> str:
@@ -35,133 +42,136 @@ def family(quantity: str) -> str:
     return parts[0]
 
 
-def slopes(report: Report) -> str:
-    """SVG: size of every quantity against n at the last predicted step, from the smallest n on; dashed as predicted."""
+def slopes(report: Report) -> Pictures:
+    """Size of every quantity against n at the last predicted step, from the smallest n on."""
     last = max((r.step for r in report.rows), default=0)
     x = np.log2(report.sizes)
 
     def draw(axes: Axes, rows: Sequence[Row]) -> None:
-        for k, r in enumerate(rows):
+        for r, colour in zip(rows, _colours(len(rows)), strict=False):
             centre, error = (np.array(v) for v in report.means[r.quantity, r.step])
-            colour = f"C{k % 10}"
-            axes.errorbar(
-                x, centre - centre[0], 2 * error, color=colour, lw=1, marker=".", ms=3, label=_short(r.quantity)
-            )
+            axes.errorbar(x, centre - centre[0], 2 * error, color=colour, lw=1, marker=".", label=_short(r.quantity))
             axes.plot(x, float(r.predicted or 0) * (x - x[0]), color=colour, lw=0.8, ls="--")
         axes.set_xlabel("log2 n")
 
     shown = [
         r for r in report.rows if r.step == last and r.predicted is not None and (r.quantity, r.step) in report.means
     ]
-    return _panels(shown, draw, f"log2 of size, relative to the smallest n, after {last} updates (dashed: predicted)")
+    return f"log2 of size after {last} updates, from the smallest n on; dashed: predicted", _panels(shown, draw)
 
 
-def over_time(report: Report) -> str:
-    """SVG: measured exponent of every quantity against the number of updates, with intervals; crosses are predicted."""
+def over_time(report: Report) -> Pictures:
+    """Measured exponent of every quantity against the number of updates, with intervals."""
     later = [Row(q, t, None, f, Verdict.INCONCLUSIVE) for (q, t), f in report.later.items()]
 
     def draw(axes: Axes, rows: Sequence[Row]) -> None:
         names = list(dict.fromkeys(r.quantity for r in rows))
-        for k, name in enumerate(names):
-            mine = [r for r in rows if r.quantity == name and math.isfinite(r.fit.slope)]
+        for name, colour in zip(names, _colours(len(names)), strict=False):
+            mine = [r for r in rows if r.quantity == name]
             steps, fits = [r.step for r in mine], [r.fit for r in mine]
-            axes.errorbar(
-                steps,
-                [f.slope for f in fits],
-                _bars(fits),
-                color=f"C{k % 10}",
-                lw=1,
-                marker=".",
-                ms=3,
-                label=_short(name),
-            )
+            bars = _bars([f.slope for f in fits], [f.low for f in fits], [f.high for f in fits])
+            axes.errorbar(steps, [f.slope for f in fits], bars, color=colour, lw=1, marker=".", label=_short(name))
             told = [(r.step, float(r.predicted)) for r in mine if r.predicted is not None]
             if told:
-                axes.plot(*zip(*told, strict=True), color=f"C{k % 10}", ls="", marker="x", ms=5)
+                axes.plot(*zip(*told, strict=True), color=colour, ls="", marker="x", ms=5)
         axes.set_xlabel("updates")
         low, high = axes.get_ylim()
         axes.set_ylim(math.floor(low) - 0.25, math.ceil(high) + 0.25)
         axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
 
-    return _panels([*report.rows, *later], draw, "measured exponent after every update (crosses: predicted)")
+    return "measured exponent after every update; crosses: predicted", _panels([*report.rows, *later], draw)
 
 
-def overview(reports: Iterable[Report]) -> str:
+def points(reports: Iterable[Report]) -> list[Point]:
+    """Every exponent that is predicted and can be measured."""
+    rows = [r for report in reports for r in report.rows if r.predicted is not None and math.isfinite(r.fit.slope)]
+    return [(float(r.predicted or 0), r.fit.slope, r.fit.low, r.fit.high, str(r.verdict)) for r in rows]
+
+
+def kept_points(evidence: Path) -> list[Point]:
+    """The same from an ``evidence.json``."""
+    rows = [row for run in json.loads(evidence.read_text(encoding="utf-8"))["runs"] for row in run["rows"]]
+    return [(float(Fraction(r[2])), *r[3:]) for r in rows if r[2] is not None and r[3] is not None]
+
+
+def overview(shown: Sequence[Point]) -> str:
     """SVG: every measured exponent against the predicted one, coloured by verdict."""
-    return _svg(_overview(reports))
+    return _svg(_overview(shown))
 
 
-def overview_png(reports: Iterable[Report], path: Path) -> None:
+def overview_png(shown: Sequence[Point], path: Path) -> None:
     """The same as a file of fixed size, however many exponents there are."""
-    _overview(reports).savefig(path, dpi=130, metadata={"Software": None})
+    _overview(shown).savefig(path, dpi=160, metadata={"Software": None})
 
 
-def _overview(reports: Iterable[Report]) -> Figure:
-    with matplotlib.rc_context(STYLE):
+def _overview(shown: Sequence[Point]) -> Figure:
+    with matplotlib.rc_context({**STYLE, "font.size": 10.5, "legend.fontsize": 9}):
         figure = Figure(figsize=(5.4, 5.0), layout="constrained")
         axes = figure.add_subplot()
-        rows = [r for report in reports for r in report.rows if r.predicted is not None and math.isfinite(r.fit.slope)]
-        spread = np.random.default_rng(0).uniform(-0.08, 0.08, len(rows))  # else points of one exponent lie on a line
+        spread = np.random.default_rng(0).uniform(
+            -0.15, 0.15, len(shown)
+        )  # else points of one exponent hide each other
         for verdict in Verdict:
-            chosen = [
-                (float(r.predicted or 0) + s, r.fit) for r, s in zip(rows, spread, strict=True) if r.verdict is verdict
-            ]
+            chosen = [(x + s, *rest) for (x, *rest, v), s in zip(shown, spread, strict=True) if v == str(verdict)]
+            x, y, low, high = zip(*chosen, strict=True) if chosen else ((), (), (), ())
+            style = {"ls": "", "marker": ".", "ms": 4, "mew": 0, "elinewidth": 0.4}
             label = f"{verdict} ({len(chosen)})"
-            axes.errorbar(
-                [p for p, _ in chosen],
-                [f.slope for _, f in chosen],
-                _bars([f for _, f in chosen]),
-                ls="",
-                marker=".",
-                ms=3,
-                lw=0.3,
-                color=COLOURS[verdict],
-                label=label,
-            )
-        ends = [float(r.predicted or 0) for r in rows] or [0.0]
-        axes.plot(
-            [min(ends) - 0.2, max(ends) + 0.2], [min(ends) - 0.2, max(ends) + 0.2], color="black", lw=0.6, zorder=0
+            axes.errorbar(x, y, _bars(y, low, high), color=COLOURS[verdict], label=label, **style)
+        told = np.unique([x for x, *_ in shown] or [0.0])
+        line = [told[0] - 0.3, told[-1] + 0.3]
+        axes.plot(line, line, color="#999", lw=0.8, zorder=0)
+        axes.hlines(told, told - 0.19, told + 0.19, color="black", lw=1.5, zorder=5, label="predicted")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(matplotlib.ticker.MultipleLocator(0.5 if axis is axes.xaxis else 1))
+        axes.set_xlabel("predicted exponent of n (points spread sideways)")
+        axes.set_ylabel("measured exponent of n, with its interval")
+        axes.grid(lw=0.3)
+        figure.legend(
+            loc="outside upper center", ncols=4, handletextpad=0.3, handlelength=1, columnspacing=1, markerscale=2
         )
-        axes.set_xlabel("predicted exponent of n (spread sideways to tell points apart)")
-        axes.set_ylabel("measured exponent, with interval")
-        axes.grid(lw=0.2)
-        axes.legend(fontsize=8)
         return figure
 
 
-def _panels(rows: Sequence[Row], draw: object, title: str) -> str:
-    """One panel for each family that has something to show."""
+def _panels(rows: Sequence[Row], draw: Callable[[Axes, Sequence[Row]], None]) -> list[str]:
+    """One picture for each family that has something to show, its legend at the right."""
     groups: dict[str, list[Row]] = {}
     for r in rows:
         if math.isfinite(r.fit.slope):
             groups.setdefault(family(r.quantity), []).append(r)
+    found = []
     with matplotlib.rc_context(STYLE):
-        height = max(1, math.ceil(len(groups) / COLUMNS))
-        figure = Figure(figsize=(3.1 * COLUMNS, 2.4 * height + 0.6))
-        figure.subplots_adjust(0.04, 0.45 / (2.4 * height), 0.99, 1 - 0.7 / (2.4 * height), hspace=0.45)
-        figure.suptitle(title, fontsize=10)
-        grid = figure.subplots(height, COLUMNS, squeeze=False).flat
-        for axes in grid[len(groups) :]:
-            axes.remove()
-        for axes, (name, members) in zip(grid, groups.items(), strict=False):
-            draw(axes, members)  # type: ignore[operator]
-            axes.set_title(name)
+        for name, members in groups.items():
+            height = max(2.3, 0.5 + 0.17 * len({r.quantity for r in members}))
+            figure = Figure(figsize=(4.6, height))
+            figure.subplots_adjust(0.1, 0.42 / height, 0.62, 1 - 0.25 / height)
+            axes = figure.add_subplot()
+            draw(axes, members)
+            axes.set_title(name, fontsize=10)
             axes.grid(lw=0.2)
-            handles, labels = axes.get_legend_handles_labels()
-            axes.legend(handles[:LINES], labels[:LINES], loc="upper left", framealpha=0.5, handlelength=1)
-        return _svg(figure)
+            figure.legend(loc="upper left", bbox_to_anchor=(0.63, 1 - 0.2 / height), handlelength=1, labelspacing=0.25)
+            found.append(_svg(figure))
+    return found
+
+
+def _colours(count: int) -> list[Any]:
+    return list(matplotlib.colormaps["tab10" if count <= 10 else "tab20"].colors) * (1 + count // 20)
 
 
 def _short(quantity: str) -> str:
     return quantity.removeprefix(family(quantity) + ".")
 
 
-def _bars(fits: Sequence[Fit]) -> list[list[float]]:
+def _bars(at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
     """Lengths of error bars below and above."""
-    return [[max(0.0, f.slope - f.low) for f in fits], [max(0.0, f.high - f.slope) for f in fits]]
+    down = [max(0.0, x - y) for x, y in zip(at, low, strict=True)]
+    return [down, [max(0.0, y - x) for x, y in zip(at, high, strict=True)]]
 
 
 def _svg(figure: Figure) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
+
+
+if __name__ == "__main__":
+    overview_png(kept_points(Path(sys.argv[1])), Path(sys.argv[2]))
