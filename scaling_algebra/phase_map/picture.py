@@ -15,6 +15,8 @@ from pathlib import Path
 from string import Template
 from textwrap import wrap
 
+from scaling_algebra.documents.blocks import Document
+from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.solver.cones import PLANE_AXES
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.powers import Power
@@ -22,6 +24,7 @@ from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
 from .phases import SIDE, Cell, Edge, Phases, Point2
+from .presentation import formulas, status
 
 _SIDE, _LEFT, _TOP, _WIDTH, _HEIGHT = 340, 44, 34, 400, 414
 _FILL = ("#dbe9f6", "#e5f5e0", "#fee6ce", "#efedf5", "#fde0dd", "#f0f0f0", "#fff7bc", "#e0f3f8")
@@ -95,7 +98,7 @@ def _map(p: Phases) -> _Page:
     page = _Page()
     for cell in p.cells:
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(_screen, cell.corners))
-        lines = (", ".join(cell.inequalities), _status(cell))
+        lines = (", ".join(cell.inequalities), status(cell))
         page.choose(
             f'polygon points="{corners}" fill="{_fill(cell)}"', _Choice(f"cell {cell.name}", lines, cell.scaling)
         )
@@ -143,15 +146,6 @@ def _shown(cell: Cell) -> str:
 
 def _fill(cell: Cell) -> str:
     return "#fff" if cell.scaling is None else _FILL[(ord(cell.name) - ord("A")) % len(_FILL)]
-
-
-def _status(cell: Cell) -> str:
-    solved, sampled = cell.found
-    if cell.scaling is None:
-        proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
-        return f"none found at {sampled} sampled rays{proof}: {cell.why}"
-    undecided = "UNDECIDED: " if solved < sampled else ""
-    return f"{undecided}found at {solved} of {sampled} sampled rays; {cell.structure}"
 
 
 def _kind(p: Phases, edge: Edge) -> str:
@@ -221,12 +215,6 @@ def _marks(p: Phases) -> list[tuple[str, str, Spot, tuple[str, ...]]]:
     return found
 
 
-def _title(p: Phases) -> str:
-    (third,) = (axis for axis in PLANE_AXES if axis not in p.plane)
-    who = f"{p.parameterization.title}, {p.optimizer.name}"
-    return f"{who}: rates of {p.plane[0]} and {p.plane[1]} where {third} = 1 and K = M"
-
-
 def _rows(s: Scaling) -> list[tuple[str, list[Power | None]]]:
     """Powers of every tensor: init std (None: zero), learning rate, and epsilon where the optimizer has one."""
     return [(role, [t.init_std, t.lr, *([] if t.eps is None else [t.eps])]) for role, t in s.tensors.items()]
@@ -284,41 +272,20 @@ def _open(label: str, height: int, top: int = 0) -> str:
 def phases_svg(p: Phases) -> str:
     """The map with its legend below. Pointing at a cell, a wall or a point shows its formulas."""
     legend, height = _legend(p)
-    title = f'<text x="{_LEFT}" y="20" font-size="13">{escape(_title(p))}</text>'
+    title = f'<text x="{_LEFT}" y="20" font-size="13">{escape(p.about)}</text>'
     below = [f'<g transform="translate(0 {_HEIGHT})">', *legend, "</g>"]
-    return "\n".join([_open(_title(p), _HEIGHT + height), title, *_map(p).out, *below, "</svg>"])
+    return "\n".join([_open(p.about, _HEIGHT + height), title, *_map(p).out, *below, "</svg>"])
 
 
 def phases_html(p: Phases) -> str:
     """A page without network access: the map, what is said about the chosen cell, wall or point, and the legend."""
-    page, (legend, height), title = _map(p), _legend(p), _title(p)
+    page, (legend, height), title = _map(p), _legend(p), p.about
     details = []
     for choice in page.choices:
         lines = "".join(f"<p>{escape(line)}</p>" for line in choice.lines)
-        details.append(f"<article><h2>{escape(choice.name)}</h2>{lines}{_table(choice.scaling)}</article>")
+        table = "" if choice.scaling is None else fragment([Document((formulas(choice.scaling),), {})])
+        details.append(f"<article><h2>{escape(choice.name)}</h2>{lines}{table}</article>")
     text = Template((Path(__file__).parent / "map.html").read_text(encoding="utf-8"))
     drawn = "\n".join([_open(title, _HEIGHT, _TOP - 10), *page.out, "</svg>"])
     below = "\n".join([_open("legend", height), *legend, "</svg>"])
     return text.substitute(title=escape(title), map=drawn, details="\n".join(details), legend=below)
-
-
-def _table(s: Scaling | None) -> str:
-    if s is None:
-        return ""
-    head = "".join(f"<th>{name}</th>" for name in ("tensor", *_WHAT[: len(_rows(s)[0][1])]))
-    rows = []
-    for role, powers in _rows(s):
-        tied = " (tied)" if role in s.tied else ""
-        rows.append(f"<tr><th>{role}{tied}</th>{''.join(f'<td>{_power(power)}</td>' for power in powers)}</tr>")
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
-
-
-def _power(power: Power | None) -> str:
-    """``N<sub>e</sub><sup>-1/2</sup>``."""
-    if power is None:
-        return "0"
-    factors = []
-    for axis, e in power.ordered():
-        name, _, below = axis.partition("_")
-        factors.append(f"{name}{below and f'<sub>{below}</sub>'}{'' if e == 1 else f'<sup>{e}</sup>'}")
-    return " ".join(factors) or "1"

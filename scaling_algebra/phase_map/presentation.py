@@ -24,10 +24,10 @@ def phases(p: Phases) -> Document:
     walls = [piece for w in p.walls for piece in ("; ", formula(str(w)))][1:]
     blocks: list[Block] = [Heading(typeset(p.about)), Lines.of(("walls: ", *walls))]
     for cell in p.cells:
-        said = typeset(f"   ({_status(cell)})")
+        said = typeset(f"   ({status(cell)})")
         bounds = ", ".join(formula(x).rich for x in cell.inequalities)
         title = Text(f"cell {cell.name}: {_where(cell)}{said.plain}", f"cell {cell.name}: {bounds}{said.rich}")
-        blocks += [Heading(title, 2), *([_formulas(cell.scaling)] if cell.scaling is not None else [])]
+        blocks += [Heading(title, 2), *([formulas(cell.scaling)] if cell.scaling is not None else [])]
     edges = [(formula(str(e.wall)), _span(p, e), _edge(e)) for e in p.edges]
     blocks += [Heading("on the walls", 2), Grid.of(("wall", "between", "what holds"), edges)]
     regimes = []
@@ -45,7 +45,7 @@ def phases(p: Phases) -> Document:
     return Document(tuple(blocks), _record(p))
 
 
-def _formulas(s: Scaling) -> Grid:
+def formulas(s: Scaling) -> Grid:
     """Init std, learning rate and epsilon of every tensor."""
     return Grid.of(("tensor", "init std", "lr", "eps"), powers(s))
 
@@ -54,7 +54,7 @@ def _where(cell: Cell) -> str:
     return ", ".join(cell.inequalities)
 
 
-def _status(cell: Cell) -> str:
+def status(cell: Cell) -> str:
     """At how many rays a formula was found, and what is known where none was."""
     solved, sampled = cell.found
     if cell.scaling is None:

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from scaling_algebra import derive
 from scaling_algebra.cli import main
+from scaling_algebra.documents import FORMATS
 from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.families import families
 from scaling_algebra.phase_map.phases import phases
-from scaling_algebra.phase_map.phases_formats import PHASES_FORMATS
 from scaling_algebra.phase_map.picture import phases_html, phases_svg
 from scaling_algebra.solver.cones import PLANE_AXES, cone, cone_holds
 from scaling_algebra.solver.newton import Solver
@@ -216,7 +216,7 @@ def test_families_are_placed_where_their_shapes_say():
     assert all(f.source for f in families())
 
 
-@pytest.mark.parametrize("form", PHASES_FORMATS)
+@pytest.mark.parametrize("form", [*FORMATS, "svg"])
 def test_formats(form, tmp_path):
     path = tmp_path / f"map.{form}"
     result = CliRunner().invoke(main, ["phases", "--format", form, "-o", str(path)])

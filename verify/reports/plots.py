@@ -122,7 +122,7 @@ def _overview(shown: Sequence[Point]) -> Figure:
         axes.plot(line, line, color="#999", lw=0.8, zorder=0)
         axes.hlines(told, told - 0.19, told + 0.19, color="black", lw=1.5, zorder=5, label="predicted")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(matplotlib.ticker.MultipleLocator(0.5 if axis is axes.xaxis else 1))
+            axis.set_major_locator(matplotlib.ticker.MultipleLocator(0.5))
         axes.set_xlabel("predicted exponent of n (points spread sideways)")
         axes.set_ylabel("measured exponent of n, with its interval")
         axes.grid(lw=0.3)
