@@ -276,7 +276,7 @@ def _inside(point, box):
         (["<h1, dW2>"], "inner products are of signals"),
         (["<h1, nothing>"], "no quantity named 'nothing'"),
         (["alignment", "--graph", "x.svg"], "give a quantity"),
-        (["readout.init", "--graph", "x.svg"], "was chosen, not solved"),
+        (["readout.init", "--parameterization", "mssp", "--graph", "x.svg"], "was chosen, not solved"),
         (["h1", "--architecture", "mlpp"], "no architecture named 'mlpp'"),
     ],
 )
