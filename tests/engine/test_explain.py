@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scaling_algebra.cli import main
 from scaling_algebra.counting.brute_force import TensorNetwork, half_weight
 from scaling_algebra.counting.signals import Signal
+from scaling_algebra.documents import FORMATS
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
-from scaling_algebra.explanations.explain_formats import ALIGNMENT_FORMATS, EXPLANATION_FORMATS
 from scaling_algebra.explanations.explanations import SETTINGS, Setting, explain, explain_quantity
 from scaling_algebra.explanations.layers import layout, network
 from scaling_algebra.explanations.mechanisms import mechanisms
@@ -191,7 +191,7 @@ def test_every_architecture_can_be_explained(architecture):
         assert found.total() == found.exponent
 
 
-@pytest.mark.parametrize("form", EXPLANATION_FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
     "what", ["h3.A2.2@2", "dW2@1", "expert_out.init", "readout.init", "<h1@0, h1@1>", "h1.change@0"]
 )
@@ -208,7 +208,7 @@ def test_formats(what, form):
         assert result.output.count("{") == result.output.count("}") and result.output.count("$") % 2 == 0
 
 
-@pytest.mark.parametrize("form", ALIGNMENT_FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_alignment_formats(form):
     result = CliRunner().invoke(main, ["explain", "alignment", "--regime", "III", "--format", form])
     assert result.exit_code == 0 and "expert" in result.output
