@@ -10,16 +10,15 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.commands.options import Name, emit, examples, printed
 from scaling_algebra.tables.audit.comparison import Audit, Key, audit
 from scaling_algebra.tables.audit.errata import errata, unlisted
 from scaling_algebra.tables.audit.presentation import difference
 from scaling_algebra.tables.published.reading import SOURCES
 
-from .output import emit, printed
 
-
-@click.command("audit")
-@click.option("--source", metavar="NAME", help=f"Only this paper: {', '.join(SOURCES)}.")
+@click.command("audit", epilog=examples("scalecalc audit", "scalecalc audit --source routers -o audit.md"))
+@click.option("--source", type=Name("source", SOURCES), metavar="NAME", help=f"Only this paper: {', '.join(SOURCES)}.")
 @click.option("--measure", is_flag=True, help="Also train torch models and fit the slope of every disagreement.")
 @printed
 def command(source: str | None, measure: bool, form: str | None, output: Path | None) -> int:

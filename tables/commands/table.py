@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.commands.options import Name, emit, examples, write
 from scaling_algebra.documents import FORMATS, Document, render, suffixes
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.picture import phases_svg
 from scaling_algebra.spec.axes import Ray
@@ -17,20 +18,19 @@ from scaling_algebra.tables.audit.errata import errata
 from scaling_algebra.tables.derived.layouts import TABLES, table_b1
 from scaling_algebra.tables.derived.presentation import table as as_document
 
-from .output import chosen, emit, encoded, save
-
 EMITTED = Path(__file__).parent.parent / "emitted"
 WRITTEN = ("markdown", "latex")
 """Formats that ``--all`` writes."""
 NAMES = (*TABLES, "errata")
 
 
-@click.command("table")
-@click.argument("name", metavar="[NAME]", required=False)
+@click.command("table", epilog=examples("scalecalc table b1", "scalecalc table j43 -o j43.tex"))
+@click.argument("name", type=Name("table", NAMES), metavar="[NAME]", required=False)
 @click.option("--all", "every", is_flag=True, help="Every table and the maps, written to tables/emitted.")
 @click.option(
     "--format",
     "form",
+    type=Name("format", FORMATS),
     metavar="FORMAT",
     help=f"{', '.join(FORMATS)}; by default markdown, or what the ending of -o says.",
 )
@@ -56,14 +56,12 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
         raise UsageError(f"Missing argument NAME; give a table ({', '.join(NAMES)}) or --all")
     if name is not None and every:
         raise UsageError(f"both the table {name!r} and --all were given; give one of them")
-    if name is not None and name.lower() not in NAMES:
-        raise unknown_name("table", name, NAMES)
-    if ray is not None and (check or (name or "").lower() != "b1"):
+    if ray is not None and (check or name != "b1"):
         raise UsageError("--ray goes with the table b1, printed")
-    names = NAMES if name is None else (name.lower(),)
+    names = NAMES if name is None else (name,)
     if not (every or check):
-        form = chosen(form, output, "markdown")
-        emit(document(names[0]) if ray is None else as_document(table_b1(Ray.parse(ray))), form, output)
+        made = document(names[0]) if ray is None else as_document(table_b1(Ray.parse(ray)))
+        emit(made, form, output, "markdown")
         return 0
     if form is not None:
         raise UsageError(
@@ -87,7 +85,7 @@ def _write(names: Iterable[str], folder: Path) -> int:
         raise UsageError(f"cannot write to the folder {folder}: {error.strerror}; choose another -o FOLDER") from None
     files = rendered(names)
     for file, text in files.items():
-        save(folder / file, text)
+        write(folder / file, text)
     click.echo(f"{len(files)} files written to {folder}")
     return 0
 
@@ -99,7 +97,7 @@ def _check(names: Iterable[str], folder: Path) -> int:
     wrong = 0
     for file, text in files.items():
         path = folder / file
-        state = "missing" if not path.is_file() else "" if path.read_bytes() == encoded(text) else "stale"
+        state = "missing" if not path.is_file() else "" if path.read_bytes() == text.encode() else "stale"
         if state:
             click.echo(f"{path}: {state}; write it with: {again}")
             wrong += 1
@@ -109,10 +107,10 @@ def _check(names: Iterable[str], folder: Path) -> int:
 
 
 def rendered(names: Iterable[str]) -> dict[str, str]:
-    """Text of every file that is written for these tables, by file name; all tables bring the maps."""
+    """Content of every file that is written for these tables, by file name; all tables bring the maps."""
     names = tuple(names)
     made = {name: document(name) for name in names}
-    found = {f"{name}{suffixes()[form]}": render(made[name], form) for name in names for form in WRITTEN}
+    found = {f"{name}{suffixes()[form]}": render(made[name], form) + "\n" for name in names for form in WRITTEN}
     if names == NAMES:
-        found |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}
+        found |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) + "\n" for name in DERIVED}
     return found

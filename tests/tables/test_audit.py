@@ -108,7 +108,7 @@ def test_unlisted_and_gone_are_told_apart(found):
 
 
 @pytest.mark.parametrize(
-    ("printed", "derived", "holds"),
+    ("printed", "derived", "expected"),
     [
         ("-1/2", Fraction(-1, 2), True),
         ("-1/2", None, False),
@@ -123,8 +123,8 @@ def test_unlisted_and_gone_are_told_apart(found):
         ("> 0", Fraction(0), False),
     ],
 )
-def test_how_a_printed_size_is_read(printed, derived, holds):
-    assert holds(printed, derived) is holds
+def test_how_a_printed_size_is_read(printed, derived, expected):
+    assert holds(printed, derived) is expected
 
 
 def test_mechanism_letters_of_the_paper():

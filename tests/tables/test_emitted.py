@@ -39,7 +39,7 @@ def run(*args):
 @pytest.mark.parametrize("name", NAMES)
 def test_committed_files_are_fresh(name):
     for file, text in rendered([name]).items():
-        assert (EMITTED / file).read_text(encoding="utf-8") == text + "\n", f"{file}: run scalecalc table --all"
+        assert (EMITTED / file).read_text(encoding="utf-8") == text, f"{file}: run scalecalc table --all"
 
 
 def test_check_says_fresh_in_one_line():
@@ -125,7 +125,8 @@ def test_latex_compiles_and_fits_the_page(tmp_path):
     names = [f"{name}.tex" for name in NAMES]
     size = r"\textwidth=6.5in \textheight=9in \oddsidemargin=0in \topmargin=-.5in"
     inputs = "\n".join(rf"\input{{{EMITTED / name}}}\clearpage" for name in names)
-    text = rf"\documentclass{{article}}\usepackage{{amsmath,booktabs,tabularx}}{size}\begin{{document}}{inputs}\end{{document}}"
+    head = rf"\documentclass{{article}}\usepackage{{amsmath,booktabs,tabularx}}{size}"
+    text = rf"{head}\begin{{document}}{inputs}\end{{document}}"
     (tmp_path / "all.tex").write_text(text)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
