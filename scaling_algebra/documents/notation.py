@@ -166,14 +166,16 @@ def _symbol(name: str, form: int) -> str:
 _EXPONENT = r"\^(?:\([^()]*\)|-?[\w/]+)"
 _SCRIPTS = rf"(?:_[A-Za-z0-9]+(?:_[a-z]+)*)?'*(?:\[[^\]]*\])?(?:{_EXPONENT})?"
 _NAME = re.compile(rf"(d(?=[WQhgpf])|)([A-Za-z]+?)(\d*)(i?)({_SCRIPTS})(?![\w.])")
+_SIGNAL = r"\|?(?:d?(?:[WQh]|psi|phi|chi)\d?i?_[0-9ti]|d?[Whg]\d+i?|\bdQ)\|?"  # W3_0, dh1, h3i, |W4_0|
 _ATOM = (
     r"(?:(?:Theta|O)\((?:[^()]|\([^()]*\))*\)|d\w+/d\w+|"  # Theta(1), df/dh3
     rf"[A-Za-z]+(?:_[A-Za-z0-9]+(?:_[a-z]+)*)?'*\[[^\]\s][^\]]*\](?:{_EXPONENT})?|"  # expert_out[b,k]
     rf"[A-Za-z]\w*{_EXPONENT}|"  # N_e^(-1/2)
-    r"(?:sum_[a-z]|d?(?:[WQh]|psi|phi|chi)\d?i?_[0-9ti]|\bN_e|d?[Whg]\d+i?|\bdQ|\b[a-z]'+))(?![\w.@]|-\d)"  # W3_0, dh1, h3i
+    rf"<{_SIGNAL}, {_SIGNAL}>|{_SIGNAL}(?:{_EXPONENT})?|sum_[a-z]|\bN_e|\b[a-z]'+)"
+    r"(?![\w.@]|-\d)"
 )
 _BETWEEN = r"(?: ?(?:=|~|<=|>=|\+|-|/) ?| )"
-_RUN = re.compile(rf"(?<![\w.@,\[(<-]){_ATOM}(?:{_BETWEEN}{_ATOM})*")
+_RUN = re.compile(rf"(?<![\w.@,\[(<|-]){_ATOM}(?:{_BETWEEN}{_ATOM})*")
 _LEXER = re.compile(rf"<=|>=|d\w+/d\w+|(?:Theta|O)\(|{_NAME.pattern}|\d+|.")
 
 

@@ -2,8 +2,8 @@
 
 At a generic ray the axes can be told apart, so a solution there is a formula in powers of the axes. Two neighbouring
 formulas agree on a wall, a linear equation between the rates; the walls cut the plane into polygons and themselves into
-edges, and each is solved once more at an interior point. Read next: ``presentation.py`` (what it
-says), ``picture.py`` (draws it), ``families.py`` (where models lie).
+edges, and each is solved once more at an interior point. Read next: ``presentation.py`` (what the map says),
+``picture.py`` (draws it), ``families.py`` (where models lie).
 """
 
 from __future__ import annotations

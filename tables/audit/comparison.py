@@ -6,23 +6,27 @@ Read next: ``reference.py`` (the printed cells), ``errata.py`` (confirmed disagr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.explanations.explanations import SETTINGS, explain_quantity
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.networks.library import GATES
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.tables.published.reading import Printed, load
+from scaling_algebra.tables.published.reading import SOURCES, Printed, load
 
 Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+Key = tuple[str, str, str, str, int | None]
+"""(source, table, label, quantity, step) of a cell: what errata are listed by."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,7 @@ class Comparison:
     derivation: Derivation | None = field(default=None, compare=False)
 
     @property
-    def key(self) -> tuple[str, str, str, str, int | None]:
-        """What errata are listed by."""
+    def key(self) -> Key:
         p = self.printed
         return p.source, p.table, p.label, p.quantity, p.step
 
@@ -63,19 +66,54 @@ class Comparison:
         }
 
 
-def audit(source: str | None = None) -> list[Comparison]:
-    """Compare every printed cell of one source, or of all."""
-    cells = load(source)
+@dataclass(frozen=True, repr=False)
+class Audit(Rendered):
+    """Printed cells beside derived ones.
+
+    Attributes:
+        comparisons: in file order.
+        slopes: measured slope of disagreements, as text; empty where nothing was measured.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    slopes: Mapping[Key, str] = field(default_factory=dict)
+
+    @property
+    def disagreements(self) -> list[Comparison]:
+        return [c for c in self.comparisons if c.status == "DISAGREES"]
+
+    def counts(self) -> dict[tuple[str, str], Counter[Status]]:
+        """How many cells have each status, per (source, table)."""
+        found: dict[tuple[str, str], Counter[Status]] = {}
+        for c in self.comparisons:
+            found.setdefault((c.printed.source, c.printed.table), Counter())[c.status] += 1
+        return found
+
+    @property
+    def about(self) -> str:
+        return f"{len(self.comparisons)} published cells, {len(self.disagreements)} disagree"
+
+    def document(self) -> Document:
+        from .presentation import audit
+
+        return audit(self)
+
+
+def audit(source: str | None = None) -> Audit:
+    """Compare every printed cell of one source, or of all.
+
+    Raises:
+        UsageError: no such source.
+    """
+    if source is not None and source not in SOURCES:
+        raise unknown_name("source", source, SOURCES)
+    return Audit(compare(load(source)))
+
+
+def compare(cells: Sequence[Printed]) -> tuple[Comparison, ...]:
+    """Every cell beside the engine's; cells of one gauge are compared together."""
     gauges = _gauges(cells)
-    return [_compare(cell, gauges) for cell in cells]
-
-
-def counts(verdicts: Iterable[Comparison]) -> dict[tuple[str, str], Counter[str]]:
-    """Verdicts per (source, table)."""
-    found: dict[tuple[str, str], Counter[str]] = {}
-    for v in verdicts:
-        found.setdefault((v.printed.source, v.printed.table), Counter())[v.status] += 1
-    return found
+    return tuple(_compare(cell, gauges) for cell in cells)
 
 
 # inside --------------------------------------------------------------------------------------------------------
@@ -85,7 +123,7 @@ def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Comparison
     if cell.reason:
         return Comparison(cell, "NOT COMPARABLE", why=cell.reason)
     try:
-        found = [_in_one(cell, d, gauges) for d in _derivations(cell)]
+        found = [_in_one(cell, d, gauges) for d in derivations(cell)]
     except UsageError as problem:
         return Comparison(cell, "NOT COMPARABLE", why=str(problem))
     worst = next((v for s in ("DISAGREES", "NOT COMPARABLE") for v in found if v.status == s), found[0])
@@ -95,7 +133,7 @@ def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Comparison
     return worst
 
 
-def _derivations(cell: Printed) -> list[Derivation]:
+def derivations(cell: Printed) -> list[Derivation]:
     """The configurations a cell speaks about; ``any`` stands for all it can be.
 
     Raises:
@@ -159,7 +197,7 @@ def _signal(cell: Printed, d: Derivation) -> Comparison:
     lead = max(sizes, key=lambda name: sizes[name], default=None)
     value = None if lead is None else sizes[lead] + cell.times.on(d.ray)
     derived = "zero" if value is None else str(value)
-    if _holds(str(cell.value), value):
+    if holds(str(cell.value), value):
         return Comparison(cell, "AGREES", derived, derivation=d)
     why = "exactly zero" if lead is None else _because(d, look, lead, cell.step)
     if lead is not None and cell.times != Power():
@@ -179,7 +217,7 @@ def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
     return f"{name}: {terms[0].arithmetic} [{letters}]"
 
 
-def _holds(printed: str, derived: Fraction | None) -> bool:
+def holds(printed: str, derived: Fraction | None) -> bool:
     """Does a derived exponent (None: exactly zero) have the printed size?"""
     if printed == "zero":
         return derived is None
@@ -255,7 +293,7 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[t
     abc = gauges.get((name, role))
     if abc is None:
         return Comparison(cell, "NOT COMPARABLE", why="a gauge needs multiplier, init std and lr; one is printed blank")
-    free, mine = abc.free(d.optimizer.normalises), d.scaling.tensors[role]
+    free, mine = abc.free(bool(d.optimizer.normalises)), d.scaling.tensors[role]
     assert free.init_std is not None and mine.init_std is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)
     derived = f"{mine.init_std}, lr {mine.lr} without multiplier"

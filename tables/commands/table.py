@@ -7,25 +7,33 @@ from pathlib import Path
 
 import click
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.commands.options import Name, emit, examples, write
+from scaling_algebra.documents import FORMATS, Document, render, suffixes
+from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.picture import phases_svg
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
-from scaling_algebra.tables.audit.comparison import audit
-from scaling_algebra.tables.audit.errata import errata, errata_markdown
+from scaling_algebra.tables.audit.errata import errata
 from scaling_algebra.tables.derived.layouts import TABLES, table_b1
-from scaling_algebra.tables.derived.render import FORMATS
+from scaling_algebra.tables.derived.presentation import table as as_document
 
 EMITTED = Path(__file__).parent.parent / "emitted"
-SUFFIXES = {"markdown": ".md", "latex": ".tex"}
+WRITTEN = ("markdown", "latex")
 """Formats that ``--all`` writes."""
+NAMES = (*TABLES, "errata")
 
 
-@click.command("table")
-@click.argument("name", metavar="[NAME]", required=False)
-@click.option("--all", "every", is_flag=True, help="Every table, the errata and the maps, written to tables/emitted.")
-@click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: markdown.")
+@click.command("table", epilog=examples("scalecalc table b1", "scalecalc table j43 -o j43.tex"))
+@click.argument("name", type=Name("table", NAMES), metavar="[NAME]", required=False)
+@click.option("--all", "every", is_flag=True, help="Every table and the maps, written to tables/emitted.")
+@click.option(
+    "--format",
+    "form",
+    type=Name("format", FORMATS),
+    metavar="FORMAT",
+    help=f"{', '.join(FORMATS)}; by default markdown, or what the ending of -o says.",
+)
 @click.option(
     "-o",
     "--output",
@@ -40,28 +48,24 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J), routers1,
     routers2 (Tables 1, 2 of the routers paper), transfer1 (Table 1 of the HP-transfer paper), unified (one formula for
-    every ray with M + N_e >= N).
+    every ray with M + N_e >= N), errata (the printed cells that differ from the derived ones).
 
-    LaTeX output is one or more table* floats; the preamble needs \\usepackage{booktabs,tabularx}.
+    LaTeX output is one or more table* floats; the first line says what the preamble needs.
     """
     if name is None and not every:
-        raise UsageError(f"Missing argument NAME; give a table ({', '.join(TABLES)}) or --all")
+        raise UsageError(f"Missing argument NAME; give a table ({', '.join(NAMES)}) or --all")
     if name is not None and every:
         raise UsageError(f"both the table {name!r} and --all were given; give one of them")
-    if name is not None and name.lower() not in TABLES:
-        raise unknown_name("table", name, TABLES)
-    if form is not None and form.lower() not in FORMATS:
-        raise unknown_name("format", form, FORMATS)
-    if ray is not None and (check or (name or "").lower() != "b1"):
+    if ray is not None and (check or name != "b1"):
         raise UsageError("--ray goes with the table b1, printed")
-    names = list(TABLES) if name is None else [name.lower()]
+    names = NAMES if name is None else (name,)
     if not (every or check):
-        made = TABLES[names[0]]() if ray is None else table_b1(Ray.parse(ray))
-        _print(FORMATS[(form or "markdown").lower()](made), output)
+        made = document(names[0]) if ray is None else as_document(table_b1(Ray.parse(ray)))
+        emit(made, form, output, "markdown")
         return 0
     if form is not None:
         raise UsageError(
-            f"--format goes with one printed table; {'--check' if check else '--all'} uses markdown and latex"
+            f"--format goes with one printed table; {'--check' if check else '--all'} uses {' and '.join(WRITTEN)}"
         )
     folder = output or EMITTED
     if output is None and not folder.is_dir():
@@ -69,11 +73,9 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
     return _check(names, folder) if check else _write(names, folder)
 
 
-def _print(text: str, output: Path | None) -> None:
-    if output is None:
-        click.echo(text)
-    else:
-        _save(output, text)
+def document(name: str) -> Document:
+    """A table as a document."""
+    return errata().document() if name == "errata" else as_document(TABLES[name]())
 
 
 def _write(names: Iterable[str], folder: Path) -> int:
@@ -83,7 +85,7 @@ def _write(names: Iterable[str], folder: Path) -> int:
         raise UsageError(f"cannot write to the folder {folder}: {error.strerror}; choose another -o FOLDER") from None
     files = rendered(names)
     for file, text in files.items():
-        _save(folder / file, text)
+        write(folder / file, text)
     click.echo(f"{len(files)} files written to {folder}")
     return 0
 
@@ -95,7 +97,7 @@ def _check(names: Iterable[str], folder: Path) -> int:
     wrong = 0
     for file, text in files.items():
         path = folder / file
-        state = "missing" if not path.is_file() else "" if path.read_bytes() == _bytes(text) else "stale"
+        state = "missing" if not path.is_file() else "" if path.read_bytes() == text.encode() else "stale"
         if state:
             click.echo(f"{path}: {state}; write it with: {again}")
             wrong += 1
@@ -105,21 +107,10 @@ def _check(names: Iterable[str], folder: Path) -> int:
 
 
 def rendered(names: Iterable[str]) -> dict[str, str]:
-    """Text of every file that is written for these tables, by file name; all tables bring the errata and the maps."""
-    names = list(names)
-    found = {f"{name}{suffix}": FORMATS[form](TABLES[name]()) for name in names for form, suffix in SUFFIXES.items()}
-    if names == list(TABLES):
-        found["errata.md"] = errata_markdown(audit(), errata())
-        found |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}
+    """Content of every file that is written for these tables, by file name; all tables bring the maps."""
+    names = tuple(names)
+    made = {name: document(name) for name in names}
+    found = {f"{name}{suffixes()[form]}": render(made[name], form) + "\n" for name in names for form in WRITTEN}
+    if names == NAMES:
+        found |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) + "\n" for name in DERIVED}
     return found
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.write_bytes(_bytes(text))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another -o PATH") from None
-
-
-def _bytes(text: str) -> bytes:
-    return (text + "\n").encode()

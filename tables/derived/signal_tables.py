@@ -93,8 +93,8 @@ SYMBOLS: Mapping[str, str] = {
     **{f"gphi.{a}-{b}": f"{a}-{b}: $(1/M) {_overlap(a, b)}$" for a, b in GRID},
     "g1.expert": r"$(\partial f_t / \partial h_t^1)_{\mathrm{exp}}$",
     **{
-        f"g1.expert.{letter}.{k}": _piece(letter, k, *modes, fourth)
-        for letter, modes in PATHWAY.items()
+        f"g1.expert.{letter}.{k}": _piece(letter, k, second, third, fourth)
+        for letter, (second, third) in PATHWAY.items()
         for k, fourth in enumerate(("init", "update"), 1)
     },
     "g1.router": r"$(\partial f_t / \partial h_t^1)_{\mathrm{router}} = (1/M) Q_t^\top v_t$",

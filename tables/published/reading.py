@@ -1,7 +1,7 @@
 """Reads the published tables (``published/*.toml``) into one list of printed cells; the engine never imports this.
 
 Adding a table: one more TOML file; ``SHAPES`` says how each kind of entry is read.
-Read next: ``audit.py`` (compares the cells with the engine).
+Read next: ``audit/comparison.py`` (compares the cells with the engine).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def load(source: str | None = None) -> list[Printed]:
     """Every printed cell, of one source or of all, in file order."""
     found: list[Printed] = []
     for path in sorted(FOLDER.glob("*.toml")):
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
         head = data.get("table", {})
         if head and source in (None, head["source"]):
             for kind, read in SHAPES.items():
@@ -95,8 +95,8 @@ def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:
 def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed]:
     """A cell of a table of scalings; Table B.1 holds muP and MSSP in one cell."""
     table, label = cell.get("table", head["id"]), cell.get("printed_row", cell.get("label", ""))
-    names = [n for n in ("mup", "mssp") if n in cell] or [None]
-    for name in names:
+    names = [n for n in ("mup", "mssp") if n in cell]
+    for name in names or [""]:
         value = cell[name] if name else cell.get("power", cell.get("exponent", ""))
         setting = _setting(head, {k: v for k, v in cell.items() if k not in ("mup", "mssp")})
         if name:

@@ -1,6 +1,7 @@
 """The audit: every printed cell is compared or has a reason; every disagreement is explained, measured and listed."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -9,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from scaling_algebra.cli import main
+from scaling_algebra.documents import render
 from scaling_algebra.explanations.explanations import explain_quantity
-from scaling_algebra.tables.audit import comparison as audit_module
-from scaling_algebra.tables.audit.comparison import _compare, _derivations, _holds, audit, counts
-from scaling_algebra.tables.audit.errata import errata, errata_markdown, unlisted
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.tables.audit.comparison import STATUSES, Audit, audit, compare, derivations, holds
+from scaling_algebra.tables.audit.errata import errata, unlisted
 from scaling_algebra.tables.commands import audit as audit_command
 from scaling_algebra.tables.published.reading import SOURCES, load
 
@@ -21,17 +23,17 @@ DRIFT = 0.1
 
 
 @pytest.fixture(scope="module")
-def verdicts():
+def found():
     return audit()
 
 
-def test_every_cell_is_compared_or_has_a_reason(verdicts):
-    assert len(verdicts) == len(load()) > 1900
-    for v in verdicts:
-        assert v.status in ("AGREES", "DISAGREES", "NOT COMPARABLE")
-        assert v.why if v.status != "AGREES" else v.derived
-    assert Counter(v.status for v in verdicts)["AGREES"] > 1400
-    assert {v.printed.source for v in verdicts} == set(SOURCES)
+def test_every_cell_is_compared_or_has_a_reason(found):
+    assert len(found.comparisons) == len(load()) > 1900
+    for c in found.comparisons:
+        assert c.status in STATUSES
+        assert c.why if c.status != "AGREES" else c.derived
+    assert Counter(c.status for c in found.comparisons)["AGREES"] > 1400
+    assert {c.printed.source for c in found.comparisons} == set(SOURCES)
 
 
 TABLES = {
@@ -56,13 +58,13 @@ TABLES = {
 }
 
 
-def test_the_tables_are_complete(verdicts):
-    found = {key: sum(c.values()) for key, c in counts(verdicts).items()}
-    assert {key: found[key] for key in TABLES} == TABLES
+def test_the_tables_are_complete(found):
+    cells = {key: sum(c.values()) for key, c in found.counts().items()}
+    assert {key: cells[key] for key in TABLES} == TABLES
 
 
-def test_every_disagreement_is_a_listed_erratum(verdicts):
-    assert unlisted(verdicts, errata()) == ([], [])
+def test_every_disagreement_is_a_listed_erratum(found):
+    assert unlisted(found, errata()) == ([], [])
 
 
 def test_every_erratum_is_explained_and_measured():
@@ -77,35 +79,36 @@ def test_every_erratum_is_explained_and_measured():
             assert not any(low <= float(x) <= high for x in printed - derived), (e.title, m)
 
 
-def test_a_changed_cell_is_found(verdicts):
+def test_a_changed_cell_is_found(found):
     """Negative control: of every table, one cell with a changed value."""
     first = {}
-    for v in verdicts:
-        if v.status == "AGREES" and v.printed.step is not None:
-            first.setdefault(v.printed.table, v.printed)
+    for c in found.comparisons:
+        if c.status == "AGREES" and c.printed.step is not None:
+            first.setdefault(c.printed.table, c.printed)
     assert len(first) >= 10
     for cell in first.values():
-        assert _compare(replace(cell, value="-17/2"), {}).status == "DISAGREES"
+        assert compare([replace(cell, value="-17/2")])[0].status == "DISAGREES"
 
 
-def test_a_changed_parameter_is_found(verdicts):
+def test_a_changed_parameter_is_found(found):
     for table in ("B.1", "B.2", "G.2", "1", "2", "Definitions 4-7"):
-        cell = next(v.printed for v in verdicts if v.printed.table == table and v.status == "AGREES")
+        agreeing = (c.printed for c in found.comparisons if c.printed.table == table and c.status == "AGREES")
+        cell = next(agreeing)
         wrong = "-17/2" if isinstance(cell.value, str) and cell.value != "zero" else cell.times
-        changed = replace(cell, value=wrong + audit_module.Power.of({"N": -9}) if wrong is cell.times else wrong)
-        assert _compare(changed, {}).status == "DISAGREES", table
+        changed = replace(cell, value=wrong + Power.of({"N": -9}) if wrong is cell.times else wrong)
+        assert compare([changed])[0].status == "DISAGREES", table
 
 
-def test_unlisted_and_gone_are_told_apart(verdicts):
-    known = errata()
-    new, gone = unlisted(verdicts, known[1:])
-    assert {v.key for v in new} == set(known[0].cells) and not gone
-    agreeing = [v for v in verdicts if v.key not in known[0].cells]
-    assert unlisted(agreeing, known) == ([], list(known[0].cells))
+def test_unlisted_and_gone_are_told_apart(found):
+    known = errata().entries
+    new, gone = unlisted(found, known[1:])
+    assert {c.key for c in new} == set(known[0].cells) and not gone
+    agreeing = tuple(c for c in found.comparisons if c.key not in known[0].cells)
+    assert unlisted(Audit(agreeing), known) == ([], list(known[0].cells))
 
 
 @pytest.mark.parametrize(
-    ("printed", "derived", "holds"),
+    ("printed", "derived", "expected"),
     [
         ("-1/2", Fraction(-1, 2), True),
         ("-1/2", None, False),
@@ -120,8 +123,8 @@ def test_unlisted_and_gone_are_told_apart(verdicts):
         ("> 0", Fraction(0), False),
     ],
 )
-def test_how_a_printed_size_is_read(printed, derived, holds):
-    assert _holds(printed, derived) is holds
+def test_how_a_printed_size_is_read(printed, derived, expected):
+    assert holds(printed, derived) is expected
 
 
 def test_mechanism_letters_of_the_paper():
@@ -131,7 +134,7 @@ def test_mechanism_letters_of_the_paper():
         letter = cell.setting.get("mechanism")
         if letter is None or cell.reason or cell.step is None:
             continue
-        (d,) = _derivations(cell)
+        (d,) = derivations(cell)
         found = explain_quantity(d, d.analysis(), cell.quantity, cell.step)
         letters = {x.letter for term in found.terms for x in term.mechanisms}
         assert letter in letters or (d.scaling.tied and "shared" in letters), cell
@@ -139,12 +142,28 @@ def test_mechanism_letters_of_the_paper():
     assert checked >= 15
 
 
-def test_errata_page_names_every_cell(verdicts):
-    page = errata_markdown(verdicts, errata())
+def test_errata_name_every_cell_twice():
+    """In the overview, with a measured slope, and with its evidence."""
+    result = CliRunner().invoke(main, ["errata"])
+    page = result.output
+    assert result.exit_code == 0 and page == render(errata().document()) + "\n"
+    overview, _, evidence = page.partition(SOURCES["mssp"])
+    places = [line for line in overview.splitlines() if line.startswith("  ")][1:]
+    assert len(places) == sum(len(e.cells) for e in errata()) == 30
     for e in errata():
-        assert e.title in page
-        for (_, table, label, quantity, _), (printed, derived) in e.cells.items():
-            assert f"{table} {label}".strip() in page and quantity in page and printed in page and derived in page
+        assert e.title in evidence and e.why in evidence and all(m.command in evidence for m in e.measured)
+        for (source, table, label, quantity, _), (printed, derived) in e.cells.items():
+            where = f"{table} {label}".strip()
+            (line,) = (x for x in places if x.split("  ")[1] == f"{source} {where}" and f"  {quantity}  " in x + "  ")
+            assert re.search(rf"  {printed} +{derived} +[+-]\d\.\d\d \[", line), line
+            assert where in evidence and quantity in evidence
+
+
+def test_errata_as_json():
+    data = json.loads(CliRunner().invoke(main, ["errata", "--format", "json"]).output)
+    assert data["schema"] == 1 and len(data["errata"]) == len(errata().entries)
+    keys = {"source", "title", "why", "inside", "matching", "cells", "measured"}
+    assert all(set(e) == keys and e["matching"] and e["measured"] for e in data["errata"])
 
 
 def test_json_contract():
@@ -167,7 +186,7 @@ def test_json_contract():
     assert all(keys <= set(x) for x in data["disagreements"]) and data["disagreements"]
 
 
-@pytest.mark.parametrize("form", ["text", "markdown"])
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "html"])
 def test_report_formats(form):
     result = CliRunner().invoke(main, ["audit", "--source", "transfer", "--format", form])
     assert result.exit_code == 0 and "not comparable" in result.output and "transfer" in result.output
@@ -175,7 +194,7 @@ def test_report_formats(form):
 
 def test_a_new_disagreement_fails(monkeypatch):
     """Negative control of the exit code."""
-    known = errata()
+    known = errata().entries
     monkeypatch.setattr(audit_command, "errata", lambda: known[1:])
     result = CliRunner().invoke(main, ["audit", "--source", "mssp"])
     assert result.exit_code == 1 and "not in the errata" in result.stderr

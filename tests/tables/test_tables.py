@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from scaling_algebra import REGIMES, derive, signals
 from scaling_algebra.cli import main
+from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.derived.layouts import TABLES
-from scaling_algebra.tables.derived.render import FORMATS
+from scaling_algebra.tables.derived.presentation import table
 
 REFERENCE = Path(__file__).parents[2] / "tables" / "published"
 
@@ -56,11 +57,11 @@ APP_J = ("mssp_j32", "mssp_j34", "mssp_j43", "mssp_j45")
 
 def differences(name):
     """Cells of a signal table where print and engine differ: (table, quantity, step) -> (printed, derived)."""
-    table = load(name)
-    head = table["table"]
+    printed_table = load(name)
+    head = printed_table["table"]
     found = signals(head["regime"], head["optimizer"], head["parameterization"], readout_init=head["readout_init"])
     wrong, cells = {}, 0
-    for row in table["row"]:
+    for row in printed_table["row"]:
         for t, printed in enumerate(row["exponent"]):
             if printed == "none":
                 continue
@@ -112,16 +113,16 @@ def test_every_table_prints_in_every_format(name, form, tmp_path):
     result = CliRunner().invoke(main, ["table", name, "--format", form, "-o", str(out)])
     assert result.exit_code == 0
     text = out.read_text(encoding="utf-8")
-    assert text.strip() == FORMATS[form](TABLES[name]()).strip()
+    assert text.strip() == render(table(TABLES[name]()), form).strip()
     assert "tied" in text or name not in ("b1", "transfer1")
 
 
 def test_table_b1_formats_hold_the_same_cells():
-    table = TABLES["b1"]()
-    data = json.loads(FORMATS["json"](table))
+    b1 = table(TABLES["b1"]())
+    data = json.loads(render(b1, "json"))
     assert len(data["rows"]) == 9 and len(data["columns"]) == 6
     assert data["rows"][0]["cells"]["Regime I SGD"] == {"mup": {"power": {"N": "-1"}, "tied": False}, "mssp": "zero"}
-    latex = FORMATS["latex"](table)
+    latex = render(b1, "latex")
     assert latex.count(r"\midrule") == 3 and latex.count(r"\toprule") == latex.count(r"\bottomrule") == 1
     assert latex.count("{") == latex.count("}") and latex.count("$") % 2 == 0
 

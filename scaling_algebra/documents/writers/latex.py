@@ -25,8 +25,10 @@ from scaling_algebra.documents.notation import NOTHING, joined, plain, rich, spa
 
 SUFFIX = ".tex"
 PACKAGES = r"\usepackage{amsmath,booktabs,tabularx}"
-PAGE, LINE, WRAP = 44, 88, 28
-"""Lines that fit on a page, characters that fit in a line, and those from which on the words of a column wrap."""
+WRAP = 28
+"""Characters from which on the words of a column wrap."""
+FLOAT, HERE = (42, 112), (34, 82)
+"""Lines that fit on a page, and characters that fit in a line: of a float across the page, and where the text runs."""
 _LEVELS = ("section", "subsection", "subsubsection", "paragraph")
 
 
@@ -86,16 +88,26 @@ def _float(g: Grid) -> list[str]:
 
 def _pages(g: Grid) -> list[Page]:
     """The rows, packed into as few pages as their order allows: cut between groups where that does."""
+    (limit, line), rooms, first = FLOAT if g.title else HERE, _rooms(g), len(g.stub) - 1
+    notes = sum(-(-width(note) // line) for note in g.footnotes)
     pages: list[Page] = [[]]
-    used = 0
+    used, left = 0, len(g.rows)
     for group, rows in g.groups():
-        heights = [max(1 + len(joined(cell, plain)) // WRAP for cell in row.cells) for row in rows]
-        if used and used + 1 + sum(heights) > PAGE and 1 + sum(heights) <= PAGE:
+        left -= len(rows)
+        heights = [
+            max(
+                -(-width(piece) // rooms.get(k, 999))
+                for k, piece in enumerate([row.label.piece, *map(_as_piece, row.cells)], first)
+            )
+            for row in rows
+        ]
+        whole = 1 + sum(heights) + (0 if left else notes)
+        if used and used + whole > limit and whole <= limit:
             pages, used = [*pages, []], 0
         pages[-1].append((group, []))
         used += 1
         for row, height in zip(rows, heights, strict=True):
-            if used + height > PAGE and pages[-1][-1][1]:
+            if used + height > limit and pages[-1][-1][1]:
                 pages, used = [*pages, [(group, [])]], 1
             pages[-1][-1][1].append(row)
             used += height
@@ -103,51 +115,66 @@ def _pages(g: Grid) -> list[Page]:
 
 
 def _environment(g: Grid) -> tuple[str, str]:
-    """What opens and closes the rows: columns as wide as they are, or as wide as the page with words that wrap."""
-    wraps, texts = _wrapping(g), _texts(g)
-    kinds = [k >= len(g.stub) and not any(map(_lettered, texts[k])) for k in range(len(texts))]
-    shares = {k: rf"\hsize={share:.2f}\hsize" if len(wraps) > 1 else "" for k, share in wraps.items()}
-    columns = "".join(
-        rf">{{\raggedright\arraybackslash{shares[k]}}}X" if k in wraps else "c" if centred else "l"
-        for k, centred in enumerate(kinds)
-    )
-    if wraps:
-        return rf"\begin{{tabularx}}{{\linewidth}}{{{columns}}}", r"\end{tabularx}"
-    return rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+    """What opens and closes the rows: columns as wide as they are, or as wide as the page with columns that wrap."""
+    rooms, total = _rooms(g), sum(_rooms(g).values())
+    kinds = []
+    for k, column in enumerate(_columns(g)):
+        if k in rooms:
+            share = rf"\hsize={rooms[k] * len(rooms) / total:.2f}\hsize" if len(rooms) > 1 else ""
+            kinds.append(rf">{{\raggedright\arraybackslash{share}}}X")
+        else:
+            kinds.append("l" if k < len(g.stub) or any(map(_lettered, column[1:])) else "c")
+    if rooms:
+        return rf"\begin{{tabularx}}{{\linewidth}}{{{''.join(kinds)}}}", r"\end{tabularx}"
+    return rf"\begin{{tabular}}{{{''.join(kinds)}}}", r"\end{tabular}"
 
 
-def _texts(g: Grid) -> list[list[Piece | None]]:
-    """What stands in each column."""
-    stub: list[list[Piece | None]] = [[row.label.piece for row in g.rows]]
-    stub = stub if g.sections else [[row.group.piece for row in g.rows], *stub]
-    cells = [[joined_piece(row.cells[k]) for row in g.rows] for k in range(len(g.column_names))]
-    return [*stub, *cells]
+def _columns(g: Grid) -> list[list[Piece | None]]:
+    """What stands in each column, its heading first."""
+    stub: list[list[Piece | None]] = [[g.heads[1].piece, *(row.label.piece for row in g.rows)]]
+    if not g.sections:
+        stub.insert(0, [g.heads[0].piece, *(row.group.piece for row in g.rows)])
+    heads = [column.piece for _, columns in g.columns for column in columns]
+    return [*stub, *([head, *(_as_piece(row.cells[k]) for row in g.rows)] for k, head in enumerate(heads))]
 
 
-def joined_piece(cell: Cell) -> Piece | None:
+def _as_piece(cell: Cell) -> Piece | None:
     """A cell as one piece."""
     return cell.values[0] if len(cell.shown) == 1 else Text(joined(cell, plain), joined(cell, rich))
 
 
-def _wrapping(g: Grid) -> dict[int, float]:
-    """The columns of words that wrap, each with its share of the room: the long ones, and more where a line is full."""
-    texts = _texts(g)
-    names = [*(label.name for label in g.stub), *(c.name for _, columns in g.columns for c in columns)]
-    widths = [max([len(name), *map(width, column)]) for name, column in zip(names, texts, strict=True)]
-    able = [k for k, column in enumerate(texts) if any(map(_words, column))]
-    wraps = {k for k in able if widths[k] > WRAP}
-    for k in sorted(set(able) - wraps, key=lambda k: -widths[k]):
-        if sum(w + 2 for c, w in enumerate(widths) if c not in wraps) + 14 * len(wraps) > LINE:
+def _rooms(g: Grid) -> dict[int, int]:
+    """The columns that wrap, each with the characters in a line of it: long words, and more where a line is full."""
+    columns, line = _columns(g), (FLOAT if g.title else HERE)[1]
+    widths = [max(map(width, column)) for column in columns]
+    wraps = {k for k, column in enumerate(columns) if widths[k] > WRAP and max(map(_longest_words, column)) > 20}
+    for k in sorted(set(range(len(columns))) - wraps, key=lambda k: -widths[k]):
+        full = sum(w + 2 for c, w in enumerate(widths) if c not in wraps) + 12 * len(wraps) > line
+        if full and widths[k] > 15 and any(isinstance(piece, str | Text) for piece in columns[k][1:]):
             wraps.add(k)
-    total = sum(min(widths[k], LINE) for k in wraps)
-    return {k: len(wraps) * min(widths[k], LINE) / total for k in wraps}
+    free = line - sum(w + 2 for c, w in enumerate(widths) if c not in wraps)
+    least = {k: max(map(_longest_word, columns[k])) for k in wraps}
+    more = {k: max(0, widths[k] - least[k]) for k in wraps}
+    spare = max(0, free - sum(n + 2 for n in least.values()))
+    return {k: least[k] + spare * more[k] // max(1, sum(more.values())) for k in sorted(wraps)}
 
 
-def _words(piece: Piece | None) -> bool:
-    """Are there words in it that may part at the end of a line?"""
+def _longest_words(piece: Piece | None) -> int:
+    """The longest run of words between formulas."""
     if not isinstance(piece, str | Text | Code):
-        return False
-    return isinstance(piece, Code) or any(not formula and len(text) > 20 for formula, text in spans(rich(piece)))
+        return 0
+    return max((len(text) for formula, text in spans(rich(piece)) if not formula), default=0)
+
+
+def _longest_word(piece: Piece | None) -> int:
+    """Characters of the longest part that stays in one line."""
+    found = [4]
+    for formula, text in spans(rich(piece)):
+        if formula:
+            found += [width(f"${part}$") for part in re.split(r"\\allowbreak|\\in |=", _parting(text)) if part.strip()]
+        else:
+            found += [max(map(len, _BREAKS.sub(r"\1 ", w).split())) if len(w) >= LONG else len(w) for w in text.split()]
+    return min(max(found), WRAP)
 
 
 def _lettered(piece: Piece | None) -> bool:
@@ -196,21 +223,41 @@ def _boxed(piece: Piece | None) -> str:
 
 def _set(piece: Piece | None) -> str:
     if isinstance(piece, Code):
-        return rf"\texttt{{{_breakable(escaped(piece.text), 1)}}}"
-    return "".join(f"${text}$" if formula else _breakable(escaped(text), 15) for formula, text in spans(rich(piece)))
+        return rf"\texttt{{{_breakable(piece.text, 1)}}}"
+    return "".join(f"${_parting(text)}$" if formula else _breakable(text) for formula, text in spans(rich(piece)))
 
 
-def _breakable(text: str, length: int) -> str:
-    """Long words may part behind a point, a comma, an underscore or a closing bracket."""
+def _parting(tex: str) -> str:
+    """A long formula may also part behind a comma or a semicolon, and beside words."""
+    if width(f"${tex}$") < WRAP:
+        return tex
+    found, depth = "", 0
+    for token in re.findall(r"\\text\{[^{}]*\}|\\[A-Za-z]+|\\.|.", tex):
+        depth += {"{": 1, "}": -1}.get(token, 0)
+        apart = depth == 0 and (token in (",", ";", r"\quad") or token.startswith(r"\text{"))
+        found += r"\allowbreak " * (apart and token[0] == "\\") + token + r"\allowbreak " * apart
+    return found
+
+
+LONG = 15
+_BREAKS = re.compile(r"([.,\]/=_])(?=[\w\[(\\])")
+"""Where a long word may part."""
+
+
+def _breakable(text: str, length: int = LONG) -> str:
+    """Escaped words; a long one may part behind a point, a comma, an underscore or a closing bracket."""
 
     def part(word: re.Match[str]) -> str:
-        return re.sub(r"([.,\]/=]|\\_)(?=[\w\\\[(])", r"\1\\allowbreak{}", word[0])
+        if len(word[0]) < length:
+            return escaped(word[0])
+        return r"\allowbreak{}".join(map(escaped, _BREAKS.sub("\\1\0", word[0]).split("\0")))
 
-    return re.sub(rf"\S{{{length},}}", part, text)
+    return re.sub(r"\S+", part, text)
 
 
 _SPECIAL: dict[str, str] = {
-    "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"$\sim$", "<": "$<$", ">": "$>$", "|": r"$\mid$", NOTHING: r"\textendash{}",
+    "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"$\sim$", "<": "$<$", ">": "$>$", "|": r"$\mid$",
+    NOTHING: r"\textendash{}",
     **{c: "\\" + c for c in "_%&#{}$"},
 }  # fmt: skip
 

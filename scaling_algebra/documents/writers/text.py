@@ -17,11 +17,12 @@ def write(documents: Sequence[Document]) -> str:
 
 def _lines(blocks: Sequence[Block]) -> list[str]:
     found: list[str] = []
-    level = 1
+    level, headed = 1, False
     for block in blocks:
         level = block.level if isinstance(block, Heading) else level
         margin = "  " * max(0, level - 2)
-        apart = level <= 2 if isinstance(block, Heading) else level == 1 and isinstance(block, Grid)
+        apart = not headed if isinstance(block, Heading) else level == 1 and isinstance(block, Grid)
+        headed = isinstance(block, Heading)
         if found and (apart or (level == 1 and found[-1] == "")):
             found += [""] * (found[-1] != "")
         inner = margin + "  " * (level > 1 or (isinstance(block, Lines) and block.listed))

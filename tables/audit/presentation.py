@@ -1,0 +1,149 @@
+"""What an audit and the errata say. Read next: ``commands/audit.py`` and ``commands/errata.py`` (who asks)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.documents.notation import typeset
+from scaling_algebra.tables.published.reading import SOURCES, load
+
+from .comparison import STATUSES, Audit, Comparison, Key, compare
+from .errata import Errata, Erratum, Measured
+from .errata import errata as known_errata
+
+SETTING = ("regime", "parameterization", "optimizer", "gate")
+"""What of a setting tells configurations apart in reports."""
+
+
+def audit(found: Audit) -> Document:
+    """Counts by table, every disagreement with its reasons, and why the rest cannot be compared."""
+    rows = [(source, table, *(str(n[s]) for s in STATUSES)) for (source, table), n in found.counts().items()]
+    total = Counter(c.status for c in found.comparisons)
+    rows.append(("all", "", *(str(total[s]) for s in STATUSES)))
+    listed = {key: e for e in known_errata() for key in e.cells}
+    blocks: list[Block] = [Heading("published against derived")]
+    blocks.append(Grid.of(("source", "table", *(s.lower() for s in STATUSES)), rows))
+    for c in found.disagreements:
+        known, slope = listed.get(c.key), found.slopes.get(c.key)
+        lines: list[Sequence[Piece]] = []
+        if known is not None:
+            lines += [("why: ", typeset(known.why)), ("in the same paper: ", typeset(known.inside))]
+        lines += [("matching: ", Code(c.why)), *([("measured: ", literal(slope))] if slope is not None else [])]
+        blocks += [Heading(literal(difference(c)), 2), Lines.of(*lines, listed=True)]
+    reasons = Counter(c.why for c in found.comparisons if c.status == "NOT COMPARABLE")
+    blocks += [Heading("not comparable", 2)]
+    blocks.append(Grid.of(("cells", "because"), [(str(n), literal(why)) for why, n in reasons.most_common()]))
+    return Document(tuple(blocks), _audit_record(found))
+
+
+def difference(c: Comparison) -> str:
+    """One disagreement in a line."""
+    p = c.printed
+    setting = ", ".join(str(p.setting[k]) for k in SETTING if k in p.setting)
+    place = f"{p.source} {p.table} {p.label}".strip()
+    return f"{place} ({setting}): {p.quantity}{_after(p.step)}: printed {p.value}, derived {c.derived}"
+
+
+def _audit_record(found: Audit) -> dict[str, Any]:
+    slopes = found.slopes
+    return {
+        "cells": len(found.comparisons),
+        "agree": sum(c.status == "AGREES" for c in found.comparisons),
+        "disagreements": [
+            c.as_json() | ({"measured": slopes[c.key]} if c.key in slopes else {}) for c in found.disagreements
+        ],
+        "not_comparable": [c.as_json() for c in found.comparisons if c.status == "NOT COMPARABLE"],
+    }
+
+
+def errata(found: Errata) -> Document:
+    """An overview of all places, then each erratum with the winning matching of the engine and the measured slope."""
+    by_key = _compared(found)
+    blocks: list[Block] = [
+        Heading("Errata"),
+        Lines.of(
+            "Cells of the published tables whose exponent differs from the derived one. Each was derived by exact "
+            "power counting, confirmed by a measurement with real optimizer steps, and follows from another place of "
+            "the same paper. Exponents are powers of $n$ on the ray of the configuration; scalecalc audit lists them "
+            "all. A slope agrees with an exponent that lies within 0.1 of its interval, a drift that finite sizes "
+            "leave."
+        ),
+        Heading("Overview", 2),
+        Grid.of(("place", "quantity", "updates", "printed", "derived", "measured"), list(map(_line, _places(found)))),
+    ]
+    for source in dict.fromkeys(e.source for e in found):
+        blocks.append(Heading(literal(SOURCES[source]), 2))
+        for e in found:
+            if e.source == source:
+                blocks += _erratum(e, by_key)
+    return Document(tuple(blocks), {"errata": [_erratum_record(e, by_key) for e in found]}, "scalecalc errata")
+
+
+def _compared(found: Errata) -> dict[Key, Comparison]:
+    """Every listed cell beside the engine's."""
+    keys = {key for e in found for key in e.cells}
+    cells = [c for c in load() if (c.source, c.table, c.label, c.quantity, c.step) in keys]
+    return {c.key: c for c in compare(cells) if c.status == "DISAGREES"}
+
+
+def _places(found: Errata) -> list[tuple[Erratum, Key]]:
+    return [(e, key) for e in found for key in e.cells]
+
+
+def _line(place: tuple[Erratum, Key]) -> tuple[Piece, ...]:
+    e, (source, table, label, quantity, step) = place
+    printed, derived = e.cells[place[1]]
+    near = next((m for m in e.measured if (m.quantity, m.step) == (quantity, step)), e.measured[0])
+    slope, interval = f"{near.slope:+.2f}", f"[{near.interval[0]:+.2f}, {near.interval[1]:+.2f}]"
+    measured = Text(f"{slope} {interval}", f"${slope}$ ${interval}$")
+    where = f"{source} {table} {label}".strip()
+    return literal(where), literal(quantity), str(step), _number(printed), _number(derived), measured
+
+
+def _number(text: str) -> Text:
+    return Text(text, f"${text}$")
+
+
+def _erratum(e: Erratum, by_key: dict[Key, Comparison]) -> list[Block]:
+    rows = []
+    for key, (printed, derived) in e.cells.items():
+        _, table, label, quantity, step = key
+        notation = by_key[key].printed.notation if key in by_key else ""
+        shown = f"${notation}$" if notation else ""
+        rows.append((f"{table} {label}".strip(), quantity, str(step), shown, _number(printed), _number(derived)))
+    header = ("where", "quantity", "updates", "printed as", "printed", "derived")
+    blocks: list[Block] = [Heading(typeset(e.title), 3)]
+    first = by_key.get(next(iter(e.cells)))
+    if first is not None:
+        setting = ", ".join(f"{k} {first.printed.setting[k]}" for k in SETTING if k in first.printed.setting)
+        blocks.append(Lines.of(f"Configuration: {setting}."))
+    lines: list[Sequence[Piece]] = [("Why: ", typeset(e.why)), ("In the same paper: ", typeset(e.inside))]
+    lines += [("Winning matching: ", Code(first.why))] if first is not None else []
+    return [*blocks, Grid.of(header, rows), Lines.of(*lines, *map(_measured, e.measured), listed=True)]
+
+
+def _measured(m: Measured) -> Sequence[Piece]:
+    interval = f"[{m.interval[0]:+.3f}, {m.interval[1]:+.3f}]"
+    return f"Measured: {m.quantity}{_after(m.step)}, slope {m.slope:+.3f}, 95 % interval {interval}, by ", Code(
+        m.command
+    )
+
+
+def _after(step: int | None) -> str:
+    return "" if step is None else f" after {step} update{'' if step == 1 else 's'}"
+
+
+def _erratum_record(e: Erratum, by_key: dict[Key, Comparison]) -> dict[str, Any]:
+    names = ("source", "table", "label", "quantity", "step")
+    cells = [
+        {**dict(zip(names, key, strict=True)), "printed": printed, "derived": derived}
+        for key, (printed, derived) in e.cells.items()
+    ]
+    first = by_key.get(next(iter(e.cells)))
+    matching = None if first is None else first.why
+    measured = [{**vars(m), "interval": list(m.interval)} for m in e.measured]
+    head = {"source": e.source, "title": e.title, "why": e.why, "inside": e.inside}
+    return {**head, "matching": matching, "cells": cells, "measured": measured}
