@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from scaling_algebra.verify.campaigns.campaign import Job, load
+from scaling_algebra.verify.campaigns.plans import Job, load
 from scaling_algebra.verify.reports.output import EVIDENCE
 from scaling_algebra.verify.transfer.optimum import Curve, drift
 

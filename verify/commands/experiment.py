@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from scaling_algebra.commands.options import needs
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.experiments.experiments import EXPERIMENTS, Result, experiment, perform, plan
-from scaling_algebra.verify.experiments.findings import Experiment
 
-from .verify import _sizes
+from .reading import check_file, check_format, numbers
+
+if TYPE_CHECKING:
+    from scaling_algebra.verify.experiments.findings import Experiment
 
 
 @click.command("experiment")
@@ -39,12 +42,13 @@ def command(
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
-    claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive or interrupted.
+    claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
+    are complete are reported).
     """
-    if form not in ("text", "json"):
-        raise UsageError(f"no format named {form!r}; use text or json")
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
+    check_format(form)
+    check_file(output)
+    with needs("experiment", "numpy"):
+        from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         chosen = [e for e in (_restricted(e, only) for e in chosen) if e.trials]
@@ -53,8 +57,8 @@ def command(
     if listing:
         click.echo("\n".join(f"{e.name}: {e.title} ({e.source})\n{_titles(e)}" for e in chosen))
         return 0
-    values = None if sizes is None else _sizes(sizes)
-    plans = [plan(e, device, values, seeds) for e in chosen]
+    values = None if sizes is None else numbers("sizes", sizes, int)
+    plans = [planned(e, device, values, seeds) for e in chosen]
     results: list[Result] = []
     bar = Progress(
         TextColumn("{task.description}"),
@@ -64,20 +68,20 @@ def command(
         transient=True,
     )
     with bar:
-        for e, how in zip(chosen, plans, strict=True):
+        for e, plan in zip(chosen, plans, strict=True):
             task = bar.add_task(e.name, total=len(e.trials))
 
             def watch(done: int, total: int, what: str, task: int = task) -> None:
                 bar.update(task, completed=done, total=total, description=what)  # type: ignore[arg-type]
 
-            results.append(perform(e, how, watch))
+            results.append(run_trials(e, plan, watch))
             bar.remove_task(task)
             if results[-1].interrupted:
                 break
-    code = max((result.exit_code for result in results), key=(0, 3, 1).index)
+    code = max((result.exit_code for result in results), key=(0, 3, 1, 130).index)
     data = {"experiments": [result.as_json() for result in results], "exit_code": code}
     if output is not None:
-        output.write_text(json.dumps(data, indent=1) + "\n")
+        output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n\n".join(r.text() for r in results))
     if any(result.interrupted for result in results):
         click.echo("scalecalc: interrupted; run it again, or give fewer --sizes or --seeds", err=True)
