@@ -11,23 +11,26 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.commands.options import needs
+from scaling_algebra.commands.options import examples
 from scaling_algebra.errors import UsageError
 
-from .reading import check_file, check_format, numbers
+from .shared import DEVICE, FORMAT, check_file, numbers
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.experiments.findings import Experiment
 
 
-@click.command("experiment")
+@click.command(
+    "experiment",
+    epilog=examples("scalecalc experiment --list", "scalecalc experiment routers --only softmax --seeds 64"),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments and their trials.")
 @click.option("--only", metavar="TEXT", help="Only trials whose title contains this text.")
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
+@DEVICE
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=int, help="Replicas at every size; default: the experiment's own.")
-@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
+@FORMAT
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON.")
 def command(
     names: tuple[str, ...],
@@ -45,10 +48,12 @@ def command(
     claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
     are complete are reported).
     """
-    check_format(form)
     check_file(output)
-    with needs("experiment", "numpy"):
-        from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials
+
+    import numpy  # noqa: F401  torch warns where it is missing
+
+    from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials
+
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         chosen = [e for e in (_restricted(e, only) for e in chosen) if e.trials]

@@ -13,14 +13,14 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.commands.options import needs, where_options
+from scaling_algebra.commands.options import WHERE, Name, examples
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS
 
-from .reading import check_file, check_format, numbers
+from .shared import DEVICE, FORMAT, check_file, numbers
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.networks.base_shapes import Recipe
@@ -28,17 +28,31 @@ if TYPE_CHECKING:
     from scaling_algebra.verify.transfer.sweep import Course
 
 
-@click.command("transfer")
-@where_options
-@click.option("--data", default="digits", show_default=True, metavar="NAME", help=", ".join(TASKS))
+@click.command(
+    "transfer",
+    epilog=examples(
+        "scalecalc transfer --regime III --optimizer adam",
+        "scalecalc transfer --regime II --data text --optimizer adamw --seeds 4 -o runs/text.json",
+    ),
+)
+@WHERE
+@click.option(
+    "--data",
+    type=Name("data", TASKS),
+    default="digits",
+    show_default=True,
+    metavar="NAME",
+    help=f"What is learned: {', '.join(TASKS)}.",
+)
 @click.option(
     "--parameterization",
     "names",
     multiple=True,
     default=("mup", "mssp", "sp"),
+    type=Name("parameterization", PARAMETERIZATIONS),
     show_default=True,
     metavar="NAME",
-    help=f"Repeatable: {', '.join(PARAMETERIZATIONS)}. Those that are not derived are the negative control.",
+    help="Repeatable. Those that are not derived are the negative control.",
 )
 @click.option("--widths", metavar="N,N,...", help="Values of N, at least three for a verdict; default: the data's.")
 @click.option(
@@ -53,8 +67,8 @@ if TYPE_CHECKING:
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
-@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
+@DEVICE
+@FORMAT
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON.")
 def command(**given: Any) -> int:
     """Sweep the learning rate at several widths and say whether the optimum stays where it is.
@@ -62,11 +76,8 @@ def command(**given: Any) -> int:
     Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. With a negative control beside
     them (sp), derived parameterizations transfer only where the control is seen to drift.
     """
-    check_format(given["form"])
     check_file(given["output"])
-    if given["data"].lower() not in TASKS:
-        raise unknown_name("data", given["data"], TASKS)
-    task = TASKS[given["data"].lower()]
+    task = TASKS[given["data"]]
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
     asked = [Configuration.of(*where, name, ray=given["ray"]) for name in names]
@@ -75,11 +86,14 @@ def command(**given: Any) -> int:
             raise UsageError(f"{label} is {given[label]}; give {least} or more")
     widths = _increasing("widths", numbers("widths", given["widths"], int)) if given["widths"] else task.widths
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
-    with needs("transfer", "numpy"):
-        from scaling_algebra.verify.hardware import Hardware
-        from scaling_algebra.verify.networks.base_shapes import recipe
-        from scaling_algebra.verify.transfer.study import Sweeps
-        from scaling_algebra.verify.transfer.sweep import Course
+
+    import numpy  # noqa: F401  torch warns where it is missing
+
+    from scaling_algebra.verify.hardware import Hardware
+    from scaling_algebra.verify.networks.base_shapes import recipe
+    from scaling_algebra.verify.transfer.study import Sweeps
+    from scaling_algebra.verify.transfer.sweep import Course
+
     hardware = Hardware.of(given["device"])
     recipes = [recipe(one, base, task.transformer) for one in asked]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps

@@ -1,4 +1,4 @@
-"""``scalecalc verify`` and ``scalecalc report``: predict with the engine, measure with torch, compare, merge.
+"""``scalecalc verify``: predict with the engine, measure with torch, compare.
 
 Help needs neither torch nor numpy; wrong usage is seen before torch is loaded.
 Read next: ``campaigns/plans.py`` (what is run), ``campaigns/session.py`` (runs it), ``reports/output.py`` (what is
@@ -7,66 +7,58 @@ written).
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
-from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from tabulate import tabulate
 
-from scaling_algebra.commands.options import needs, where_options
+from scaling_algebra.commands.options import READOUT_INIT, WHERE, Name, examples, parameterization
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.configuration import DEFAULT_PARAMETERIZATION, Configuration
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import campaigns
 from scaling_algebra.verify.networks.scales import CONSTANTS
 
-from .reading import FORMATS, check_file, check_format, numbers
+from .shared import DEVICE, JUDGED, check_file, finish, numbers, planned, share
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
     from scaling_algebra.verify.judging.claims import Claim
-    from scaling_algebra.verify.reports.output import Judged
 
-REQUIRE = "4/5"
-"""Share of the exponents that must agree (``judging.report.REQUIRED``)."""
 
-require_option = click.option(
-    "--require",
-    default=REQUIRE,
-    show_default=True,
-    metavar="SHARE",
-    help="Share of the exponents not predicted to be exactly zero that must agree, e.g. 9/10 or 90%.",
+@click.command(
+    "verify",
+    epilog=examples(
+        "scalecalc verify --regime III --optimizer adam --parameterization mssp",
+        "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
+    ),
 )
-all_option = click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
-
-
-@click.command("verify")
-@where_options
-@click.option(
-    "--parameterization",
-    default=DEFAULT_PARAMETERIZATION,
-    show_default=True,
-    metavar="NAME",
-    help=", ".join(PARAMETERIZATIONS),
-)
-@click.option("--readout-init", type=str, metavar="KIND", help=f"{' or '.join(READOUTS)}; default: the definition's.")
+@WHERE
+@parameterization()
+@READOUT_INIT
 @click.option(
     "--campaign",
     metavar="NAME|FILE",
     help=f"Run many configurations instead: {', '.join(campaigns())}, or a TOML file of your own.",
 )
-@click.option("--architecture", default="moe", show_default=True, metavar="NAME", help=", ".join(CONSTANTS))
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
-@click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16")
+@click.option(
+    "--architecture",
+    type=Name("architecture", CONSTANTS),
+    default="moe",
+    show_default=True,
+    metavar="NAME",
+    help="The MoE block, or a compact GPT with MoE layers: " + ", ".join(CONSTANTS) + ".",
+)
+@DEVICE
+@click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16.")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
-@click.option("--seeds", type=int, help="Replicas at every size; default: more where they are cheap.")
-@click.option("--steps", type=int, default=2, show_default=True, help="Optimizer steps; the first 3 are predicted.")
+@click.option("--seeds", type=int, metavar="N", help="Replicas at every size; default: more where they are cheap.")
+@click.option(
+    "--steps", type=int, default=2, show_default=True, metavar="T", help="Optimizer steps; the first 3 are predicted."
+)
 @click.option("--budget", metavar="TIME", help="Choose sizes and seeds for this time, e.g. 60s or 5m (all runs).")
 @click.option("--max-memory", metavar="SIZE", help="Memory for the models trained at once, e.g. 20GiB.")
 @click.option(
@@ -77,9 +69,7 @@ all_option = click.option("--all", "every", is_flag=True, help="Print every row,
     help="Test a claim of your own, e.g. h3.A2.2@2=-1/2, or '<h3@0, h3@2>@2=0' (repeatable); only claims decide "
     "the exit code.",
 )
-@require_option
-@all_option
-@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
+@JUDGED
 @click.option(
     "-o",
     "--output",
@@ -89,7 +79,7 @@ all_option = click.option("--all", "every", is_flag=True, help="Print every row,
 )
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with an interrupted -o DIR.")
 @click.pass_context
-def verify(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, **given: Any) -> int:
     """Train real torch models at several sizes and compare every measured exponent with the predicted one.
 
     The standard parameterization (--parameterization sp) is predicted by the same engine. Started by torchrun or as a
@@ -100,34 +90,36 @@ def verify(ctx: click.Context, **given: Any) -> int:
     agree, or a gate fails, so that the run proves nothing. With --claim only the claims are judged, by the same rule.
     2 wrong usage; 130 interrupted: what was measured is kept and reported, and proves nothing.
     """
-    check_format(given["form"])
     asked = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
     output: Path | None = given["output"]
     resume: Path | None = given["resume"]
     folder = resume or (output if output and output.suffix != ".json" else None)
-    required = _share(given["require"])
-    with needs("verify"):
-        from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
-        from scaling_algebra.verify.measuring.cells import rank
-        from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
-        from scaling_algebra.verify.reports.output import write_json
+    required = share(given["require"])
+
+    from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
+    from scaling_algebra.verify.measuring.cells import rank
+    from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
+    from scaling_algebra.verify.reports.output import write_json
+
     mine, processes = rank()
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = in_bytes(given["max_memory"]) if given["max_memory"] else None
     _check_combination(asked, folder, processes)
     if folder is None:
         check_file(output)
-    jobs, wanted, command = _planned(read_plan(resume)) if resume is not None else (*_asked(given), _command())
+    jobs, wanted, said = planned(read_plan(resume)) if resume is not None else (*_asked(given), _command())
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
         raise UsageError("--budget chooses sizes of the MoE block; give --sizes and --seeds for a transformer")
-    with needs("verify"):  # torch is loaded here, after the arguments are known to be sound
-        from scaling_algebra.verify.campaigns.session import Session
-        from scaling_algebra.verify.hardware import Hardware
+
+    # torch is loaded here, after the arguments are known to be sound
+    from scaling_algebra.verify.campaigns.session import Session
+    from scaling_algebra.verify.hardware import Hardware
+
     session = Session(Store(*[folder] if folder else []), Hardware.of(given["device"], most), mine, processes)
 
     def keep(runs: Sequence[Job], again: bool = False) -> None:
         if folder is not None:
-            plan = {"scalecalc": version("scalecalc"), "command": command, "claims": [str(c) for c in wanted]}
+            plan = {"scalecalc": version("scalecalc"), "command": said, "claims": [str(c) for c in wanted]}
             write_plan(folder, {**plan, "runs": [run.as_json() for run in runs]}, again or resume is not None)
 
     keep(jobs)
@@ -139,77 +131,13 @@ def verify(ctx: click.Context, **given: Any) -> int:
         click.echo(f"process {mine} of {processes} is done; merge with: scalecalc report {folder}", err=True)
         return 130 if session.interrupted else 0
     judged = [(run, run.report(session.store, wanted, session.interrupted, required)) for run in jobs]
-    code = _finish(judged, command, folder, given)
+    code = finish(judged, said, folder, given["form"], given["every"])
     if output is not None and folder is None:
-        write_json(output, judged, command)
+        write_json(output, judged, said)
     if session.interrupted:
         again = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
         click.echo(f"scalecalc: interrupted; {again}", err=True)
     return code
-
-
-@click.command("report")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
-@require_option
-@all_option
-@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help=", ".join(FORMATS))
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: the first DIR.")
-@click.option("--evidence", type=click.Path(path_type=Path), metavar="DIR", help="Also write a short record to keep.")
-def report(folders: tuple[Path, ...], **given: Any) -> int:
-    """Merge what one or several processes measured into one report: report.json, report.md, report.html.
-
-    All DIRs must hold parts of the same plan, as `scalecalc verify -o DIR` writes it. Exit codes as of verify; 3 if
-    parts are missing.
-    """
-    check_format(given["form"])
-    required = _share(given["require"])
-    with needs("report"):
-        from scaling_algebra.verify.measuring.store import Store, read_plan
-        from scaling_algebra.verify.reports.output import evidence
-    plans = [read_plan(folder) for folder in folders]
-    for folder, plan in zip(folders, plans, strict=True):
-        if plan["runs"] != plans[0]["runs"]:
-            raise UsageError(f"{folder} holds other runs than {folders[0]}; report them separately")
-    jobs, wanted, command = _planned(plans[0])
-    store = Store(*folders)
-    judged = [(run, run.report(store, wanted, required=required)) for run in jobs]
-    if given["evidence"] is not None:
-        evidence(given["evidence"], judged, command)
-    return _finish(judged, command, given["output"] or folders[0], given)
-
-
-def _finish(judged: Judged, command: str, folder: Path | None, given: dict[str, Any]) -> int:
-    """Prints and writes; the exit code."""
-    from scaling_algebra.verify.reports import output
-
-    if folder is not None:
-        output.write(folder, judged, command)
-    if given["form"] == "json":
-        click.echo(json.dumps(output.contract(judged, command), indent=2))
-    elif len(judged) == 1:
-        click.echo(judged[0][1].text(judged[0][0].heading, given["every"]))
-    else:
-        click.echo(_summary(judged, given["every"]))
-    return output.exit_code(judged)
-
-
-def _summary(judged: Judged, every: bool) -> str:
-    """One closing line, a table of runs, and what does not agree."""
-    from scaling_algebra.verify.reports.output import closing, sentence
-
-    rows = [
-        (run.name, *found.counts.values(), f"{found.environment.get('wall_seconds', 0):.0f} s") for run, found in judged
-    ]
-    table = tabulate(rows, ("run", "agree", "refuted", "inconclusive", "time"), tablefmt="simple")
-    shown = [
-        f"{run.name}: {line}"
-        for run, found in judged
-        for line in [
-            *(str(g) for g in found.gates if every or not g.passed),
-            *(sentence(r) for r in found.judged if every or str(r.verdict) != "AGREES"),
-        ]
-    ]
-    return "\n\n".join([closing(judged), table, *(["\n".join(shown)] if shown else [])])
 
 
 def _asked(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
@@ -233,14 +161,6 @@ def _asked(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     return [one], wanted
 
 
-def _planned(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
-    from scaling_algebra.verify.campaigns.plans import Job
-    from scaling_algebra.verify.judging.claims import Claim
-
-    claims = [Claim.parse(text) for text in plan.get("claims", [])]
-    return [Job.from_json(run) for run in plan["runs"]], claims, str(plan.get("command", ""))
-
-
 _WHAT = {"regime", "ray", "optimizer", "parameterization", "readout_init", "architecture"}
 _WHAT |= {"sizes", "seeds", "steps", "dtype", "claims"}
 
@@ -256,17 +176,6 @@ def _check_combination(given: set[str], folder: Path | None, processes: int) -> 
         raise UsageError(f"{processes} processes share a folder; give -o DIR")
     if processes > 1 and "budget" in given:
         raise UsageError("--budget is for one process; give --sizes and --seeds, or a --campaign")
-
-
-def _share(text: str) -> Fraction:
-    """``9/10``, ``0.9`` or ``90%``."""
-    try:
-        share = Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 < share <= 1:
-        raise UsageError(f"cannot read the share {text!r}; write for example 9/10 or 90%")
-    return share
 
 
 def _command() -> str:
