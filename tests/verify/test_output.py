@@ -34,7 +34,7 @@ QUIET += ["--virtual-time-budget=5000"]
 @pytest.fixture(scope="module")
 def run():
     """Two updates, one of which is past the predictions of ``judged``."""
-    asked = job(Configuration.of("III", "sgd", "mup"), Effort(sizes=(16, 24, 36, 54), seeds=64))
+    asked = job(Configuration.of("III", "sgd", "mup"), Effort(sizes=(20, 30, 45, 68), seeds=64))
     store = Store()
     session.Session(store, Hardware()).perform([asked])
     return asked, asked.measured(store)
