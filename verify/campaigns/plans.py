@@ -132,8 +132,8 @@ class Job:
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
         try:
-            plain = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-            found = cls(**{**plain, "configuration": Configuration.from_json(data["configuration"])})
+            plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            found = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
             counts = (found.steps, found.together, *found.sizes, *found.seeds)
             if all(isinstance(n, int) for n in counts) and found.together > 0 and found.testbed in CONSTANTS:
                 return found

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with an interrupted -o DIR.")
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, /, **given: Any) -> int:
     """Train real torch models at several sizes and compare every measured exponent with the predicted one.
 
     The standard parameterization (--parameterization sp) is predicted by the same engine. Started by torchrun or as a

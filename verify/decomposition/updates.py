@@ -10,7 +10,7 @@ Read next: ``parts.py`` (applies these at every step), ``runs.py`` (makes them).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -80,8 +80,8 @@ class Dense:
         """Frobenius norm of dW of each replica, (S,); in float32 and less, rows are summed in float32."""
         # distances row by row: one pass over both, and the difference is never formed
         rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
-        sides = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
-        apart = torch.cdist(*sides, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
+        now, start = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
+        apart = torch.cdist(now, start, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
         return torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
 
 
@@ -237,7 +237,8 @@ class Updates:
                 self._start[symbol] = w.clone()
         self._decays = rule.decoupled_decay
         groups = [{**group, "params": [group["params"][0].new_zeros(steps)]} for group in stepper.param_groups]
-        self._stepper = type(stepper)(groups)
+        again: Callable[..., torch.optim.Optimizer] = type(stepper)
+        self._stepper = again(groups)
 
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""

@@ -41,8 +41,7 @@ def slopes(
             run: Measurement = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=device)
         elif d.program.name == "moe":
             products = [name for name in names if name.startswith("<")]
-            options = {"sizes": sizes, "seeds": seeds, "steps": steps, "device": device}
-            run = measure(d, products=products, **options)
+            run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
         else:
             for k in members:
                 found[k] = f"no torch model of {d.program.name}"

@@ -319,23 +319,17 @@ def reason(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    body = [
-        (
-            r.quantity,
-            r.step,
-            "zero" if r.predicted is None else str(r.predicted),
-            *_shown(r.fit),
-            str(r.verdict),
-            reason(r),
-        )
+    """The last column, the reason why a row is not decided, is left out where there is none."""
+    told = [
+        (r.quantity, str(r.step), "zero" if r.predicted is None else str(r.predicted), *_shown(r.fit), str(r.verdict))
         for r in rows
     ]
-    header = ("quantity", "step", "predicted", "measured", "interval", "verdict", "because")
-    align = ("left", "right", "right", "right", "left", "left", "left")
-    if not any(row[-1] for row in body):
-        body, header, align = [row[:-1] for row in body], header[:-1], align[:-1]
-    text: str = tabulate(body, header, tablefmt="simple", disable_numparse=True, colalign=align)
-    return text
+    header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
+    align = ["left", "right", "right", "right", "left", "left", "left"]
+    reasons = [reason(r) for r in rows]
+    body = [(*row, why) if any(reasons) else row for row, why in zip(told, reasons, strict=True)]
+    columns = len(body[0]) if body else 0
+    return str(tabulate(body, header[:columns], tablefmt="simple", disable_numparse=True, colalign=align[:columns]))
 
 
 def _shown(f: Fit) -> tuple[str, str]:

@@ -34,7 +34,7 @@ def train_block(setup: Setup, replicas: Replicas, check: bool = False) -> Record
     """
     rule = setup.derivation.optimizer
     model = MoEBlock(replicas, setup.derivation.scaling, getattr(torch, setup.dtype))
-    weights, stepper = model.weights, model.optimizer(rule)
+    weights, stepper = dict(model.weights.items()), model.optimizer(rule)
     memory = Updates(rule, weights, stepper, setup.steps)
     experts = replicas.dims["M"]
     active = replicas.dims.get("K", experts)
@@ -87,9 +87,9 @@ class _Products:
         self.kept |= {(q, t): named[q] for pair in self.sides.values() for q, _ in pair}
         found = {}
         for name, pair in self.sides.items():
-            both = [self.kept.get((q, t if step is None else step)) for q, step in pair]
-            if all(x is not None for x in both):
-                found[name] = rms(_dot(*both))
+            (a, b) = (self.kept.get((q, t if step is None else step)) for q, step in pair)
+            if a is not None and b is not None:
+                found[name] = rms(_dot(a, b))
         return found
 
 

@@ -83,7 +83,7 @@ def _record(model: Transformer, batches: Sequence[Batch], probe: Tensor) -> Reco
         if t < len(batches):
             tokens, targets = batches[t]
             stepper.zero_grad()
-            cross_entropy(model(tokens)[0], targets).sum().backward()  # type: ignore[no-untyped-call]
+            cross_entropy(model(tokens)[0], targets).sum().backward()
             stepper.step()
     return {key: x.cpu().numpy() for key, x in record.items()}
 

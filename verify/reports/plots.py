@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -22,7 +23,13 @@ COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONC
 COLUMNS, LINES = 4, 12
 """Panels side by side, and most entries in a legend."""
 
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 8, "axes.titlesize": 9, "legend.fontsize": 6}
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "scalecalc",
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "legend.fontsize": 6,
+}
 
 
 def family(quantity: str) -> str:
