@@ -242,7 +242,7 @@ def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
         (["epsilon", "--seeds", "0"], "give at least 1"),
         (["routers", "--only", "relu"], "no trial has 'relu' in its title"),
         (["epsilon", "--device", "tpu"], "no device named 'tpu'"),
-        (["epsilon", "--format", "xml"], "use text or json"),
+        (["epsilon", "--format", "xml"], "known: text, json"),
         (["epsilon", "-o", "/nonexistent/r.json"], "is not a folder"),
     ],
 )
