@@ -1,28 +1,35 @@
 """Measures every predicted exponent on real torch models; the only part of the project that imports torch.
 
-``measure`` trains, ``judge`` compares. Importing this package does not import torch; the first use does.
-Read next: ``model.py`` (what is trained), ``parts.py`` (what is measured), ``fit.py`` (slopes and verdicts);
-``transfer.py`` (learning-rate sweeps) and ``coordinates.py`` (the Transformer's parts).
+``measure`` trains, ``judge`` compares. Importing this package imports neither torch nor numpy; the first use does.
+Read next: ``networks/moe_block.py`` (what is trained), ``decomposition/parts.py`` (what is measured),
+``judging/fit.py`` (slopes and verdicts), ``transfer/study.py`` (learning-rate sweeps).
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from scaling_algebra.verify.judging.claims import Claim
-from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.judging.report import Report, judge
-
 if TYPE_CHECKING:
+    from scaling_algebra.verify.judging.claims import Claim
+    from scaling_algebra.verify.judging.fit import Verdict
+    from scaling_algebra.verify.judging.measurement import Measurement
+    from scaling_algebra.verify.judging.report import Report, judge
     from scaling_algebra.verify.measuring.runs import measure
 
 __all__ = ["Claim", "Measurement", "Report", "Verdict", "judge", "measure"]
 
+_HOMES = {
+    "Claim": "judging.claims",
+    "Verdict": "judging.fit",
+    "Measurement": "judging.measurement",
+    "Report": "judging.report",
+    "judge": "judging.report",
+    "measure": "measuring.runs",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "measure":
-        from scaling_algebra.verify.measuring.runs import measure
-
-        return measure
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,15 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import regime
-from scaling_algebra.verify.campaigns.campaign import job
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.campaigns.session import Session
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.report import judge
-from scaling_algebra.verify.measuring.coordinates import predicted, split
-from scaling_algebra.verify.measuring.sizes import TRANSFORMER
+from scaling_algebra.verify.measuring.coordinates import split_layers
+from scaling_algebra.verify.measuring.predictions import predicted_layers
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks.base_shapes import recipe
+from scaling_algebra.verify.networks.scales import TRANSFORMER
 from scaling_algebra.verify.networks.transformer import Transformer
 
 HALF, NONE = Fraction(1, 2), Fraction(0)
@@ -28,9 +30,9 @@ HALF, NONE = Fraction(1, 2), Fraction(0)
 @cache
 def trained(name, where):
     """A run of the Transformer, measured."""
-    run = job(where, "adamw", name, architecture="transformer", seeds=4)
+    run = job(Configuration.of(where, "adamw", name), Effort(seeds=4), "transformer")
     store = Store()
-    Session(store, "cpu").perform([run])
+    Session(store, Hardware()).perform([run])
     return run, run.measured(store)
 
 
@@ -72,19 +74,19 @@ def test_wrong_claims_are_refuted():
 
 
 def test_predictions_come_from_desiderata_and_initial_signals():
-    mup, mssp = (predicted(regime("II"), name, steps=2) for name in ("mup", "mssp"))
+    mup, mssp = (predicted_layers(Configuration.of("II", "adamw", name)) for name in ("mup", "mssp"))
     assert mup["h3[0].init"] == [-HALF] and mssp["h3[0].init"] == [NONE]
     assert mup["h3i[0].propagating"][2] == NONE and mssp["h3i[0].propagating"][2] == HALF
     assert "h3[0].propagating" not in mup and mssp["h3[0].propagating"] == [None, None, NONE]
-    router = predicted(regime("I"), "mssp", steps=2)  # starts at zero
+    router = predicted_layers(Configuration.of("I", "adamw", "mssp"))  # starts at zero
     assert router["psi[0].propagating"] == [None] * 3 and router["psi[0].effective"][2] == NONE
     with pytest.raises(UsageError, match="derived parameterization"):
-        predicted(regime("II"), "sp")
+        predicted_layers(Configuration.of("II", "adamw", "sp"))
 
 
 def test_parts_add_up():
     """propagating + effective is the change of the map's output, for every map of every layer, on the chosen pairs."""
-    made = recipe(regime("III"), "adamw", "mup", dict(TRANSFORMER), True)
+    made = recipe(Configuration.of("III", "adamw", "mup"), TRANSFORMER, True)
     model = Transformer(made, made.dims(32), [0, 1], "cpu", context=8, blocks=2, head=16).double()
     tokens = torch.randint(0, 256, (2, 2, 8), generator=torch.Generator().manual_seed(0))
     start = {k: p.detach().clone() for k, p in model.weights.items()}
@@ -93,7 +95,7 @@ def test_parts_add_up():
         for p in model.weights.values():
             p += 0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
         masks = [layer.gates > 0 for layer in first[1]]
-        named = split(model, start, first, masks, tokens)
+        named = split_layers(model, start, first, masks, tokens)
         now = model.stream(tokens, [m.double() for m in masks])[1]
     for k in (0, 1):
         torch.testing.assert_close(

@@ -21,9 +21,8 @@ from scaling_algebra.verify import judge
 from scaling_algebra.verify.experiments.fixed_experts import (
     FixedExperts,
     measure_fixed_experts,
-    split,
-    torch_optimizer,
-    train,
+    split_experts,
+    train_experts,
 )
 from scaling_algebra.verify.judging.fit import Verdict, judge_exponent
 from scaling_algebra.verify.judging.report import fit_of
@@ -46,7 +45,9 @@ def derived(architecture, parameterization="mup", optimizer="sgd", zero_router=F
     if zero_router:
         tensors["router"] = replace(tensors["router"], init_std=None)
     tensors = {role: tensors[role] for role in ARCHITECTURES[architecture].tensors}
-    return replace(d, scaling=Scaling(tensors, d.scaling.alpha), architecture=architecture)
+    return replace(
+        d, configuration=d.configuration.but(network=architecture), scaling=Scaling(tensors, d.scaling.alpha)
+    )
 
 
 @cache
@@ -64,10 +65,10 @@ def trained(architecture, steps=2, optimizer="sgd"):
     d = derived(architecture, optimizer=optimizer)
     model = FixedExperts(d, DIMS, [1, 2, 3], 0)
     start = {symbol: p.detach().clone() for symbol, p in model.weights.items()}
-    stepper = torch_optimizer(model, d, DIMS)
+    stepper = model.optimizer()
     for t in range(steps + 1):
         stepper.zero_grad()
-        named = split(model, start)
+        named = split_experts(model, start)
         if t < steps:
             stepper.step()
             model.step()
@@ -115,8 +116,8 @@ def test_parts_sum_to_their_whole(architecture, optimizer):
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS.values() if o.torch])
 def test_replicas_trained_together_equal_replicas_trained_alone(optimizer):
     d = derived("routers-softmax-topk", optimizer=optimizer)
-    together = train(d, DIMS, [1, 2, 3], 0, 2, "cpu")
-    for key, values in train(d, DIMS, [2], 0, 2, "cpu").items():
+    together = train_experts(FixedExperts(d, DIMS, [1, 2, 3], 0), 2)
+    for key, values in train_experts(FixedExperts(d, DIMS, [2], 0), 2).items():
         assert values[0] == pytest.approx(together[key][1], rel=1e-8, abs=1e-14), key
 
 
@@ -124,7 +125,8 @@ def test_decoupled_decay_is_not_an_update():
     """A zero readout passes no gradient: the other weights only decay, so their updates stay exactly zero."""
     d = derived("routers-sigmoid", optimizer="adamw")
     tensors = dict(d.scaling.tensors) | {"readout": replace(d.scaling.tensors["readout"], init_std=None)}
-    seen = train(replace(d, scaling=replace(d.scaling, tensors=tensors)), DIMS, [1, 2], 0, 1, "cpu")
+    zero = replace(d, scaling=replace(d.scaling, tensors=tensors))
+    seen = train_experts(FixedExperts(zero, DIMS, [1, 2], 0), 1)
     assert not seen["dW3", 1].any() and not seen["h3.change", 1].any() and seen["dW4", 1].all()
 
 
@@ -137,7 +139,7 @@ def test_the_bias_of_a_replica_is_the_same_at_every_size():
 
 def test_one_active_softmax_expert_gets_no_router_gradient():
     """Renormalised after the mask, its gate is 1 whatever its logit."""
-    seen = train(derived("routers-softmax-topk"), DIMS | {"K": 1}, [1, 2], 0, 2, "cpu")
+    seen = train_experts(FixedExperts(derived("routers-softmax-topk"), DIMS | {"K": 1}, [1, 2], 0), 2)
     assert not any(seen[q, t].any() for q in ("gpsi", "psi.effective") for t in range(3))
 
 

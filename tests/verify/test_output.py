@@ -12,8 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import session
-from scaling_algebra.verify.campaigns.campaign import job
+from scaling_algebra.verify.campaigns.plans import Effort, job
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import planted
 from scaling_algebra.verify.judging.report import judge
@@ -26,9 +28,9 @@ HALF = Fraction(1, 2)
 @pytest.fixture(scope="module")
 def run():
     """Two updates, one of which is past the predictions of ``judged``."""
-    asked = job("III", "sgd", "mup", steps=2, sizes=(16, 24, 36, 54), seeds=64)
+    asked = job(Configuration.of("III", "sgd", "mup"), Effort(sizes=(20, 30, 45, 68), seeds=64))
     store = Store()
-    session.Session(store, "cpu").perform([asked])
+    session.Session(store, Hardware()).perform([asked])
     return asked, asked.measured(store)
 
 
@@ -84,9 +86,9 @@ def test_each_control_trips_its_gate(run):
 
 
 def test_too_little_precision_is_seen_and_does_not_count():
-    asked = job("III", "sgd", "mssp", steps=2, sizes=(12, 18, 27, 40), seeds=16, dtype="bfloat16")
+    asked = job(Configuration.of("III", "sgd", "mssp"), Effort(sizes=(12, 18, 27, 40), seeds=16, dtype="bfloat16"))
     store = Store()
-    session.Session(store, "cpu").perform([asked])
+    session.Session(store, Hardware()).perform([asked])
     report = asked.report(store)
     spoilt = [r for r in report.rows if r.note]
     assert spoilt and all(r.verdict is Verdict.INCONCLUSIVE and "float64" in r.note for r in spoilt)
@@ -94,7 +96,7 @@ def test_too_little_precision_is_seen_and_does_not_count():
     nothing = replace(m, exact={key: [v * 2 for v in series] for key, series in m.exact.items()})
     assert "above the numerical floor" in tripped(nothing, asked.signals().prediction())
     enough = replace(asked, dtype="float32")
-    session.Session(store, "cpu").perform([enough])
+    session.Session(store, Hardware()).perform([enough])
     fine = enough.report(store)
     assert {g.name: g.passed for g in fine.gates}["above the numerical floor"]
     assert sum(bool(r.note) for r in fine.rows) < len(spoilt)

@@ -24,7 +24,7 @@ def test_measured_exponents_on_other_rays(ray):
     """muP with Adam: no exponent is refuted and most agree; half a power more, and none agrees and most are refuted."""
     predicted = signals(None, "adam", "mup", ray=ray)
     d = predicted.derivation
-    found = measure(d.ray, d.scaling, d.optimizer, sizes=RAYS[ray], seeds=32)
+    found = measure(d, sizes=RAYS[ray], seeds=32)
     counts = judge(found, predicted.prediction()).counts
     assert counts["REFUTED"] == 0
     assert 3 * counts["AGREES"] > 2 * sum(counts.values())

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import Ray, regime
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify import Claim, judge, measure
-from scaling_algebra.verify.campaigns.campaign import as_trained
-from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.measuring import stacks
+from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
+from scaling_algebra.verify.judging.gates import Gate
+from scaling_algebra.verify.judging.report import REQUIRED, Report, Row
+from scaling_algebra.verify.measuring.predictions import as_trained
 from scaling_algebra.verify.measuring.sizes import dims_at, plan_seeds, plan_sizes
 
 HALF = Fraction(1, 2)
-MUP = Scaling(  # Regime III, SGD
+SCALING = Scaling(
     {
         "input": TensorScaling(Power(), Power.of({"N": 1})),
         "router": TensorScaling(Power.of({"N": -HALF}), Power.of({"M": 1, "N": -1})),
@@ -35,6 +36,14 @@ MUP = Scaling(  # Regime III, SGD
     },
     Power.of({"M": 1}),
 )
+
+
+def block(scaling, where="III", rule="sgd"):
+    """The MoE block with these powers."""
+    return replace(derive(where, rule, "sp"), scaling=scaling)
+
+
+MUP = block(SCALING)
 SIZES = [16, 26, 41, 66]
 PREDICTION = {
     "h1.change": (None, -HALF),
@@ -47,14 +56,18 @@ PREDICTION = {
 
 @pytest.fixture(scope="module")
 def mup():
-    return measure(regime("III"), MUP, optimizer("sgd"), sizes=SIZES, seeds=48, steps=1, device="cpu")
+    return measure(MUP, sizes=SIZES, seeds=48, steps=1, device="cpu")
 
 
 def test_right_predictions_agree(mup):
     report = judge(mup, PREDICTION, [])
     assert report.counts["REFUTED"] == 0 and report.counts["AGREES"] >= 8, report.text()
     assert all(g.passed for g in report.gates) and report.exit_code == 0
-    assert report.text().splitlines()[-1].startswith(f"{report.counts['AGREES']} AGREES")
+    zeros = sum(r.predicted is None for r in report.rows)
+    assert report.closing.endswith(f"0 inconclusive; {zeros} exactly zero as predicted")
+    heading, _, closing, *rest = report.text("the MoE block").splitlines()[:4]
+    assert heading == "the MoE block" and "n = 16" in report.text() and not closing and rest == [report.closing]
+    assert "h3.A1" not in report.text() and "h3.A1" in report.text(every=True)
 
 
 def test_planted_wrong_exponents_are_refuted(mup):
@@ -66,7 +79,7 @@ def test_planted_wrong_exponents_are_refuted(mup):
 
 def test_standard_parameterization_is_refuted_against_a_stable_one():
     standard = PARAMETERIZATIONS["sp"].defined(MOE_BLOCK, False)
-    run = measure(regime("III"), standard, optimizer("sgd"), sizes=SIZES, seeds=48, steps=1, device="cpu")
+    run = measure(block(standard), sizes=SIZES, seeds=48, steps=1, device="cpu")
     report = judge(run, {"h3.A3": (None, Fraction(0)), "h2.effective": (None, Fraction(0))}, [])
     assert report.counts["REFUTED"] == 2 and report.exit_code == 1, report.text()
 
@@ -89,42 +102,106 @@ def test_json_is_serialisable_and_complete(mup):
 def test_a_failed_gate_makes_a_run_inconclusive(mup):
     few = {key: series[:2] for key, series in mup.values.items()}
     control = {key: series[:2] for key, series in mup.control.items()}
-    two = dataclasses.replace(mup, sizes=mup.sizes[:2], values=few, control=control)
+    two = replace(mup, sizes=mup.sizes[:2], values=few, control=control)
     assert "enough sizes" in [g.name for g in judge(two, PREDICTION, []).gates if not g.passed]
     sparse = {key: [v[:3] for v in series] for key, series in mup.values.items()}
-    lacking = judge(dataclasses.replace(mup, values=sparse), PREDICTION, [])
+    lacking = judge(replace(mup, values=sparse), PREDICTION, [])
     assert "enough seeds" in [g.name for g in lacking.gates if not g.passed] and lacking.exit_code == 3
-    same = dataclasses.replace(mup, parameters=[7] * len(SIZES))
+    same = replace(mup, parameters=[7] * len(SIZES))
     assert judge(same, PREDICTION, []).exit_code == 3
-    assert judge(dataclasses.replace(mup, inputs=["a", "b", "b", "b"]), PREDICTION, []).exit_code == 3
+    assert judge(replace(mup, inputs=["a", "b", "b", "b"]), PREDICTION, []).exit_code == 3
     drifting = {key: [v * n for v, n in zip(series, SIZES, strict=True)] for key, series in mup.control.items()}
-    report = judge(dataclasses.replace(mup, control=drifting), PREDICTION, [])
+    report = judge(replace(mup, control=drifting), PREDICTION, [])
     assert [g.name for g in report.gates if not g.passed] == ["width-independent control flat"]
 
 
+def with_control(mup, slope, noise):
+    """A measurement whose control has this slope and noise."""
+    random = np.random.default_rng(2)
+    drawn = {
+        key: [n**slope * np.exp(noise * random.standard_normal(48)) for n in SIZES] if key[0] == "h3" else series
+        for key, series in mup.control.items()
+    }
+    return judge(replace(mup, control=drawn), PREDICTION)
+
+
+@pytest.mark.parametrize(("slope", "noise", "passes"), [(0, 0.1, True), (-0.45, 1.0, False), (0, 3.0, False)])
+def test_a_control_that_is_too_noisy_to_be_flat_trips_its_gate(mup, slope, noise, passes):
+    """-0.45 with an interval that reaches beyond 0 is no proof that nothing grows."""
+    report = with_control(mup, slope, noise)
+    assert [g.name for g in report.gates if not g.passed] == [] if passes else ["width-independent control flat"]
+    assert report.exit_code == (0 if passes else 3)
+
+
+RIGHT, OPEN = Fit(0.0, 0.01, -0.02, 0.02, 0.0, False, 5, 32), Fit(0.3, 0.2, -0.1, 0.7, 0.3, False, 5, 32)
+GONE = Fit(*[float("nan")] * 5, True, 5, 32)
+GATE = Gate("a gate", True, "")
+
+
+def verdicts(*judged, required=REQUIRED, gate=GATE):
+    """A report of so many rows of each (prediction, fit)."""
+    rows = []
+    for predicted, fitted, count in judged:
+        rows += [Row("q", 1, predicted, fitted, judge_exponent(fitted, predicted))] * count
+    return Report(tuple(rows), (), (gate,), {}, (), (), required=required)
+
+
+ZERO = (None, GONE, 164)
+
+
+@pytest.mark.parametrize(
+    ("judged", "required", "code"),
+    [
+        ([(Fraction(0), RIGHT, 41), (Fraction(0), OPEN, 95), ZERO], REQUIRED, 3),
+        ([(Fraction(0), RIGHT, 125), (Fraction(0), OPEN, 11), ZERO], REQUIRED, 0),
+        ([(Fraction(0), RIGHT, 80), (Fraction(0), OPEN, 20)], REQUIRED, 0),
+        ([(Fraction(0), RIGHT, 79), (Fraction(0), OPEN, 21)], REQUIRED, 3),
+        ([(Fraction(0), RIGHT, 79), (Fraction(0), OPEN, 21)], Fraction(3, 4), 0),
+        ([(Fraction(0), RIGHT, 80), (Fraction(0), OPEN, 20)], Fraction(9, 10), 3),
+        ([(Fraction(0), RIGHT, 99), (Fraction(1), RIGHT, 1)], REQUIRED, 1),
+        ([(Fraction(0), RIGHT, 99), (None, RIGHT, 1), ZERO], REQUIRED, 1),
+        ([(Fraction(0), OPEN, 1), ZERO], REQUIRED, 3),
+        ([ZERO], REQUIRED, 0),
+        ([], REQUIRED, 3),
+    ],
+)
+def test_the_rule_of_the_exit_code(judged, required, code):
+    assert verdicts(*judged, required=required).exit_code == code
+    assert verdicts(*judged, required=required, gate=replace(GATE, passed=False)).exit_code == 3
+
+
+def test_zeros_are_told_apart_from_exponents():
+    fine = verdicts((Fraction(0), RIGHT, 125), (Fraction(0), OPEN, 11), ZERO)
+    assert fine.closing == "125 of 136 exponents agree, 0 refuted, 11 inconclusive; 164 exactly zero as predicted"
+    broken = verdicts((Fraction(0), RIGHT, 9), (None, RIGHT, 1), ZERO)
+    assert "only 164 of 165 exactly zero as predicted, 1 refuted" in broken.closing
+    few = verdicts((Fraction(0), RIGHT, 41), (Fraction(0), OPEN, 95), ZERO)
+    assert few.closing.endswith("fewer than 4/5 of the exponents agree, so the run is INCONCLUSIVE")
+    assert few.as_json()["tally"]["exponents"] == {"AGREES": 41, "REFUTED": 0, "INCONCLUSIVE": 95}
+    assert "more seeds" in few.text() and "more seeds" not in verdicts((Fraction(0), RIGHT, 5)).text()
+
+
 def test_few_seeds_are_inconclusive():
-    run = measure(regime("I"), MUP, optimizer("sgd"), sizes=[8, 12, 16], seeds=2, steps=0, device="cpu")
+    run = measure(block(SCALING, "I"), sizes=[8, 12, 16], seeds=2, steps=0, device="cpu")
     assert judge(run, {"h3.A1": (Fraction(0),)}, []).exit_code == 3
 
 
-def test_interrupting_keeps_the_sizes_that_are_complete(monkeypatch):
-    monkeypatch.setitem(stacks.CALLS, "cpu", 0)  # cells one by one
-
+def test_interrupting_keeps_the_sizes_that_are_complete():
     def stop(done, total, message):
         if "n=66" in message:
             raise KeyboardInterrupt
 
-    run = measure(regime("III"), MUP, optimizer("sgd"), sizes=SIZES, seeds=8, steps=1, device="cpu", progress=stop)
+    run = measure(MUP, sizes=SIZES, seeds=8, steps=1, device="cpu", progress=stop)
     assert run.interrupted and run.sizes == SIZES[:3] and len(run.values["h3", 1]) == 3
-    assert judge(run, PREDICTION, []).exit_code == 3
-    judge(run, PREDICTION, []).text()
+    assert judge(run, PREDICTION, []).exit_code == 130
+    assert "interrupted, so the run is INCONCLUSIVE" in judge(run, PREDICTION, []).text()
 
     def at_once(done, total, message):
         raise KeyboardInterrupt
 
-    nothing = measure(regime("III"), MUP, optimizer("sgd"), sizes=SIZES, seeds=8, device="cpu", progress=at_once)
+    nothing = measure(MUP, sizes=SIZES, seeds=8, device="cpu", progress=at_once)
     report = judge(nothing, PREDICTION, [])
-    assert nothing.sizes == [] and report.exit_code == 3 and report.text() and report.as_json()
+    assert nothing.sizes == [] and report.exit_code == 130 and report.text() and report.as_json()
 
 
 @pytest.mark.parametrize(
@@ -142,16 +219,16 @@ def test_interrupting_keeps_the_sizes_that_are_complete(monkeypatch):
 )
 def test_wrong_use_is_one_clear_line(options, message):
     options = dict(options)
-    rule = optimizer(options.pop("optimizer", "sgd"))
+    asked = block(SCALING, rule=options.pop("optimizer", "sgd"))
     with pytest.raises(UsageError, match=message) as error:
-        measure(regime("III"), MUP, rule, **({"device": "cpu"} | options))
+        measure(asked, **({"device": "cpu"} | options))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_asking_for_a_missing_gpu():
     with pytest.raises(UsageError, match="no CUDA device is available; use --device cpu or auto"):
-        measure(regime("III"), MUP, optimizer("sgd"), device="cuda")
+        measure(MUP, device="cuda")
 
 
 @pytest.mark.parametrize("text", ["h3", "=1", "h3=", "h3@x=1", "h3=abc", "h3=1/0", "h3@-1=0"])
@@ -185,11 +262,9 @@ def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
     """With gates held at mean and slope (MSSP paper, J.2, B2) this product would be n^(-1/2)."""
     aligned, ray = "<g1.router.Q0@1, h1@0>", "N=1/2,N_e=1/2,M=1"
     d = derive(None, "sgd", "mup", ray=ray)
-    m = measure(
-        d.ray, d.scaling, d.optimizer, sizes=[256, 400, 676, 1156], seeds=64, steps=1, device="cpu", products=[aligned]
-    )
+    m = measure(d, sizes=[256, 400, 676, 1156], seeds=64, steps=1, device="cpu", products=[aligned])
     assert as_trained(d).analysis()("g1.router.Q0", 1).exponent != d.analysis()("g1.router.Q0", 1).exponent
-    assert as_trained(derive("III", "sgd", "mup")).architecture == "moe"
+    assert as_trained(derive("III", "sgd", "mup")).program.name == "moe"
     claims = [Claim.parse(f"{aligned}@1={exponent}") for exponent in ("-1/2", "0")]
     held, alive = judge(m, {}, claims).claims
     assert held.verdict is Verdict.REFUTED and alive.verdict is not Verdict.REFUTED

@@ -15,16 +15,25 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from scaling_algebra.cli import main
-from scaling_algebra.spec.axes import regime
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
 from scaling_algebra.verify.transfer.optimum import Curve, Transfer, drift, improves, optimum, overall, vertex
-from scaling_algebra.verify.transfer.sweep import rate, sweep
+from scaling_algebra.verify.transfer.sweep import Course, rate, sweep
 from scaling_algebra.verify.transfer.tasks import TASKS
 from scaling_algebra.verify.transfer.tuning import better, tune
 
 GRID = tuple(np.arange(-9.0, -2.0))
 YES, NO, OPEN = Transfer.TRANSFERS, Transfer.DRIFTS, Transfer.INCONCLUSIVE
 SMALL = {"N": 8, "N_e": 8, "M": 2, "K": 2}
+
+
+def course(steps, seeds):
+    """How digits are learned."""
+    return Course(TASKS["digits"], TASKS["digits"].data(), steps, range(seeds))
+
+
+def small_recipe(rule="adam"):
+    return recipe(Configuration.of("I", rule, "mup"), SMALL, False)
 
 
 def curve(width, at, seeds=8, noise=0.0, grid=GRID):
@@ -85,9 +94,7 @@ def test_the_schedule_warms_up_and_decays():
 
 @pytest.mark.parametrize("grid", [(-16.0, -15.0, -14.0), (-3.0, -2.0, -1.0)])
 def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
-    task = TASKS["digits"]
-    data, plain = task.prepare(), recipe(regime("I"), "adam", "mup", SMALL, False)
-    run = (task, data, plain, 8, grid, range(4), 12, "cpu")
+    run = (course(12, 4), small_recipe(), 8, grid)
     short = sweep(*run)
     assert short.edge == (1 if grid[0] < -9 else -1)
     long = sweep(*run, extend=2)
@@ -97,10 +104,9 @@ def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 def test_a_compiled_network_learns_the_same():
-    task = TASKS["digits"]
-    for n, seeds in ((8, range(2)), (16, range(2))):
-        run = (task, task.prepare(), recipe(regime("I"), "adam", "mup", SMALL, False), n, (-6.0, -5.0), seeds, 5, "cpu")
-        plain, fast = sweep(*run), sweep(*run, compiled=True)
+    for n in (8, 16):
+        ways = (course(5, 2), replace(course(5, 2), compiled=True))
+        plain, fast = (sweep(way, small_recipe(), n, (-6.0, -5.0)) for way in ways)
         np.testing.assert_allclose(fast.losses, plain.losses, rtol=1e-4)
         assert fast.log2_lr == plain.log2_lr
 
@@ -135,17 +141,13 @@ def test_a_network_that_cannot_be_compiled_is_one_clear_line(monkeypatch, where)
 
 
 def test_diverged_runs_count_as_having_learned_nothing():
-    task = TASKS["digits"]
-    data, plain = task.prepare(), recipe(regime("I"), "sgd", "mup", SMALL, False)
-    found = sweep(task, data, plain, 8, (-2.0, 20.0, 30.0), range(2), 8, "cpu")
+    found = sweep(course(8, 2), small_recipe("sgd"), 8, (-2.0, 20.0, 30.0))
     assert np.isfinite(found.losses).all() and (found.losses[1:] >= found.losses[0]).all()
     assert found.losses[-1] == pytest.approx(np.log(10))  # zero readout: uniform over ten classes at the start
 
 
 def test_tuning_never_ends_above_its_start_and_repeats():
-    task = TASKS["digits"]
-    data, plain = task.prepare(), recipe(regime("I"), "adam", "mup", SMALL, False)
-    first, second = (tune(task, data, plain, -8.0, 8, range(2), 10, "cpu") for _ in range(2))
+    first, second = (tune(course(10, 2), small_recipe(), -8.0, 8) for _ in range(2))
     assert first == second and first.trials == 8
     assert first.loss < first.untuned
     assert set(first.multipliers.lr) == {"input", "router", "expert_in", "expert_out", "readout"}

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import Ray, regime
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.measuring.text import standard_library, windows
 from scaling_algebra.verify.networks.base_shapes import Multipliers, balance, chosen, recipe
 from scaling_algebra.verify.networks.transformer import Transformer
@@ -21,7 +21,7 @@ TINY = {"vocabulary": 11, "context": 6, "blocks": 2, "head": 4}
 
 
 def network(name="mup", reg="III", width=8, seeds=(0, 1), rule="adamw", base=BASE, **options):
-    made = recipe(regime(reg), rule, name, base, True)
+    made = recipe(Configuration.of(reg, rule, name), base, True)
     return Transformer(made, made.dims(width), seeds, "cpu", **{**TINY, **options})
 
 
@@ -121,7 +121,7 @@ def test_parameterizations_are_one_network_at_the_base_size():
 
 
 def test_multipliers_multiply():
-    plain = recipe(regime("I"), "adam", "mup", BASE, True)
+    plain = recipe(Configuration.of("I", "adam", "mup"), BASE, True)
     tuned = replace(plain, multipliers=Multipliers(2.0, 3.0, {"router": 5.0}))
     a, b = (Transformer(r, BASE, [0], "cpu", **TINY) for r in (plain, tuned))
     torch.testing.assert_close(2 * a.weights["mix_0"], b.weights["mix_0"])
@@ -131,7 +131,8 @@ def test_multipliers_multiply():
 
 
 def test_fewer_active_experts_change_the_aggregation_alone():
-    sparse = recipe(Ray.parse("N=1,N_e=1,M=1,K=1/2"), "adamw", "mup", {**BASE, "M": 8, "K": 2}, True)
+    asked = Configuration.of(None, "adamw", "mup", ray="N=1,N_e=1,M=1,K=1/2")
+    sparse = recipe(asked, {**BASE, "M": 8, "K": 2}, True)
     assert sparse.dims(32) == {"N": 32, "N_e": 16, "M": 32, "K": 4}
     wide = Transformer(sparse, sparse.dims(32), [0], "cpu", **TINY)
     assert wide.multiplier == pytest.approx(1 / 4)

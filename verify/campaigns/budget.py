@@ -4,7 +4,7 @@ A run starts with few seeds at every size. Then the data are looked at up to ``L
 some exponent open, the time left is spent on the sizes where it narrows those exponents most (Neyman allocation), half
 of it before each further look. Intervals have level 1 - 0.05 / LOOKS (``Job.looks``), so that all looks together are
 wrong as rarely as one (Bonferroni).
-Read next: ``session.py`` (runs it), ``plan.py`` (sizes and seeds without a budget).
+Read next: ``session.py`` (runs it), ``sizes.py`` (sizes and seeds without a budget).
 """
 
 from __future__ import annotations

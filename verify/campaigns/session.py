@@ -1,29 +1,27 @@
-"""Does all runs of a plan on one device, in one or several processes, with progress, and judges what is there.
+"""Does all runs of a plan on some hardware, in one or several processes, with progress, and judges what is there.
 
-Read next: ``campaign.py`` (what a run is), ``cells.py`` (how it is cut), ``budget.py`` (how long it takes).
+Read next: ``plans.py`` (what a run is), ``cells.py`` (how it is cut), ``budget.py`` (how long it takes).
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, share
 from scaling_algebra.verify.measuring.sizes import plan_sizes
-from scaling_algebra.verify.measuring.stacks import replica_bytes, stacks
 from scaling_algebra.verify.measuring.store import Store
 
 from .budget import LOOKS, SMALLEST, allocate, largest, open_to_noise
-from .campaign import Job
+from .plans import Job
 
 
 @dataclass
@@ -31,29 +29,27 @@ class Session:
     """Where and how runs are done.
 
     Attributes:
-        device: ``cpu``, ``cuda`` or ``cuda:0``, checked.
-        most: bytes that a batch of replicas may take; None for the default.
         rank, ranks: which process this is, and of how many.
     """
 
     store: Store
-    device: str
-    most: int | None = None
+    hardware: Hardware
     rank: int = 0
     ranks: int = 1
     interrupted: bool = False
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Does this process's share of all cells that are not in the store; an interrupt ends it, nothing is lost."""
-        todo = [(cost(setup, cell), (job, setup, cell)) for job, setup in self._setups(jobs) for cell in cells(setup)]
-        mine = [item for item in share(todo, self.rank, self.ranks) if not self._done(item[0], item[2])]
-        total, done = sum(cost(setup, cell) for _, setup, cell in mine), 0
+        todo = [(cost(setup, cell), (setup, cell)) for setup in self._setups(jobs) for cell in cells(setup)]
+        mine = [item for item in share(todo, self.rank, self.ranks) if not self._done(*item)]
+        total, done = sum(cost(*item) for item in mine), 0
         with _bar() as bar:
             task = bar.add_task("starting", total=total)
             try:
-                for job, setup, group in self._stacks(mine):
-                    self._cells(job, setup, group, bar, task)
-                    done += sum(cost(setup, cell) for cell in group)
+                for _, of_job in groupby(mine, key=lambda item: item[0].run):
+                    items = list(of_job)
+                    self._cells(items[0][0], [cell for _, cell in items], bar, task)
+                    done += sum(cost(*item) for item in items)
                     bar.update(task, completed=done, total=total)
             except KeyboardInterrupt:
                 self.interrupted = True
@@ -99,9 +95,9 @@ class Session:
             task = bar.add_task("first seeds", total=None)
             for look in range(1, LOOKS + 1):
                 setup = job.setup()
-                todo = [cell for cell in cells(setup) if not self._done(job, cell)]
+                todo = [cell for cell in cells(setup) if not self._done(setup, cell)]
                 began = time.monotonic()
-                self._cells(job, setup, todo, bar, task)
+                self._cells(setup, todo, bar, task)
                 speed = sum(cost(setup, c) for c in todo) / max(1e-9, time.monotonic() - began)
                 undecided = open_to_noise(job.report(self.store).rows)
                 left = end - time.monotonic()
@@ -115,27 +111,19 @@ class Session:
                 changed(job)
                 bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
 
-    def _stacks(self, items: Sequence[tuple[Job, Setup, Cell]]) -> Iterator[tuple[Job, Setup, list[Cell]]]:
-        """What is trained together: cells of one job."""
-        for _, of_job in groupby(items, key=lambda item: item[0].name):
-            same = list(of_job)
-            job, setup, _ = same[0]
-            for group in stacks(setup, [cell for *_, cell in same], self.device, runs.room(self.device, self.most)):
-                yield job, setup, group
+    def _done(self, setup: Setup, cell: Cell) -> bool:
+        return self.store.load(setup.run, setup.name(cell)) is not None
 
-    def _done(self, job: Job, cell: Cell) -> bool:
-        return self.store.load(job.name, job.setup().name(cell)) is not None
-
-    def _cells(self, job: Job, setup: Setup, todo: Sequence[Cell], bar: Progress, task: TaskID) -> None:
+    def _cells(self, setup: Setup, todo: Sequence[Cell], bar: Progress, task: TaskID) -> None:
         before = bar.tasks[task].completed
 
         def progress(done: int, total: int, message: str) -> None:
-            bar.update(task, completed=before + done, description=f"{job.name}, {message}")
+            bar.update(task, completed=before + done, description=f"{setup.run}, {message}")
 
         try:
-            runs.perform(setup, todo, self.device, self.store, job.name, progress, self.most)
+            runs.perform(setup, todo, self.hardware, self.store, progress)
         finally:
-            self.store.describe(job.name, self.rank, runs.described(self.device, setup))
+            self.store.describe(setup.run, self.rank, runs.described(self.hardware, setup))
 
     def _fitting(self, setup: Setup, entries: float) -> tuple[int, ...]:
         """Sizes up to so many weight entries, or as many as fit the memory.
@@ -143,26 +131,25 @@ class Session:
         Raises:
             UsageError: not even the smallest sizes fit.
         """
+        most = self.hardware.most
         while True:
-            sizes = tuple(plan_sizes(setup.ray, None, max(entries, SMALLEST)))
+            sizes = tuple(plan_sizes(setup.derivation.ray, None, max(entries, SMALLEST)))
             fitting = replace(setup, sizes=sizes)
-            if self.most is None or replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= self.most:
+            if most is None or runs.replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= most:
                 return sizes
             if entries < SMALLEST:
-                runs.check(fitting, self.most)
+                runs.check(fitting, most)
             entries *= 0.8
 
-    def _setups(self, jobs: Sequence[Job]) -> list[tuple[Job, Setup]]:
-        found = []
-        for job in jobs:
-            setup = job.setup()
-            runs.check(setup, self.most)
-            found.append((job, setup))
+    def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
         names = [job.name for job in jobs]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UsageError(f"the run {twice[0]} is there twice; leave one out")
-        return found
+        setups = [job.setup() for job in jobs]
+        for setup in setups:
+            runs.check(setup, self.hardware.most)
+        return setups
 
     def _speed(self, setup: Setup) -> float:
         """Weight entries a second (``cells.cost``), tried on a small model."""
@@ -172,20 +159,9 @@ class Session:
         took = []
         for _ in range(2):  # the first one warms up
             began = time.perf_counter()
-            runs.perform(trial, todo, self.device, Store(), "trial", most=self.most)
+            runs.perform(trial, todo, self.hardware, Store())
             took.append(time.perf_counter() - began)
         return sum(cost(trial, c) for c in todo) / min(took)
-
-
-def device_of(name: str) -> str:
-    """The torch device for ``auto``, ``cpu`` or ``cuda``; each process of a node takes its own GPU.
-
-    Raises:
-        UsageError: no such device here.
-    """
-    found = runs._device(name)
-    local = os.environ.get("LOCAL_RANK", "")
-    return f"{found}:{int(local) % torch.cuda.device_count()}" if found == "cuda" and local.isdigit() else found
 
 
 def _bar() -> Progress:

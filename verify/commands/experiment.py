@@ -5,26 +5,32 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from scaling_algebra.commands.options import examples
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.experiments.experiments import EXPERIMENTS, Result, experiment, perform, plan
-from scaling_algebra.verify.experiments.findings import Experiment
 
-from .verify import _sizes
+from .shared import DEVICE, FORMAT, check_file, numbers
+
+if TYPE_CHECKING:
+    from scaling_algebra.verify.experiments.findings import Experiment
 
 
-@click.command("experiment")
+@click.command(
+    "experiment",
+    epilog=examples("scalecalc experiment --list", "scalecalc experiment routers --only softmax --seeds 64"),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments and their trials.")
 @click.option("--only", metavar="TEXT", help="Only trials whose title contains this text.")
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda")
+@DEVICE
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=int, help="Replicas at every size; default: the experiment's own.")
-@click.option("--format", "form", default="text", show_default=True, metavar="FORMAT", help="text, json")
+@FORMAT
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON.")
 def command(
     names: tuple[str, ...],
@@ -39,12 +45,15 @@ def command(
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
-    claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive or interrupted.
+    claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
+    are complete are reported).
     """
-    if form not in ("text", "json"):
-        raise UsageError(f"no format named {form!r}; use text or json")
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
+    check_file(output)
+
+    import numpy  # noqa: F401  torch warns where it is missing
+
+    from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials
+
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         chosen = [e for e in (_restricted(e, only) for e in chosen) if e.trials]
@@ -53,8 +62,8 @@ def command(
     if listing:
         click.echo("\n".join(f"{e.name}: {e.title} ({e.source})\n{_titles(e)}" for e in chosen))
         return 0
-    values = None if sizes is None else _sizes(sizes)
-    plans = [plan(e, device, values, seeds) for e in chosen]
+    values = None if sizes is None else numbers("sizes", sizes, int)
+    plans = [planned(e, device, values, seeds) for e in chosen]
     results: list[Result] = []
     bar = Progress(
         TextColumn("{task.description}"),
@@ -64,20 +73,20 @@ def command(
         transient=True,
     )
     with bar:
-        for e, how in zip(chosen, plans, strict=True):
+        for e, plan in zip(chosen, plans, strict=True):
             task = bar.add_task(e.name, total=len(e.trials))
 
             def watch(done: int, total: int, what: str, task: int = task) -> None:
                 bar.update(task, completed=done, total=total, description=what)  # type: ignore[arg-type]
 
-            results.append(perform(e, how, watch))
+            results.append(run_trials(e, plan, watch))
             bar.remove_task(task)
             if results[-1].interrupted:
                 break
-    code = max((result.exit_code for result in results), key=(0, 3, 1).index)
+    code = max((result.exit_code for result in results), key=(0, 3, 1, 130).index)
     data = {"experiments": [result.as_json() for result in results], "exit_code": code}
     if output is not None:
-        output.write_text(json.dumps(data, indent=1) + "\n")
+        output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n\n".join(r.text() for r in results))
     if any(result.interrupted for result in results):
         click.echo("scalecalc: interrupted; run it again, or give fewer --sizes or --seeds", err=True)

@@ -1,6 +1,6 @@
 """Splits the signals, gradients and updates of a trained block into the named parts that the engine predicts.
 
-Every weight is W_t = W_0 + dW (``operators.py``), read once forward and once backward for all parts. With decoupled
+Every weight is W_t = W_0 + dW (``updates.py``), read once forward and once backward for all parts. With decoupled
 weight decay W_0 means the decayed initial value, so dW is the part driven by gradients and every split is an identity.
 Read next: ``runs.py`` (calls this at every step of every run).
 """
@@ -14,9 +14,6 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from scaling_algebra.verify.networks.moe_block import scaled
-from scaling_algebra.verify.networks.replicas import Replicas, indices
-
 from .updates import Operator, vector
 
 Named = dict[str, Tensor]
@@ -26,17 +23,13 @@ CACHED = 2**18
 """Entries of the signals of experts that are made at once on a CPU."""
 
 
-def rms(x: Tensor, entries: Tensor | None = None) -> Tensor:
-    """Root-mean-square over the entries of each replica, (S, ...) -> (S,).
-
-    Args:
-        entries: how many of them there are, (S,), where the others are padding.
-    """
+def rms(x: Tensor) -> Tensor:
+    """Root-mean-square over the entries of each replica, (S, ...) -> (S,)."""
     if x.ndim == 1:
         return x.abs()
     flat = x.flatten(1)
     size: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
-    return size / (flat.shape[1] ** 0.5 if entries is None else entries.sqrt())
+    return size / flat.shape[1] ** 0.5
 
 
 def over(x: Tensor, size: Tensor) -> Tensor:
@@ -74,20 +67,18 @@ class Parts(dict[str, Tensor]):
     """Named signals, shapes (S, ...). Those in ``sums`` and ``ratios`` are formed when they are first read.
 
     Attributes:
-        entries: how many entries a signal has in each replica, (S,), by its name.
         ratios: by name, a signal and another one whose size it is divided by.
     """
 
-    def __init__(self, entries: Callable[[str], Tensor]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.entries = entries
         self.sums: list[Sums] = []
         self.ratios: dict[str, tuple[str, str]] = {}
 
     def __missing__(self, name: str) -> Tensor:
         if name in self.ratios:
             signal, other = self.ratios[name]
-            self[name] = over(self[signal], rms(self[other], self.entries(other)))
+            self[name] = over(self[signal], rms(self[other]))
             return self[name]
         for group in self.sums:
             if name in group.which:
@@ -97,13 +88,13 @@ class Parts(dict[str, Tensor]):
 
     def rms(self) -> dict[str, Tensor]:
         """Root-mean-square of every signal over the entries of each replica, (S,)."""
-        alike: dict[str, list[str]] = {}
-        for name in self:
-            alike.setdefault(indices(name), []).append(name)
+        alike: dict[torch.Size, list[str]] = {}
+        for name, x in self.items():
+            alike.setdefault(x.shape, []).append(name)
         found: dict[str, Tensor] = {}
         for names in alike.values():  # few operations on many signals: each would cost more than its few entries
             together = torch.stack([self[name] for name in names])
-            sizes = rms(together.flatten(0, 1), self.entries(names[0]).repeat(len(names)))
+            sizes = rms(together.flatten(0, 1))
             found |= dict(zip(names, sizes.unflatten(0, together.shape[:2]), strict=True))
         for group in self.sums:
             found |= group.rms()
@@ -118,19 +109,18 @@ class Split:
     Args:
         weights: by symbol.
         x: input, shape (D,).
-        multiplier: of the aggregation, (S, 1) in float64.
-        replicas: sizes and seeds.
+        multiplier: of the aggregation.
     """
 
-    def __init__(self, weights: Mapping[str, Operator], x: Tensor, multiplier: Tensor, replicas: Replicas) -> None:
-        self.weights, self.multiplier, self.replicas = weights, multiplier, replicas
+    def __init__(self, weights: Mapping[str, Operator], x: Tensor, multiplier: float) -> None:
+        self.weights, self.multiplier = weights, multiplier
         self.experts = weights["Q"].now.shape[2]
-        self.named = Parts(replicas.entries)
+        self.named = Parts()
         self.x = x.expand(len(weights["W1"].now), -1)
         h1 = self._first()
         psi = self._linear("psi", "Q", "h1", *h1)
-        self.phi, phi0 = (replicas.present * torch.sigmoid(argument) for argument in (psi[0] + psi[1], psi[0]))
-        self.gates = scaled(multiplier, self.phi)
+        self.phi, phi0 = (torch.sigmoid(argument) for argument in (psi[0] + psi[1], psi[0]))
+        self.gates = multiplier * self.phi
         self.named |= {"phi": self.phi, "phi.init": phi0, "phi.change": self.phi - phi0}
         slope = phi0 * (1 - phi0)  # parts of the gate to first order in those of its argument
         self.named |= {f"phi.{p}": slope * self.named[f"psi.{p}"] for p in ("propagating", "effective", "cross")}
@@ -180,7 +170,7 @@ class Split:
         which |= {"h3i.update": [2, 3], "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}
         n.sums.append(Sums(products, h3i, which))
         n.ratios["h3i.update.normalised"] = "h3i.update", "h2"
-        gated, gated_0, regated = (m.unbind(1) for m in scaled(self.multiplier, mixed).unbind(1))
+        gated, gated_0, regated = (m.unbind(1) for m in (self.multiplier * mixed).unbind(1))
         n |= {f"h3.{part}": m for part, m in zip(parts, gated, strict=True)}
         n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}
         weighted = (self.gates[..., None] * n[f"h2.{part}"] for part in ("propagating", "effective"))
@@ -210,7 +200,7 @@ class Split:
             found = w3.groups(some).summed(read[:, some], gates[:, :, some])
             products.append(found[0])
             mixed.append(found[1])
-        entries = self.replicas.entries("h3i")[:, None, None]
+        entries = self.experts * w3.now.shape[2]
         return reduce(torch.add, products) / entries, reduce(torch.add, mixed)
 
     def _backward(self) -> None:
@@ -225,9 +215,9 @@ class Split:
         for outer, w3 in zip(MODES, back, strict=True):
             for k, inner in enumerate(readout):
                 g2[f"{outer}-{inner}"] = gates[..., None] * w3[:, :, k]
-                gphi[f"{outer}-{inner}"] = scaled(self.multiplier, (n["h2"] * w3[:, :, k]).sum(-1))
+                gphi[f"{outer}-{inner}"] = self.multiplier * (n["h2"] * w3[:, :, k]).sum(-1)
         both = above.double()
-        weight = gates.double().square().sum(1) / self.replicas.entries("g3i")
+        weight = gates.double().square().sum(1) / (self.experts * both.shape[2])
         products = both @ both.mT * weight[:, None, None]
 
         def g3i() -> list[Tensor]:

@@ -10,7 +10,7 @@ Read next: ``parts.py`` (applies these at every step), ``runs.py`` (makes them).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -80,8 +80,8 @@ class Dense:
         """Frobenius norm of dW of each replica, (S,); in float32 and less, rows are summed in float32."""
         # distances row by row: one pass over both, and the difference is never formed
         rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
-        sides = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
-        apart = torch.cdist(*sides, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
+        now, start = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
+        apart = torch.cdist(now, start, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
         return torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
 
 
@@ -92,7 +92,7 @@ class LowRank:
     Attributes:
         now: W_t, shape (S, g, out, in).
         left, right: shapes (S, g, steps, out) and (S, g, steps, in); either may have g = 1 where all groups share it.
-        coefficients: shape (S, steps).
+        coefficients: shape (steps,).
     """
 
     now: Tensor
@@ -135,10 +135,10 @@ class LowRank:
 
     def _shares(self, columns: Tensor) -> Tensor:
         """How much of each left side ``dW v`` has, (S, g, c, steps)."""
-        return times(columns, self.right.mT) * self.coefficients[:, None, None]
+        return times(columns, self.right.mT) * self.coefficients
 
     def update_norm(self) -> Tensor:
-        left = self.left * self.coefficients[:, None, :, None]
+        left = self.left * self.coefficients[:, None]
         square = ((left @ left.mT) * (self.right @ self.right.mT)).sum((1, 2, 3))
         return square.clamp(min=0).sqrt()
 
@@ -216,7 +216,7 @@ class Updates:
 
     Args:
         weights: by symbol.
-        stepper: their optimizer, with ``symbol`` and ``rows`` in every group (``model.torch_optimizer``).
+        stepper: their optimizer, with the ``symbol`` in every group (``MoEBlock.optimizer``).
         steps: number of updates to come.
     """
 
@@ -237,7 +237,8 @@ class Updates:
                 self._start[symbol] = w.clone()
         self._decays = rule.decoupled_decay
         groups = [{**group, "params": [group["params"][0].new_zeros(steps)]} for group in stepper.param_groups]
-        self._stepper = type(stepper)(groups)
+        again: Callable[..., torch.optim.Optimizer] = type(stepper)
+        self._stepper = again(groups)
 
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""
@@ -246,7 +247,7 @@ class Updates:
             unit.grad = torch.zeros_like(unit)
             unit.grad[self._done] = 1
             if symbol in self._start and self._decays:
-                self._start[symbol][group["rows"]] *= 1 - group["lr"] * group["weight_decay"]
+                self._start[symbol] *= 1 - group["lr"] * group["weight_decay"]
         for symbol in self._weights.keys() - self._start.keys():
             for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
                 kept[:, :, self._done] = vector(symbol, side)
@@ -254,10 +255,10 @@ class Updates:
         self._done += 1
 
     def coefficients(self, symbol: str) -> Tensor:
-        """What each past gradient of a weight has been multiplied with, (S, updates done); linear optimizers."""
-        groups = [g for g in self._stepper.param_groups if g["symbol"] == symbol]
-        parts = (g["params"][0][: self._done].expand(g["rows"].stop - g["rows"].start, -1) for g in groups)
-        return torch.cat(list(parts))
+        """What each past gradient of a weight has been multiplied with, (updates done,); linear optimizers."""
+        group = next(g for g in self._stepper.param_groups if g["symbol"] == symbol)
+        found: Tensor = group["params"][0][: self._done]
+        return found
 
     def operators(self) -> dict[str, Operator]:
         """Every weight as it is now."""

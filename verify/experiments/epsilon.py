@@ -16,7 +16,7 @@ from functools import partial
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.judging.report import _spacing, fit_of
+from scaling_algebra.verify.judging.report import fit_of, spacing_of
 from scaling_algebra.verify.measuring.runs import measure
 
 from .findings import By, Experiment, Finding, Plan, Trial, exponent
@@ -29,7 +29,7 @@ SIZES, SEEDS = (16, 24, 32, 48, 64), 32
 
 
 @dataclass(frozen=True)
-class Setup:
+class Changed:
     """A configuration, the change of its epsilon, and the parts of the forward pass that show it.
 
     Attributes:
@@ -75,14 +75,14 @@ def with_epsilon(d: Derivation, changed: Mapping[str, Power]) -> Derivation:
     return replace(d, scaling=replace(d.scaling, tensors=tensors))
 
 
-def findings(setup: Setup, plan: Plan) -> list[Finding]:
+def judged_parts(setup: Changed, plan: Plan) -> list[Finding]:
     """Trains with the changed epsilon; judges the engine's exponents, and the derived ones where they differ."""
     derived = derive(setup.regime, "adam", setup.parameterization, architecture=setup.architecture)
     d = with_epsilon(derived, setup.change(derived))
     steps = max(step for _, step in setup.parts)
     sizes, seeds = [setup.wider * n for n in plan.sizes], setup.more * plan.seeds
     if setup.architecture == MOE_BLOCK.name:
-        run = measure(d.ray, d.scaling, d.optimizer, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
+        run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
     else:
         run = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
     found = []
@@ -90,7 +90,7 @@ def findings(setup: Setup, plan: Plan) -> list[Finding]:
         predicted, normal = (look.analysis()(quantity, step).exponent for look in (d, derived))
         for by, claimed in ((By.PREDICTED, predicted), *([(setup.claim, normal)] if normal != predicted else [])):
             name, fit = f"{quantity}@{step}", fit_of(run, quantity, step)
-            found.append(exponent(name, fit, claimed, predicted, by, setup.source, run.sizes, _spacing(run)))
+            found.append(exponent(name, fit, claimed, predicted, by, setup.source, run.sizes, spacing_of(run)))
     return found
 
 
@@ -102,9 +102,9 @@ EARLY = (("h1.change", 1), ("f.effective", 1))
 ROUTER = (("psi.effective", 1),)
 """After one step: at the second one the router's gradient has epsilon's size at small n, and the slope bends."""
 
-block = partial(Setup, "moe", "III", "mup", source="MSSP paper, Sec. 3 (mu-3), Table B.1", wider=1)
-sigmoid, softmax = (partial(Setup, f"routers-{gate}", "I", "mup-sigmoid") for gate in ("sigmoid", "softmax"))
-SETUPS = {
+block = partial(Changed, "moe", "III", "mup", source="MSSP paper, Sec. 3 (mu-3), Table B.1", wider=1)
+sigmoid, softmax = (partial(Changed, f"routers-{gate}", "I", "mup-sigmoid") for gate in ("sigmoid", "softmax"))
+CONFIGURATIONS = {
     "MoE block, regime III: derived epsilon": block(as_derived, MOE),
     "MoE block, regime III: epsilon of order one": block(order_one, MOE),
     "fixed experts, sigmoid: derived epsilon": sigmoid(as_derived, FIXED, "routers paper, Table 2, (178)"),
@@ -122,7 +122,7 @@ EPSILON = Experiment(
     name="epsilon",
     title="feature updates under Adam with another epsilon than the derived one",
     source="MSSP paper, Table B.1; routers paper, Table 2",
-    trials=tuple(Trial(title, partial(findings, setup)) for title, setup in SETUPS.items()),
+    trials=tuple(Trial(title, partial(judged_parts, one)) for title, one in CONFIGURATIONS.items()),
     sizes=SIZES,
     seeds=SEEDS,
 )

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, RESAMPLES, Array, Fit, Verdict, judge_exponent
-from scaling_algebra.verify.judging.report import _number
+from scaling_algebra.verify.judging.report import number
 
 
 class By(StrEnum):
@@ -68,8 +68,8 @@ class Finding:
             "quantity": self.quantity,
             "by": str(self.by),
             "claimed": self.claimed,
-            "measured": _number(self.measured),
-            "ci": [_number(self.low), _number(self.high)],
+            "measured": number(self.measured),
+            "ci": [number(self.low), number(self.high)],
             "verdict": str(self.verdict),
             "expected": str(self.expected),
             "data": self.data,

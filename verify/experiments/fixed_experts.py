@@ -22,11 +22,12 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Gate, Noise
 from scaling_algebra.spec.networks.library import SHIFTS, fixed_experts
 from scaling_algebra.verify.decomposition.parts import Named, over, rms
+from scaling_algebra.verify.hardware import Hardware, generators
 from scaling_algebra.verify.judging.measurement import Measurement, Record
-from scaling_algebra.verify.measuring.cells import CONTROL_SEEDS
-from scaling_algebra.verify.measuring.runs import CHUNK, _device, _peak_memory, _seed
+from scaling_algebra.verify.measuring.cells import CONTROL_SEEDS, seed
 from scaling_algebra.verify.measuring.sizes import dims_at, effective_n, plan_seeds, plan_sizes
-from scaling_algebra.verify.networks.moe_block import DECAY, DTYPE, EPS, LOSS_SLOPE, D, sample, value
+from scaling_algebra.verify.networks.moe_block import DTYPE, sample
+from scaling_algebra.verify.networks.scales import DECAY, EPS, LOSS_SLOPE, D, value
 
 INIT = {"input": 2.0, "router": 1.0, "expert": 1.0, "readout": 1.0, "bias": 1.0}
 """Base init stds. Input 2: what a router learns, ~ |h1|^2, must show above its initial logits ~ n^(-1/2) at n = 64."""
@@ -63,30 +64,29 @@ def measure_fixed_experts(
     """
     ray, rule = derivation.ray, derivation.optimizer
     _check(derivation, steps, experts, active)
-    where, chosen = _device(device), plan_sizes(ray, sizes)
+    hardware, chosen = Hardware.of(device), plan_sizes(ray, sizes)
     grid = [{**dims_at(ray, n), "M": experts, "K": active} for n in chosen]
-    found = Measurement(ray, derivation.scaling, rule, steps)
+    found = Measurement(ray, steps)
     started = time.perf_counter()
     for index, (dims, count) in enumerate(zip(grid, plan_seeds(ray, chosen, seeds), strict=True)):
-        model = FixedExperts(derivation, dims, [0], index, where)
+        model = FixedExperts(derivation, dims, [0], index, hardware.device)
         found.sizes.append(effective_n(ray, dims, grid[0], chosen[0]))
         found.dims.append(dims)
         found.parameters.append(sum(p.numel() for p in model.parameters()))
         found.inputs.append(hashlib.sha256(model.x.cpu().numpy().tobytes()).hexdigest())
         control = (found.control, grid[0], min(CONTROL_SEEDS, count), FROZEN + index)
         for store, at, replicas, stream in ((found.values, dims, count, index), control):
-            together = max(1, CHUNK // (32 * experts * at["N"] ** 2))
+            together = max(1, hardware.room // (32 * experts * at["N"] ** 2))
             batches = (range(replicas)[i : i + together] for i in range(0, replicas, together))
-            parts = [train(derivation, at, batch, stream, steps, where) for batch in batches]
+            models = (FixedExperts(derivation, at, batch, stream, hardware.device) for batch in batches)
+            parts = [train_experts(model, steps) for model in models]
             for key in parts[0]:
                 store.setdefault(key, []).append(np.concatenate([p[key] for p in parts]))
     found.environment = {
-        "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
-        "torch": torch.__version__,
+        **hardware.described(),
         "dtype": str(DTYPE).removeprefix("torch."),
         "optimizer": f"torch.optim.{rule.torch}",
         "wall_seconds": round(time.perf_counter() - started, 2),
-        "peak_memory_bytes": _peak_memory(where),
         "constants": {"init": INIT, "lr": LR if rule.normalises else RAW_LR, "eps": EPS, "loss_slope": LOSS_SLOPE},
     }
     return found
@@ -114,11 +114,12 @@ class FixedExperts(nn.Module):
         self, derivation: Derivation, dims: Mapping[str, int], replicas: Sequence[int], stream: int, device: str = "cpu"
     ) -> None:
         super().__init__()
+        self.derivation, self.dims = derivation, dims
         program, scaling = derivation.program, derivation.scaling
         self.gate = next(s for s in program.statements if isinstance(s, Gate))
         self.active, self.multiplier = dims["K"], value(-scaling.alpha, dims)
         self.weights = nn.ParameterDict()
-        streams = {s: [torch.Generator(device).manual_seed(_seed(s, r)) for r in replicas] for s in (stream, BIAS)}
+        streams = {s: generators([seed(s, r) for r in replicas], device) for s in (stream, BIAS)}
         for role, tensor in program.tensors.items():
             letters = "i" if role == "bias" else tensor.letters  # the bias is applied to the constant 1
             shape = [{"D": D, **dims}[program.axes[letter]] for letter in letters]
@@ -132,7 +133,7 @@ class FixedExperts(nn.Module):
         self.register_buffer("x", sample(device))
         self.x: Tensor
         noisy = any(isinstance(s, Noise) for s in program.statements)
-        self._noise = [torch.Generator(device).manual_seed(_seed(NOISE, r)) for r in replicas] if noisy else []
+        self._noise = generators([seed(NOISE, r) for r in replicas], device) if noisy else []
         self.noise = self.first_noise = self._drawn()
 
     def _drawn(self) -> Tensor | None:
@@ -177,43 +178,39 @@ class FixedExperts(nn.Module):
         """``multiplier * sum_i phi_i h3i``: (S,M) with (S,M,N) -> (S,N)."""
         return self.multiplier * torch.einsum("si,sib->sb", phi, h3i)
 
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The real ``torch.optim`` optimizer, one parameter group per tensor with its own lr, eps and weight decay."""
+        derivation, rule, groups = self.derivation, self.derivation.optimizer, []
+        for role, tensor in derivation.program.tensors.items():
+            scale = derivation.scaling.tensors[role]
+            lr = (LR if rule.normalises else RAW_LR) * value(scale.lr, self.dims)
+            group = {"params": [self.weights[tensor.symbol]], "lr": lr, "symbol": tensor.symbol}
+            if rule.epsilon and scale.eps is not None:
+                group["eps"] = EPS * value(scale.eps, self.dims)
+            if rule.decoupled_decay:
+                group["weight_decay"] = DECAY / lr
+            groups.append(group)
+        made: torch.optim.Optimizer = getattr(torch.optim, rule.torch)(groups, **rule.options)
+        return made
 
-def train(
-    derivation: Derivation, dims: Mapping[str, int], replicas: Sequence[int], stream: int, steps: int, device: str
-) -> Record:
-    """Trains one replica per entry and returns the root-mean-square of every quantity at every step."""
-    model = FixedExperts(derivation, dims, replicas, stream, device)
-    stepper = torch_optimizer(model, derivation, dims)
+
+def train_experts(model: FixedExperts, steps: int) -> Record:
+    """Trains all replicas and returns the root-mean-square of every quantity at every step."""
+    stepper = model.optimizer()
     start = {symbol: p.detach().clone() for symbol, p in model.weights.items()}
     record: dict[tuple[str, int], Tensor] = {}
     for t in range(steps + 1):
         stepper.zero_grad()
-        record |= {(name, t): rms(x) for name, x in split(model, start).items()}
+        record |= {(name, t): rms(x) for name, x in split_experts(model, start).items()}
         if t < steps:
             stepper.step()
             model.step()
-            for group in stepper.param_groups if derivation.optimizer.decoupled_decay else ():
+            for group in stepper.param_groups if model.derivation.optimizer.decoupled_decay else ():
                 start[group["symbol"]].mul_(1 - group["lr"] * group["weight_decay"])  # as torch decays the weight
     return {key: x.cpu().numpy() for key, x in record.items()}
 
 
-def torch_optimizer(model: FixedExperts, derivation: Derivation, dims: Mapping[str, int]) -> torch.optim.Optimizer:
-    """The real ``torch.optim`` optimizer, one parameter group per tensor with its own lr, eps and weight decay."""
-    rule, groups = derivation.optimizer, []
-    for role, tensor in derivation.program.tensors.items():
-        scale = derivation.scaling.tensors[role]
-        lr = (LR if rule.normalises else RAW_LR) * value(scale.lr, dims)
-        group = {"params": [model.weights[tensor.symbol]], "lr": lr, "symbol": tensor.symbol}
-        if rule.epsilon and scale.eps is not None:
-            group["eps"] = EPS * value(scale.eps, dims)
-        if rule.decoupled_decay:
-            group["weight_decay"] = DECAY / lr
-        groups.append(group)
-    made: torch.optim.Optimizer = getattr(torch.optim, rule.torch)(groups, **rule.options)
-    return made
-
-
-def split(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
+def split_experts(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
     """Runs forward and backward, leaves the gradients in the model, and returns every named quantity.
 
     Args:

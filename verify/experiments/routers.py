@@ -19,7 +19,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.verify.judging.fit import Fit, fit
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import fit_of
-from scaling_algebra.verify.networks.moe_block import value
+from scaling_algebra.verify.networks.scales import value
 
 from .findings import By, Experiment, Finding, Plan, Trial, exponent, steeper
 from .fixed_experts import INIT, measure_fixed_experts
@@ -144,7 +144,7 @@ def saturates(rule: str, asked: tuple[Asked, ...], shrink: int, more: int, plan:
         steeper(f"{q}@1, typical", run.sizes, run.values[q, 1], FAST, f"routers paper, {SATURATION}, {s}")
         for q, s in frozen
     ]
-    return [*findings(d, run, asked), *typical]
+    return [*judged(d, run, asked), *typical]
 
 
 def learns(gate: str, asked: tuple[Asked, ...], plan: Plan, stretch: int = 1) -> list[Finding]:
@@ -156,10 +156,10 @@ def learns(gate: str, asked: tuple[Asked, ...], plan: Plan, stretch: int = 1) ->
     d = derive("I", "sgd", "mup-sigmoid", architecture=f"routers-{gate}")
     steps, sizes = max(a.step for a in asked), [n * stretch for n in plan.sizes]
     run = measure_fixed_experts(d, sizes=sizes, seeds=plan.seeds, steps=steps, device=plan.device)
-    return findings(d, run, asked)
+    return judged(d, run, asked)
 
 
-def findings(d: Derivation, run: Measurement, asked: tuple[Asked, ...]) -> list[Finding]:
+def judged(d: Derivation, run: Measurement, asked: tuple[Asked, ...]) -> list[Finding]:
     """The engine's answer to every question, and the other claims about it, judged by a measurement."""
     found = []
     for a in asked:

@@ -17,12 +17,12 @@ from scaling_algebra.verify.measuring.runs import measure
 
 from .fixed_experts import measure_fixed_experts
 
-Asked = tuple[Derivation, str, int]
+Question = tuple[Derivation, str, int]
 """(configuration, quantity, number of updates); ``*`` in a quantity stands for the largest that fits."""
 
 
 def slopes(
-    asked: Sequence[Asked], *, sizes: Sequence[int] | None = None, seeds: int | None = None, device: str = "auto"
+    asked: Sequence[Question], *, sizes: Sequence[int] | None = None, seeds: int | None = None, device: str = "auto"
 ) -> list[str]:
     """Slope and 95 % interval as text for each question, or why there is none. One training run per configuration.
 
@@ -41,8 +41,7 @@ def slopes(
             run: Measurement = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=device)
         elif d.program.name == "moe":
             products = [name for name in names if name.startswith("<")]
-            options = {"sizes": sizes, "seeds": seeds, "steps": steps, "device": device}
-            run = measure(d.ray, d.scaling, d.optimizer, products=products, **options)
+            run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
         else:
             for k in members:
                 found[k] = f"no torch model of {d.program.name}"

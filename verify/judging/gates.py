@@ -30,8 +30,8 @@ class Gate:
         return f"gate {'passed' if self.passed else 'FAILED'}: {self.name} ({self.detail})"
 
 
-def gates(m: Measurement) -> list[Gate]:
-    """What can be said about a measurement whatever is predicted."""
+def gates(m: Measurement, spacing: Fraction) -> list[Gate]:
+    """What can be said about a measurement whatever is predicted; exponents are multiples of ``spacing``."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
     return [
         Gate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),
@@ -44,7 +44,7 @@ def gates(m: Measurement) -> list[Gate]:
         Gate("same input at every size", len(set(m.inputs)) == 1, f"{len(set(m.inputs))} different inputs"),
         _finite(m),
         *([_gradients(m)] if m.gradients else []),
-        _flat(m),
+        _flat(m, spacing),
     ]
 
 
@@ -111,15 +111,18 @@ def _gradients(m: Measurement) -> Gate:
     )
 
 
-def _flat(m: Measurement) -> Gate:
-    """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact."""
+def _flat(m: Measurement, spacing: Fraction) -> Gate:
+    """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact.
+
+    The interval holds 0, give or take ``DRIFT``, and no other exponent: a wide one would hide a slope.
+    """
     name = "width-independent control flat"
     seen, passed, watched = [], True, ("h1", "psi", "h3")
     for quantity in watched:
         series = m.control.get((quantity, m.steps), [])
         if series and not any(v.any() for v in series):
             continue  # zero init
-        found = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
-        passed &= found.low - DRIFT <= 0 <= found.high + DRIFT
-        seen.append(f"{quantity} {found.slope:+.3f}")
+        slope = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
+        passed &= -spacing < slope.low <= DRIFT and -DRIFT <= slope.high < spacing
+        seen.append(f"{quantity} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
     return Gate(name, passed and bool(seen), "slopes at frozen dimensions: " + (", ".join(seen) or "nothing measured"))

@@ -1,6 +1,6 @@
 """What a run measured: numbers by quantity, step, size and seed.
 
-Read next: ``runs.py`` (measures), ``fit.py`` (turns the numbers into exponents), ``report.py`` (judges them).
+Read next: ``measuring/runs.py`` (measures), ``fit.py`` (turns the numbers into exponents), ``report.py`` (judges them).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.scaling import Scaling
 
 from .fit import LEVEL, Array, zeros_to_rounding
 
@@ -41,7 +39,7 @@ class Measurement:
     """What was measured.
 
     Attributes:
-        ray, scaling, optimizer, steps: what was asked for.
+        ray, steps: what was asked for.
         sizes: n at every size measured, from the dimensions after rounding.
         dims: N, N_e, M at every size.
         parameters: parameter count at every size; more than one where the replicas of a size differ, which is wrong.
@@ -58,8 +56,6 @@ class Measurement:
     """
 
     ray: Ray
-    scaling: Scaling
-    optimizer: Optimizer
     steps: int
     sizes: list[float] = field(default_factory=list)
     dims: list[dict[str, int]] = field(default_factory=list)

@@ -1,8 +1,13 @@
 """Compares a measurement with predicted exponents and with claims.
 
-Exit code: 3 if the run is incomplete or a gate failed (it proves nothing, whatever its rows say); else 1 if anything
-judged is REFUTED; else 3 if fewer than half of the judged rows agree; else 0, so a few INCONCLUSIVE rows do not fail a
-run. With claims, only the claims are judged; the predictions are still reported.
+The rule, for the rows judged (the claims if there are any, else all predictions):
+
+- 130: the run was interrupted.
+- 3: cells are missing or a gate failed, so the run proves nothing, whatever its rows say.
+- 1: any row is REFUTED; a row that is predicted to be exactly zero and measured to be anything else is.
+- 3: of the rows that are not predicted to be exactly zero fewer than ``REQUIRED`` agree, or none is left to judge.
+- 0: otherwise. Zeros hold by construction of the network, so that they cannot make up for rows that stay open.
+
 Read next: ``fit.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``output.py`` (reports as files).
 """
 
@@ -10,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -18,9 +23,15 @@ from typing import Any
 from tabulate import tabulate
 
 from .claims import Claim
-from .fit import Fit, Means, Verdict, fit, judge_exponent, means
+from .fit import MIN_SEEDS, MIN_SIZES, Fit, Means, Verdict, fit, judge_exponent, means
 from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
 from .measurement import Measurement
+
+REQUIRED = Fraction(4, 5)
+"""Share of the rows that are not predicted to be exactly zero which must agree."""
+
+INTERRUPTED = "interrupted"
+"""Why a run is incomplete that the user stopped."""
 
 Prediction = Mapping[str, Sequence[Fraction | None]]
 """Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero."""
@@ -53,6 +64,54 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """How many rows agree, are refuted and inconclusive, those that are predicted to be exactly zero apart."""
+
+    exponents: Mapping[Verdict, int]
+    zeros: Mapping[Verdict, int]
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Tally:
+        """Of all these rows."""
+        rows = list(rows)
+        parts = ([r.verdict for r in rows if (r.predicted is None) is zero] for zero in (False, True))
+        return cls(*({v: part.count(v) for v in Verdict} for part in parts))
+
+    @property
+    def judged(self) -> int:
+        """Rows that are not predicted to be exactly zero."""
+        return sum(self.exponents.values())
+
+    @property
+    def refuted(self) -> int:
+        """Zeros included."""
+        return self.exponents[Verdict.REFUTED] + self.zeros[Verdict.REFUTED]
+
+    def enough(self, required: Fraction) -> bool:
+        """Is this share of the rows that are not predicted to be exactly zero seen to agree?"""
+        agree = self.exponents[Verdict.AGREES]
+        return agree >= required * self.judged and agree + self.zeros[Verdict.AGREES] > 0
+
+    def as_json(self) -> dict[str, dict[str, int]]:
+        both = {"exponents": self.exponents, "zeros": self.zeros}
+        return {name: {str(v): count for v, count in part.items()} for name, part in both.items()}
+
+    def __str__(self) -> str:
+        """``125 of 136 exponents agree, 0 refuted, 11 inconclusive; 164 exactly zero as predicted``."""
+        agree, zeros, zero = self.exponents[Verdict.AGREES], sum(self.zeros.values()), self.zeros[Verdict.AGREES]
+        said = []
+        if self.judged or not zeros:
+            rest = (f"{self.exponents[v]} {v.lower()}" for v in (Verdict.REFUTED, Verdict.INCONCLUSIVE))
+            said.append(", ".join([f"{agree} of {self.judged} exponents agree", *rest]))
+        if zero == zeros and zeros:
+            said.append(f"{zeros} exactly zero as predicted")
+        elif zeros:
+            rest = (f"{self.zeros[v]} {v.lower()}" for v in (Verdict.REFUTED, Verdict.INCONCLUSIVE))
+            said.append(", ".join([f"only {zero} of {zeros} exactly zero as predicted", *rest]))
+        return "; ".join(said)
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything a run showed.
 
@@ -64,6 +123,7 @@ class Report:
         means: log2 of the root-mean-square over seeds and its standard error at every n, for pictures.
         incomplete: why the run is not complete; empty if it is.
         unmeasured: predicted quantities that this model or optimizer does not measure.
+        required: share of the rows that are not predicted to be exactly zero which must agree.
     """
 
     rows: tuple[Row, ...]
@@ -76,6 +136,7 @@ class Report:
     unmeasured: tuple[str, ...] = ()
     later: Mapping[tuple[str, int], Fit] = field(default_factory=dict)
     means: Mapping[tuple[str, int], Means] = field(default_factory=dict)
+    required: Fraction = REQUIRED
 
     @property
     def judged(self) -> tuple[Row, ...]:
@@ -89,21 +150,27 @@ class Report:
         return {str(v): found[v] for v in Verdict}
 
     @property
+    def tally(self) -> Tally:
+        """Of the judged rows."""
+        return Tally.of(self.judged)
+
+    @property
     def exit_code(self) -> int:
         """See the module text."""
-        counts = self.counts
-        if self.incomplete or not all(g.passed for g in self.gates):
+        if self.incomplete:
+            return 130 if self.incomplete == INTERRUPTED else 3
+        if not all(g.passed for g in self.gates):
             return 3
-        if counts["REFUTED"]:
-            return 1
-        agreed = counts["AGREES"]
-        return 0 if agreed and 2 * agreed >= len(self.judged) else 3
+        tally = self.tally
+        return 1 if tally.refuted else 0 if tally.enough(self.required) else 3
 
     def as_json(self) -> dict[str, Any]:
         return {
             "quantities": [row.as_json() for row in self.rows],
             "claims": [row.as_json() for row in self.claims],
             "counts": self.counts,
+            "tally": self.tally.as_json(),
+            "required": str(self.required),
             "gates": [{"name": g.name, "passed": g.passed, "detail": g.detail} for g in self.gates],
             "sizes": list(self.sizes),
             "dims": [dict(d) for d in self.dims],
@@ -114,16 +181,25 @@ class Report:
             "exit_code": self.exit_code,
         }
 
-    def text(self) -> str:
-        """Aligned tables of the rows and claims, the gates, and one closing line with the counts."""
-        blocks = [_table(self.rows)] if self.rows else []
+    def text(self, heading: str = "", every: bool = False) -> str:
+        """Heading, claims, what was found, and the rows that do not agree with their reasons; ``every`` row if asked.
+
+        Args:
+            heading: what was measured.
+        """
+        sizes = f"n = {', '.join(f'{n:g}' for n in self.sizes)}; " if self.sizes else ""
+        blocks = [f"{heading}\n{sizes}{self.conditions}" if heading else sizes + self.conditions]
         if self.claims:
             blocks.append("claims\n" + _table(self.claims))
+        blocks.append(self.closing)
+        shown = [r for r in self.rows if every or r.verdict is not Verdict.AGREES]
+        if shown:
+            blocks.append(_table(shown))
         if self.unmeasured:
             blocks.append("not measured: " + ", ".join(self.unmeasured))
-        blocks.append("\n".join(str(gate) for gate in self.gates))
-        blocks.append(self.conditions)
-        blocks.append(self.closing)
+        kept = [str(gate) for gate in self.gates if every or not gate.passed]
+        passed = ", ".join(gate.name for gate in self.gates if gate.passed)
+        blocks.append("\n".join([*kept, *([f"gates passed: {passed}"] if passed and not every else [])]))
         return "\n\n".join(blocks)
 
     @property
@@ -132,28 +208,38 @@ class Report:
         e = self.environment
         if "device" not in e:
             return "nothing was measured"
+        memory = e.get("peak_memory_bytes")
+        peak = f"peak memory {memory / 2**20:.0f} MiB" if memory else "peak memory unknown"
         speed = f", {e['entries_per_second'] / 1e6:.0f} million entries a second" if "entries_per_second" in e else ""
         live = e.get("predicted_with") == "moe-sigmoid"
         gates = "; predicted with the gate in the dynamics (moe-sigmoid), as M > N" if live else ""
         return (
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, "
-            f"{e['wall_seconds']:.1f} s, peak memory {e['peak_memory_bytes'] / 2**20:.0f} MiB{speed}{gates}"
+            f"{e['wall_seconds']:.1f} s, {peak}{speed}{gates}"
         )
 
     @property
     def closing(self) -> str:
         """One line: the counts, and what voids them."""
-        closing = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        failed = sum(not g.passed for g in self.gates)
+        tally, failed = self.tally, sum(not g.passed for g in self.gates)
+        void = ""
         if self.incomplete:
-            closing += f"; {self.incomplete}, so the run is INCONCLUSIVE"
+            void = self.incomplete
         elif failed:
-            closing += f"; {failed} of {len(self.gates)} gates failed, so the run is INCONCLUSIVE"
-        return ("claims: " if self.claims else "") + closing
+            void = f"{failed} of {len(self.gates)} gates failed"
+        elif not tally.refuted and not tally.enough(self.required):
+            void = f"fewer than {self.required} of the exponents agree"
+        told = f"{'claims: ' if self.claims else ''}{tally}"
+        return f"{told}; {void}, so the run is INCONCLUSIVE" if void else told
 
 
-def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Claim] = ()) -> Report:
+def judge(
+    measurement: Measurement, prediction: Prediction, claims: Sequence[Claim] = (), required: Fraction = REQUIRED
+) -> Report:
     """Judges every predicted quantity that was measured, and every claim.
+
+    Args:
+        required: share of the rows that are not predicted to be exactly zero which must agree.
 
     Raises:
         UsageError: a claim about a quantity or step that was not measured.
@@ -161,7 +247,7 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
     m = measurement
     for claim in claims:
         claim.check(m.names or prediction, m.steps)
-    spacing, spoilt = _spacing(m), below_floor(m)
+    spacing, spoilt = spacing_of(m), below_floor(m)
     fits: dict[tuple[str, int], Fit] = {}
 
     def row(quantity: str, step: int, predicted: Fraction | None) -> Row:
@@ -183,7 +269,7 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
         if claim.step is None and claim.exponent is not None:
             found = [r for r in found if not r.fit.zero] or found[-1:]
         claimed += found
-    checks = gates(m)
+    checks = gates(m, spacing)
     agreeing = [(r.fit, r.predicted) for r in rows if r.predicted is not None and r.verdict is Verdict.AGREES]
     if agreeing:
         checks.append(planted(agreeing, spacing))
@@ -194,7 +280,7 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
     if m.exact:
         checks.append(floor(m))
     last = max((t for _, t, _ in asked), default=m.steps)
-    incomplete = "interrupted" if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
+    incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
     return Report(
         tuple(rows),
         tuple(claimed),
@@ -206,6 +292,7 @@ def judge(measurement: Measurement, prediction: Prediction, claims: Sequence[Cla
         tuple(q for q in prediction if known and q not in known),
         {(q, t): fit_of(m, q, t) for q, t in m.values if t > last and q in prediction},
         {key: means(series) for key, series in m.values.items() if key[0] in prediction},
+        required,
     )
 
 
@@ -214,20 +301,35 @@ def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
     return fit(m.sizes, m.cleaned(quantity, step), m.level)
 
 
-def _spacing(m: Measurement) -> Fraction:
+def spacing_of(m: Measurement) -> Fraction:
     """Exponents are half-integer combinations of the rates of the axes, hence multiples of this."""
     return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in ("N", "N_e", "M", "K"))))
 
 
+def reason(row: Row) -> str:
+    """Why a row is not decided: rounding, too little data, noise, or a law that still bends at these sizes."""
+    f = row.fit
+    if row.note or row.verdict is not Verdict.INCONCLUSIVE:
+        return row.note
+    if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
+        return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+    if f.bends:
+        return f"bends: the larger half of the sizes goes on towards {f.trend:+.2f}; larger sizes"
+    return f"noise: standard error {f.se:.2f}; more seeds"
+
+
 def _table(rows: Sequence[Row]) -> str:
-    body = [
-        (r.quantity, r.step, "zero" if r.predicted is None else str(r.predicted), *_shown(r.fit), str(r.verdict))
+    """The last column, the reason why a row is not decided, is left out where there is none."""
+    told = [
+        (r.quantity, str(r.step), "zero" if r.predicted is None else str(r.predicted), *_shown(r.fit), str(r.verdict))
         for r in rows
     ]
-    header = ("quantity", "step", "predicted", "measured", "interval", "verdict")
-    align = ("left", "right", "right", "right", "left", "left")
-    text: str = tabulate(body, header, tablefmt="simple", disable_numparse=True, colalign=align)
-    return text
+    header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
+    align = ["left", "right", "right", "right", "left", "left", "left"]
+    reasons = [reason(r) for r in rows]
+    body = [(*row, why) if any(reasons) else row for row, why in zip(told, reasons, strict=True)]
+    columns = len(body[0]) if body else 0
+    return str(tabulate(body, header[:columns], tablefmt="simple", disable_numparse=True, colalign=align[:columns]))
 
 
 def _shown(f: Fit) -> tuple[str, str]:
@@ -241,13 +343,14 @@ def _shown(f: Fit) -> tuple[str, str]:
 def _fit_json(f: Fit) -> dict[str, Any]:
     return {
         "measured_zero": f.zero,
-        "slope": _number(f.slope),
-        "se": _number(f.se),
-        "ci": None if math.isnan(f.slope) else [_number(f.low), _number(f.high)],
+        "slope": number(f.slope),
+        "se": number(f.se),
+        "ci": None if math.isnan(f.slope) else [number(f.low), number(f.high)],
         "sizes": f.sizes,
         "seeds": f.seeds,
     }
 
 
-def _number(x: float) -> float | None:
+def number(x: float) -> float | None:
+    """For JSON, which has no NaN."""
     return None if math.isnan(x) or math.isinf(x) else round(x, 6)

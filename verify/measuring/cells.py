@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -17,9 +17,7 @@ import numpy as np
 
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.verify.judging.measurement import (
     GRADIENTS,
     INPUT,
@@ -29,6 +27,7 @@ from scaling_algebra.verify.judging.measurement import (
     Record,
     Series,
 )
+from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER
 
 from .sizes import dims_at, effective_n, elements
 from .store import Store
@@ -59,34 +58,36 @@ class Setup:
     """What to train and measure.
 
     Attributes:
+        derivation: how.
         sizes, seeds: n, and replicas at every n.
+        run: name under which its pieces are kept.
+        testbed: what is trained, ``moe`` or ``transformer``.
         dtype: of torch, such as ``float64``.
         products: inner products ``<A@s, B@t>`` to record as well.
         standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
-        parameterization: its name.
         together: replicas in a cell where they are small; more suit a large GPU, which waits for small networks.
-        base: of a Transformer, sizes of the axes that all others are relative to; empty for the MoE block.
-        constants: base constants of the network.
     """
 
-    ray: Ray
-    scaling: Scaling
-    optimizer: Optimizer
+    derivation: Derivation
     steps: int
-    sizes: tuple[int, ...]
-    seeds: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()
+    run: str = "run"
+    testbed: str = "moe"
     dtype: str = "float64"
     products: tuple[str, ...] = ()
-    standard: Scaling | None = None
-    parameterization: str = ""
-    base: tuple[tuple[str, int], ...] = ()
+    standard: Derivation | None = None
     together: int = TOGETHER
-    constants: Mapping[str, Any] = field(default_factory=dict)
 
     def name(self, cell: Cell) -> str:
         """Names what a cell measures, in this run or another one; fit for a file."""
         n = self.sizes[0 if cell.kind == "control" else cell.size]
         return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.recipe}"
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Base constants of what is trained."""
+        return CONSTANTS[self.testbed]
 
     @cached_property
     def recipe(self) -> str:
@@ -94,19 +95,20 @@ class Setup:
         quantities were recorded, are not taken for ours."""
         powers = [
             [str(s.alpha), *s.tied, *[(role, str(t.init_std), str(t.lr), str(t.eps)) for role, t in s.tensors.items()]]
-            for s in (self.scaling, self.standard)
-            if s is not None
+            for s in (d.scaling for d in (self.derivation, self.standard) if d is not None)
         ]
-        rule = (self.optimizer.torch, dict(self.optimizer.options), self.optimizer.first)
-        told = json.dumps([powers, rule, self.base, self.constants, list(quantities())], sort_keys=True)
+        rule = self.derivation.optimizer
+        steps = (rule.torch, dict(rule.options), rule.first)
+        told = json.dumps([powers, steps, self.testbed, self.constants, list(quantities())], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
-        if not self.base:
-            return dims_at(self.ray, self.sizes[size])
-        wider = self.sizes[size] / dict(self.base)["N"]
-        return {axis: round(d * wider ** float(self.ray[axis] / self.ray["N"])) for axis, d in self.base}
+        ray = self.derivation.ray
+        if self.testbed == "moe":
+            return dims_at(ray, self.sizes[size])
+        wider = self.sizes[size] / TRANSFORMER["N"]
+        return {axis: round(d * wider ** float(ray[axis] / ray["N"])) for axis, d in TRANSFORMER.items()}
 
     def dims_of(self, cell: Cell) -> dict[str, int]:
         """Dimensions that a cell trains: those of its size, but controls all have the first one."""
@@ -115,7 +117,14 @@ class Setup:
     @property
     def standard_steps(self) -> int:
         """Updates after which standard parameterization shows: the zero readout of a Transformer moves first."""
-        return min(2 if self.base else 1, self.steps)
+        return min(1 if self.testbed == "moe" else 2, self.steps)
+
+    def of(self, kind: Kind) -> Setup:
+        """What cells of this kind are trained with."""
+        if kind == "standard":
+            assert self.standard is not None
+            return replace(self, derivation=self.standard, steps=self.standard_steps, products=())
+        return replace(self, dtype="float64") if kind == "exact" else self
 
 
 @dataclass(frozen=True)
@@ -130,8 +139,13 @@ class Cell:
     @property
     def seeds(self) -> list[int]:
         """A different random stream for every kind, size and replica, the same however replicas are cut into cells."""
-        stream = 1_000_003 * (self.size + STREAMS[self.kind])
-        return [1 + replica + stream for replica in range(self.first, self.first + self.count)]
+        stream = self.size + STREAMS[self.kind]
+        return [seed(stream, replica) for replica in range(self.first, self.first + self.count)]
+
+
+def seed(stream: int, replica: int) -> int:
+    """Of the random numbers of a replica: another one for every stream and replica."""
+    return 1 + replica + 1_000_003 * stream
 
 
 def cells(setup: Setup) -> list[Cell]:
@@ -153,9 +167,10 @@ def cost(setup: Setup, cell: Cell) -> int:
     return elements(setup.dims_of(cell)) * cell.count * (steps + 1)
 
 
-def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) -> Measurement:
+def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
     """All that a store holds of a run; sizes without a replica of every kind are left out."""
-    found = Measurement(setup.ray, setup.scaling, setup.optimizer, setup.steps, interrupted=interrupted)
+    ray, name = setup.derivation.ray, setup.run
+    found = Measurement(ray, setup.steps, interrupted=interrupted)
     stores: dict[Kind, Series] = {
         "values": found.values,
         "control": found.control,
@@ -173,7 +188,7 @@ def collect(setup: Setup, store: Store, name: str, interrupted: bool = False) ->
     for size in range(len(setup.sizes)):
         if all((kind, size) in records for kind in kinds):
             dims = setup.dims(size)
-            found.sizes.append(effective_n(setup.ray, dims, setup.dims(0), setup.sizes[0]))
+            found.sizes.append(effective_n(ray, dims, setup.dims(0), setup.sizes[0]))
             found.dims.append(dims)
             for kind in kinds:
                 parts = records[kind, size]

@@ -33,11 +33,8 @@ SEEDS = (32, 256)
 
 WIDTHS = ("N", "N_e", "M")
 
-TRANSFORMER = (("N", 32), ("N_e", 16), ("M", 4), ("K", 2))
-"""Base size of the Transformer: its sizes lie on the ray through it."""
-
 TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
-"""Default values of N, and replicas at each."""
+"""Default values of N for the Transformer, and replicas at each."""
 
 
 def dims_at(ray: Ray, n: int) -> dict[str, int]:

@@ -65,11 +65,12 @@ class Store:
         for folder in self._folders:
             for path in sorted((folder / "cells" / run).glob("environment-*.json")):
                 with suppress(OSError, ValueError):
-                    found.append(json.loads(path.read_text()))
+                    found.append(json.loads(path.read_text(encoding="utf-8")))
         if not found:
             return {}
         devices = ", ".join(sorted({e["device"] for e in found}))
-        return {**found[0], "device": devices, "peak_memory_bytes": max(e["peak_memory_bytes"] for e in found)}
+        memory = max(e["peak_memory_bytes"] or 0 for e in found)
+        return {**found[0], "device": devices, "peak_memory_bytes": memory or None}
 
 
 def _read(path: Path) -> Record | None:
@@ -123,7 +124,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """
     path = folder / PLAN
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and isinstance(found.get("runs"), list):
             return found
         reason = "it does not list runs"

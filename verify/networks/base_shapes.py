@@ -3,7 +3,7 @@
 At the base size every parameterization has the same natural init stds (fan_in^-1/2) and learning rates; at another size
 each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
 ``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
-Every parameter has a leading replica dimension (one replica per seed), as in ``model.py``.
+Every parameter has a leading replica dimension (one replica per seed), as in ``moe_block.py``.
 Read next: ``mlp.py`` and ``transformer.py`` (the networks), ``sweep.py`` (trains them).
 """
 
@@ -20,19 +20,13 @@ from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.optimizers import Optimizer, optimizer
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.verify.hardware import generators
 
-from .moe_block import value
-
-Dims = Mapping[str, int]
-
-EPS = 1e-8
-"""Adam epsilon at the base size (MSSP paper, App. P.2)."""
-
-AXES = ("N", "N_e", "M", "K")
+from .scales import AXES, Dims, value
+from .scales import TRANSFORMER_EPS as EPS
 
 
 @dataclass(frozen=True)
@@ -55,17 +49,20 @@ class Recipe:
     """How a network is scaled: powers of the axes for every role, the base size, and what was tuned there.
 
     Attributes:
-        name: the parameterization.
+        configuration: what the powers were derived for.
         scaling: powers by role, ``tied`` roles and aggregation; roles as in the MoE block, ``hidden`` for attention.
         base: N, N_e, M and K at which all multipliers are 1.
     """
 
-    name: str
-    ray: Ray
-    optimizer: Optimizer
+    configuration: Configuration
     scaling: Scaling
     base: Dims
     multipliers: Multipliers = field(default_factory=Multipliers)
+
+    @property
+    def name(self) -> str:
+        """The parameterization."""
+        return self.configuration.parameterization.name
 
     def factor(self, power: Power, dims: Dims) -> float:
         """The power at these dimensions over its value at the base size."""
@@ -77,38 +74,36 @@ class Recipe:
         Raises:
             UsageError: K above M, or an axis below 1.
         """
-        n = width / self.base["N"]
-        found = {a: round(size * n ** float(self.ray[a] / self.ray["N"])) for a, size in self.base.items()}
+        n, ray = width / self.base["N"], self.configuration.ray
+        found = {a: round(size * n ** float(ray[a] / ray["N"])) for a, size in self.base.items()}
         if min(found.values()) < 1 or found["K"] > found["M"]:
             raise UsageError(f"at N={width} the ray gives {found}; give larger widths or a larger base size")
         return found
 
 
-def recipe(ray: Ray, rule: str, parameterization: str, base: Dims, transformer: bool) -> Recipe:
+def recipe(asked: Configuration, base: Dims, transformer: bool) -> Recipe:
     """The derived powers of every role. The readout starts at zero (MSSP paper, App. P).
 
     In a transformer the roles outside the MoE layers (``input``, ``hidden``, ``readout``) have the powers of the dense
     MLP: muP for muP and MSSP, which differ inside the MoE layers only, and the same rule for SP and the like.
 
     Raises:
-        UsageError: an unknown name, an optimizer that torch does not have, or a ray on which N does not grow.
+        UsageError: an optimizer that torch does not have, or a ray on which N does not grow.
         Infeasible: as ``derive``.
     """
-    if not ray["N"]:
-        raise UsageError(f"widths are values of N, but N does not grow on the ray {ray}; give another ray")
-    if not optimizer(rule).torch:
-        raise UsageError(f"{rule} cannot be trained: torch has no such optimizer; use adam, which scales the same way")
-    d = derive(None, rule, parameterization, ray=ray, readout_init="zero")
+    asked, rule = asked.but(readout_init="zero"), asked.parameterization
+    if not asked.ray["N"]:
+        raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
+    if not asked.optimizer.torch:
+        name = asked.optimizer.name
+        raise UsageError(f"{name} cannot be trained: torch has no such optimizer; use adam, which scales the same way")
+    d = derive(asked)
     tensors = d.scaling.tensors
     if transformer:
-        rule = d.configuration.parameterization
-        dense = "mup" if rule.derived else rule.name
-        tensors = {
-            **tensors,
-            **derive(None, rule, dense, ray=ray, readout_init="zero", architecture="mlp").scaling.tensors,
-        }
+        dense = asked.but(network="mlp", parameterization="mup" if rule.derived else rule)
+        tensors = {**tensors, **derive(dense).scaling.tensors}
     scaling = Scaling(tensors, d.scaling.alpha, d.scaling.tied)
-    return Recipe(d.configuration.parameterization.name, ray, d.optimizer, scaling, {axis: base[axis] for axis in AXES})
+    return Recipe(asked, scaling, {axis: base[axis] for axis in AXES})
 
 
 class Layer(NamedTuple):
@@ -137,7 +132,7 @@ class Scaled(nn.Module):
         self.recipe, self.sizes, self.device = recipe, dict(dims), device
         self.weights = nn.ParameterDict()
         self.roles: dict[str, str] = {}
-        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.generators = generators(seeds, device)
         mean = 1 / recipe.base["K"]
         self.multiplier = recipe.multipliers.aggregation * mean * recipe.factor(-recipe.scaling.alpha, dims)
 
@@ -200,7 +195,7 @@ class Scaled(nn.Module):
                 step, the same at every size (MSSP paper, Table B.2).
             options: passed on where the optimizer takes them, such as ``betas``.
         """
-        rule, groups = self.recipe.optimizer, []
+        rule, groups = self.recipe.configuration.optimizer, []
         for name, parameter in self.weights.items():
             role = self.roles[name]
             scale = self.recipe.scaling.tensors[role]

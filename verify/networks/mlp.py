@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional as F
 
-from .base_shapes import Dims, Recipe, Scaled
+from .base_shapes import Recipe, Scaled
+from .scales import Dims
 
 
 class MLPMoE(Scaled):

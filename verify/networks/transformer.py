@@ -10,7 +10,7 @@ Assumptions, beyond the paper's:
 - An embedding is looked up, so its natural std is 1, as if its fan-in were 1.
 - No gradient clipping: a global norm would mix the scales of all tensors.
 
-Read next: ``scaled.py`` (the MoE layer and all scaling), ``coordinates.py`` (its refined coordinate check).
+Read next: ``base_shapes.py`` (the MoE layer and all scaling), ``coordinates.py`` (its refined coordinate check).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 
-from .base_shapes import Dims, Layer, Recipe, Scaled, balance
+from .base_shapes import Layer, Recipe, Scaled, balance
+from .scales import Dims
 
 BALANCE = 0.01
 """Weight of the load-balancing loss, the same at every size."""

@@ -15,9 +15,8 @@ from typing import Any
 import jinja2
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.campaigns.campaign import Job
-from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES
-from scaling_algebra.verify.judging.report import Report, Row
+from scaling_algebra.verify.campaigns.plans import Job
+from scaling_algebra.verify.judging.report import Report, Row, Tally, reason
 
 from . import plots
 
@@ -34,9 +33,19 @@ def document(judged: Judged, command: str) -> dict[str, Any]:
     }
 
 
+def contract(judged: Judged, command: str) -> dict[str, Any]:
+    """One run in the JSON contract of ``verify``; several as a document."""
+    return {"command": command, **as_json(*judged[0])} if len(judged) == 1 else document(judged, command)
+
+
+def write_json(path: Path, judged: Judged, command: str) -> None:
+    """Writes the contract into a file."""
+    path.write_text(json.dumps(contract(judged, command), indent=1) + "\n", encoding="utf-8")
+
+
 def as_json(job: Job, report: Report) -> dict[str, Any]:
     """One run in the JSON contract of ``verify``."""
-    return {**job.derivation().configuration.as_json(), "job": job.as_json(), **report.as_json()}
+    return {**job.configuration.as_json(), "job": job.as_json(), **report.as_json()}
 
 
 def total(judged: Judged) -> dict[str, int]:
@@ -48,18 +57,17 @@ def total(judged: Judged) -> dict[str, int]:
 
 
 def closing(judged: Judged) -> str:
-    """One line: so many exponents, so many agree, are refuted, are inconclusive; runs that a gate voids."""
-    counts = total(judged)
-    line = f"{counts.pop('predicted')} exponents predicted in {len(judged)} run{'s' * (len(judged) > 1)}: "
-    line += ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    void = [job.name for job, report in judged if report.incomplete or not all(g.passed for g in report.gates)]
-    return line + (f"; incomplete or void: {', '.join(void)}" if void else "")
+    """One line: so many exponents, so many agree, are refuted, are inconclusive; runs that prove nothing."""
+    tally = Tally.of(row for _, report in judged for row in report.judged)
+    void = [job.name for job, report in judged if report.exit_code in (3, 130)]
+    line = f"{len(judged)} run{'s' * (len(judged) > 1)}: {tally}"
+    return line + (f"; INCONCLUSIVE: {', '.join(void)}" if void else "")
 
 
 def exit_code(judged: Judged) -> int:
-    """The worst of all runs: refuted, then inconclusive, then agreement."""
-    codes = {report.exit_code for _, report in judged}
-    return 1 if 1 in codes else 3 if 3 in codes or not codes else 0
+    """The worst of all runs: interrupted, refuted, inconclusive, then agreement."""
+    codes = {report.exit_code for _, report in judged} or {3}
+    return next(code for code in (130, 1, 3, 0) if code in codes)
 
 
 def markdown(judged: Judged, command: str) -> str:
@@ -96,21 +104,9 @@ def sentence(row: Row) -> str:
     return f"{row.verdict}: {row.quantity} at t={row.step}, predicted {told}, {where}" + (f" ({why})" if why else "")
 
 
-def reason(row: Row) -> str:
-    """Why a row is open: what spoilt it, noise, or a law that still bends at these sizes; empty if it is not."""
-    f = row.fit
-    if row.note or str(row.verdict) != "INCONCLUSIVE" or f.zero:
-        return row.note
-    if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
-        return f"{f.sizes} sizes and {f.seeds} seeds are too few"
-    if f.bends:
-        return f"bends: the larger half of the sizes goes on towards {f.trend:+.2f}; larger sizes"
-    return f"noise: standard error {f.se:.2f}; more seeds"
-
-
 def html(judged: Judged, command: str) -> str:
     """The page, with all pictures in it."""
-    text = (Path(__file__).parent / "report.html.j2").read_text()
+    text = (Path(__file__).parent / "report.html.j2").read_text(encoding="utf-8")
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     rows = [(job.name, row) for job, report in judged for row in report.judged if str(row.verdict) != "AGREES"]
     rows.sort(key=lambda found: str(found[1].verdict) != "REFUTED")
@@ -149,7 +145,7 @@ def write(folder: Path, judged: Judged, command: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (folder / name).write_text(text)
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as reason:
         raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another -o DIR") from None
 
@@ -177,7 +173,7 @@ def evidence(folder: Path, judged: Judged, command: str) -> None:
     text = json.dumps(data).replace('{"job"', '\n{"job"').replace("[[", "[\n[").replace("], [", "],\n[")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / EVIDENCE).write_text(text + "\n")
+        (folder / EVIDENCE).write_text(text + "\n", encoding="utf-8")
         plots.overview_png(plots.points(report for _, report in judged), folder / "predicted_and_measured.png")
     except OSError as reason:
         raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another folder") from None

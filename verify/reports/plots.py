@@ -24,7 +24,7 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import Report, Row
 
 COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONCLUSIVE: "#b58900"}
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 9, "legend.frameon": False}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 9, "legend.frameon": False}
 
 Pictures = tuple[str, list[str]]
 """A caption and SVGs, one for each family of quantities."""

@@ -4,7 +4,7 @@ The optimum of a curve is the vertex of the parabola through its best point and 
 learning rate. Errors are bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE: an optimum
 on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not derived) does
 not drift.
-Read next: ``sweep.py`` (trains), ``transfer.py`` (reports).
+Read next: ``sweep.py`` (trains), ``study.py`` (reports).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import bootstrap
 
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, RESAMPLES, Array
-from scaling_algebra.verify.networks.base_shapes import Dims
+from scaling_algebra.verify.networks.scales import Dims
 
 TOLERANCE = 0.25
 """Drift of log2 of the optimal rate per doubling of the width that still counts as none: exponents are multiples of

@@ -2,12 +2,12 @@
 
 Without tuned multipliers an effective update can be negligible at every size one can train (MSSP paper, App. Q.6). The
 search is small: App. Q.7 shows cases where one of this kind stops short of the optimum.
-Read next: ``transfer.py`` (uses the result at every width).
+Read next: ``study.py`` (uses the result at every width).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +15,7 @@ import numpy as np
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.networks.base_shapes import Multipliers, Recipe
 
-from .sweep import Progress, train
-from .tasks import Prepared, Task
+from .sweep import Course, losses
 
 REACH, STEPS, FARTHEST = 2, (2, 1), 4
 """log2 of the farthest random multiplier, of the factors tried in the local search, and of the farthest one it reaches.
@@ -43,17 +42,7 @@ class Tuned:
     trials: int
 
 
-def tune(
-    task: Task,
-    data: Prepared,
-    recipe: Recipe,
-    log2_lr: float,
-    trials: int,
-    seeds: Sequence[int],
-    steps: int,
-    device: str,
-    progress: Progress = lambda message: None,
-) -> Tuned:
+def tune(course: Course, recipe: Recipe, log2_lr: float, trials: int) -> Tuned:
     """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
 
     A local step is taken where it lowers the loss by more than its standard error over seeds, pairwise. The same random
@@ -62,20 +51,20 @@ def tune(
     rng = np.random.default_rng(20240)
     names = ["lr", "init", "aggregation", *(f"lr.{role}" for role in recipe.scaling.tensors)]
     seen: dict[tuple[int, ...], Array] = {}
+    trial = replace(course, compiled=False)  # every trial has constants of its own
 
-    def losses(point: tuple[int, ...]) -> Array:
+    def at(point: tuple[int, ...]) -> Array:
         if point not in seen:
-            progress(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
+            course.say(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
             shifts = dict(zip(names, point, strict=True))
             there = replace(recipe, multipliers=_multipliers(shifts))
-            rate = 2.0 ** (log2_lr + shifts["lr"])
-            seen[point] = train(task, data, there, recipe.base, rate, seeds, steps, device)[0]
+            seen[point] = losses(trial, there, recipe.base, 2.0 ** (log2_lr + shifts["lr"]))[0]
         return seen[point]
 
     origin = (0,) * len(names)
-    untuned = losses(origin)
+    untuned = at(origin)
     while len(seen) < max(1, trials // 2):
-        losses(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, len(names))))
+        at(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, len(names))))
     best = min(seen, key=lambda point: float(seen[point].mean()))
     moves = [(k, sign * step) for step in STEPS for k in range(len(names)) for sign in (1, -1)]
     tried = 0
@@ -83,11 +72,11 @@ def tune(
         k, shift = moves[tried]
         other = (*best[:k], best[k] + shift, *best[k + 1 :])
         tried += 1
-        if abs(other[k]) <= FARTHEST and better(losses(other), losses(best)):
+        if abs(other[k]) <= FARTHEST and better(at(other), at(best)):
             best, tried = other, 0
             moves = [*moves[moves.index((k, shift)) :], *moves[: moves.index((k, shift))]]
     shifts = dict(zip(names, best, strict=True))
-    loss, first = float(losses(best).mean()), float(untuned.mean())
+    loss, first = float(at(best).mean()), float(untuned.mean())
     return Tuned(log2_lr + shifts["lr"], _multipliers(shifts), loss, first, len(seen))
 
 

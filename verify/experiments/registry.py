@@ -1,27 +1,25 @@
 """Every experiment by name, and what running one gives: a table of claims, counts and an exit code.
 
 Adding an experiment: one more ``Experiment`` in ``EXPERIMENTS``.
-Read next: ``findings.py`` (claims and verdicts), ``experiment_command.py`` (the command line).
+Read next: ``findings.py`` (claims and verdicts), ``commands/experiment.py`` (the command line).
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from tabulate import tabulate
 
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import regime
+from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.report import _number
-from scaling_algebra.verify.measuring.runs import _device
+from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 
 from .cluster_claims import CLUSTERS
@@ -59,10 +57,10 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """3 if interrupted; 1 if any claim came out against the prediction; 3 if any is inconclusive; else 0."""
+        """130 if interrupted; 1 if any claim came out against the prediction; 3 if any is inconclusive; else 0."""
         counts = self.counts
         if self.interrupted:
-            return 3
+            return 130
         return 1 if counts[Verdict.REFUTED] else 3 if counts[Verdict.INCONCLUSIVE] or not self.findings else 0
 
     def as_json(self) -> dict[str, Any]:
@@ -76,11 +74,7 @@ class Result:
             "trials": {title: [f.as_json() for f in part] for title, part in self.findings.items()},
             "outcomes": self.counts,
             "interrupted": self.interrupted,
-            "environment": {
-                "device": torch.cuda.get_device_name() if self.plan.device == "cuda" else "cpu",
-                "torch": torch.__version__,
-                "wall_seconds": round(self.seconds, 2),
-            },
+            "environment": {**Hardware(self.plan.device).described(), "wall_seconds": round(self.seconds, 2)},
             "exit_code": self.exit_code,
         }
 
@@ -107,7 +101,7 @@ def experiment(name: str) -> Experiment:
     return EXPERIMENTS[name.lower()]
 
 
-def plan(chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None) -> Plan:
+def planned(chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None) -> Plan:
     """How an experiment is run: its own sizes and seeds unless others are given.
 
     Raises:
@@ -118,28 +112,25 @@ def plan(chosen: Experiment, device: str, sizes: Sequence[int] | None = None, se
     if seeds is not None and seeds < 1:
         raise UsageError(f"seeds is {seeds}; give at least 1")
     checked = chosen.sizes if sizes is None else tuple(plan_sizes(regime("I"), sizes))
-    return Plan(_device(device), checked, chosen.seeds if seeds is None else seeds)
+    return Plan(Hardware.of(device).device, checked, chosen.seeds if seeds is None else seeds)
 
 
-def perform(chosen: Experiment, how: Plan, watch: Watch | None = None) -> Result:
+def run_trials(chosen: Experiment, plan: Plan, watch: Watch | None = None) -> Result:
     """Runs every trial of an experiment; an interruption keeps the trials that are complete."""
     started, found, interrupted = time.perf_counter(), dict[str, list[Finding]](), False
-    total, threads = len(chosen.trials), torch.get_num_threads()
-    torch.set_num_threads(max(1, min(threads, (os.cpu_count() or 1) // 2)))  # waiting for a busy core costs more
     try:
-        for done, trial in enumerate(chosen.trials):
+        with spare_threads():
+            for done, trial in enumerate(chosen.trials):
 
-            def say(what: str, done: int = done, title: str = trial.title) -> None:
-                if watch:
-                    watch(done, total, f"{title}{what}")
+                def say(what: str, done: int = done, title: str = trial.title) -> None:
+                    if watch:
+                        watch(done, len(chosen.trials), f"{title}{what}")
 
-            say("")
-            found[trial.title] = trial.run(Plan(how.device, how.sizes, how.seeds, say))
+                say("")
+                found[trial.title] = trial.run(replace(plan, say=say))
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        torch.set_num_threads(threads)
-    return Result(chosen, how, found, time.perf_counter() - started, interrupted)
+    return Result(chosen, plan, found, time.perf_counter() - started, interrupted)
 
 
 def _table(findings: Sequence[Finding]) -> str:
@@ -152,7 +143,7 @@ def _table(findings: Sequence[Finding]) -> str:
 
 def _shown(f: Finding) -> tuple[str, str]:
     interval = "" if math.isnan(f.low) else f"[{f.low:+.3f}, {f.high:+.3f}]"
-    return "none" if _number(f.measured) is None else f"{f.measured:+.3f}", interval
+    return "none" if number(f.measured) is None else f"{f.measured:+.3f}", interval
 
 
 def _verdict(f: Finding) -> str:

@@ -1,6 +1,6 @@
 """Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side, and a report.
 
-Read next: ``optimum.py`` (what the sweeps prove), ``sweep.py`` (trains), ``transfer_command.py`` (the command line).
+Read next: ``optimum.py`` (what the sweeps prove), ``sweep.py`` (trains), ``commands/transfer.py`` (the command line).
 """
 
 from __future__ import annotations
@@ -14,42 +14,34 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from scaling_algebra.spec.parameterizations import DERIVED
-from scaling_algebra.verify.measuring.runs import machine
+from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.networks.base_shapes import Recipe
 
 from .optimum import Curve, Drift, Optimum, Transfer, drift, optimum, overall
-from .sweep import Progress, sweep
-from .tasks import Prepared, Task
+from .sweep import Course, sweep
 from .tuning import Tuned, tune
 
 EXIT = {Transfer.TRANSFERS: 0, Transfer.DRIFTS: 1, Transfer.INCONCLUSIVE: 3}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to run, the same for every parameterization.
+class Sweeps:
+    """What is swept, the same for every parameterization.
 
     Attributes:
         widths: values of N. grid: log2 learning rates, None for the task's own, around the tuned rate if there is one.
         extend: how many more rates may be tried per width while the optimum lies on the edge.
         tune: trials of the search for multipliers at the base size; 0 for none.
-        device: ``cpu`` or ``cuda``.
-        compiled: sweep with compiled networks; each trial of the search has its own constants and is not compiled.
     """
 
     widths: Sequence[int]
-    grid: Sequence[float] | None
-    seeds: int
-    steps: int
-    extend: int
-    tune: int
-    device: str
-    compiled: bool = False
+    grid: Sequence[float] | None = None
+    extend: int = 4
+    tune: int = 0
 
 
 @dataclass(frozen=True)
-class Series:
+class Swept:
     """One parameterization at all widths."""
 
     recipe: Recipe
@@ -58,20 +50,29 @@ class Series:
     optima: tuple[Optimum, ...]
     drift: Drift
 
+    @property
+    def derived(self) -> bool:
+        """Is the parameterization derived? Else it is a negative control."""
+        return self.recipe.configuration.parameterization.derived
+
 
 @dataclass(frozen=True)
 class TransferReport:
-    """Everything a run showed; ``verdict`` is that of the derived parameterizations, see ``optimum.overall``."""
+    """Everything a study showed; ``verdict`` is that of the derived parameterizations, see ``optimum.overall``."""
 
-    title: str
-    plan: Plan
-    series: tuple[Series, ...]
+    course: Course
+    sweeps: Sweeps
+    series: tuple[Swept, ...]
     environment: Mapping[str, Any]
 
     @property
+    def title(self) -> str:
+        asked = self.series[0].recipe.configuration
+        return f"{self.course.task.title}; {asked.optimizer.name}, {asked.ray}"
+
+    @property
     def verdict(self) -> Transfer:
-        derived = [s.drift.verdict for s in self.series if s.recipe.name in DERIVED]
-        return overall(derived, [s.drift.verdict for s in self.series if s.recipe.name not in DERIVED])
+        return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
     @property
     def exit_code(self) -> int:
@@ -88,8 +89,8 @@ class TransferReport:
                         "dims": dict(c.dims),
                         "parameters": c.parameters,
                         "grid": list(c.log2_lr),
-                        "losses": [[_number(x) for x in row] for row in c.losses.tolist()],
-                        "held_out_losses": [[_number(x) for x in row] for row in c.held.tolist()],
+                        "losses": [[number(x) for x in row] for row in c.losses.tolist()],
+                        "held_out_losses": [[number(x) for x in row] for row in c.held.tolist()],
                     }
                     for o, c in zip(s.optima, s.curves, strict=True)
                 ],
@@ -97,11 +98,13 @@ class TransferReport:
             }
             for s in self.series
         }
-        plan = {"seeds": self.plan.seeds, "steps": self.plan.steps, "tune": self.plan.tune, "extend": self.plan.extend}
-        plan["compiled"] = self.plan.compiled
         return {
             "task": self.title,
-            **plan,
+            "seeds": len(self.course.seeds),
+            "steps": self.course.steps,
+            "tune": self.sweeps.tune,
+            "extend": self.sweeps.extend,
+            "compiled": self.course.compiled,
             "parameterizations": found,
             "environment": dict(self.environment),
             "verdict": str(self.verdict),
@@ -130,52 +133,41 @@ class TransferReport:
         e = self.environment
         blocks.append(
             f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
-            f"{self.plan.steps} steps, {self.plan.seeds} seeds{', compiled' if self.plan.compiled else ''}"
+            f"{self.course.steps} steps, {len(self.course.seeds)} seeds{', compiled' if self.course.compiled else ''}"
         )
-        controls = [s for s in self.series if s.recipe.name not in DERIVED]
+        controls = [s for s in self.series if not s.derived]
         if len(controls) < len(self.series):
             seen = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
             blocks += [f"control: {s.recipe.name} {seen[s.drift.verdict == Transfer.DRIFTS]}" for s in controls]
         return "\n\n".join([*blocks, str(self.verdict)])
 
 
-def transfer(
-    task: Task, data: Prepared, recipes: Sequence[Recipe], plan: Plan, progress: Progress = lambda message: None
-) -> TransferReport:
+def transfer(course: Course, recipes: Sequence[Recipe], sweeps: Sweeps) -> TransferReport:
     """Tunes (if asked) and sweeps every parameterization, and judges where its optimum goes."""
     started = time.perf_counter()
-    series = [_series(task, data, recipe, plan, progress) for recipe in recipes]
-    rule = recipes[0].optimizer
+    series = tuple(_swept(course, recipe, sweeps) for recipe in recipes)
     environment = {
-        "device": torch.cuda.get_device_name() if plan.device == "cuda" else "cpu",
-        "machine": machine(),
-        "torch": torch.__version__,
+        **course.hardware.described(),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "optimizer": f"torch.optim.{rule.torch}",
-        "data": data.digest,
+        "optimizer": f"torch.optim.{recipes[0].configuration.optimizer.torch}",
+        "data": course.data.digest,
         "wall_seconds": round(time.perf_counter() - started, 2),
     }
-    return TransferReport(f"{task.title}; {rule.name}, {recipes[0].ray}", plan, tuple(series), environment)
+    return TransferReport(course, sweeps, series, environment)
 
 
-def _series(task: Task, data: Prepared, recipe: Recipe, plan: Plan, progress: Progress) -> Series:
-    seeds = range(plan.seeds)
-    first, last, spacing = task.grid
+def _swept(course: Course, recipe: Recipe, sweeps: Sweeps) -> Swept:
+    first, last, spacing = course.task.grid
     count = round((last - first) / spacing)
     tuned = None
-    if plan.tune:
+    if sweeps.tune:
         middle = first + count // 2 * spacing
-        tuned = tune(task, data, recipe, middle, plan.tune, seeds, plan.steps, plan.device, progress)
+        tuned = tune(course, recipe, middle, sweeps.tune)
         recipe = replace(recipe, multipliers=tuned.multipliers)
         first += tuned.log2_lr - middle
-    grid = plan.grid or [first + k * spacing for k in range(count + 1)]
-
-    def curve(n: int) -> Curve:
-        how = (grid, seeds, plan.steps, plan.device)
-        return sweep(task, data, recipe, n, *how, extend=plan.extend, compiled=plan.compiled, progress=progress)
-
-    curves = tuple(map(curve, plan.widths))
-    return Series(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves))
+    grid = sweeps.grid or [first + k * spacing for k in range(count + 1)]
+    curves = tuple(sweep(course, recipe, n, grid, sweeps.extend) for n in sweeps.widths)
+    return Swept(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves))
 
 
 def _shown(o: Optimum) -> tuple[str, str, str, str]:
@@ -204,10 +196,6 @@ def _interval(low: float, high: float) -> str:
     return "" if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
 
 
-def _number(x: float) -> float | None:
-    return round(x, 6) if math.isfinite(x) else None
-
-
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no NaN."""
-    return {k: _number(x) if isinstance(x, float) else x for k, x in data.items()}
+    return {k: number(x) if isinstance(x, float) else x for k, x in data.items()}

@@ -1,0 +1,252 @@
+"""What to verify: configurations with sizes and seeds, one from the command line or many from a file.
+
+A campaign (``campaigns/*.toml``) has optional top-level ``steps``, ``dtype``, ``largest`` (weight entries of the
+largest model), ``work`` (weight entries trained at every size, all seeds together), ``together`` (replicas in a cell, a
+power of two; more suit a large GPU), and tables ``[[run]]`` whose lists ``regimes`` or ``rays``, ``optimizers`` and
+``parameterizations`` are combined; a run may override the top level.
+Read next: ``cells.py`` (a run as a grid of cells), ``session.py`` (does all runs).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.solver.derivation import Signals, derive
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.verify.judging.claims import Claim
+from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
+from scaling_algebra.verify.judging.measurement import Measurement
+from scaling_algebra.verify.judging.report import REQUIRED, Prediction, Report, judge
+from scaling_algebra.verify.measuring.cells import STANDARD, TOGETHER, Setup, collect
+from scaling_algebra.verify.measuring.predictions import predicted_block, predicted_layers
+from scaling_algebra.verify.measuring.sizes import (
+    LARGEST_ELEMENTS,
+    TRANSFORMER_SEEDS,
+    TRANSFORMER_WIDTHS,
+    WIDTHS,
+    WORK,
+    plan_seeds,
+    plan_sizes,
+)
+from scaling_algebra.verify.measuring.store import Store
+from scaling_algebra.verify.networks.scales import CONSTANTS
+
+from . import campaigns
+
+PREDICTED = 3
+"""Updates up to which exponents are predicted; later steps are measured and shown."""
+
+DTYPES = tuple(ROUNDING)
+"""Of torch."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a configuration, where it is measured, and how often.
+
+    Attributes:
+        configuration: what the powers are derived for.
+        sizes, seeds: n, and replicas at every n.
+        testbed: what is trained, ``moe`` or ``transformer``.
+        products: inner products that are measured as well.
+        looks: how often the data may be looked at; intervals are widened accordingly (``budget.py``).
+        together: replicas in a cell (``cells.Setup``).
+    """
+
+    configuration: Configuration
+    steps: int
+    sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    testbed: str = "moe"
+    dtype: str = "float64"
+    products: tuple[str, ...] = ()
+    looks: int = 1
+    together: int = TOGETHER
+
+    @property
+    def name(self) -> str:
+        """Names the run in a plan; fit for a file."""
+        asked, ray = self.configuration, self.configuration.ray
+        rates = {axis: r for axis, r in ray.rates.items() if axis in WIDTHS or (axis == "K" and r != ray["M"])}
+        parts = [ray.name or ",".join(f"{axis}={r}" for axis, r in rates.items())]
+        parts += [asked.optimizer.name, asked.parameterization.name]
+        if self.testbed != "moe":
+            parts.append(self.testbed)
+        elif asked.readout_init != asked.parameterization.readout_init:
+            parts.append(asked.readout_init)
+        parts += [self.dtype] if self.dtype != "float64" else []
+        return "-".join(parts).replace("/", "_")
+
+    @property
+    def heading(self) -> str:
+        """What is measured, for people."""
+        where = "" if self.testbed == "moe" else f"{self.testbed}, "
+        return f"{where}{self.configuration}; seeds {', '.join(map(str, self.seeds))}"
+
+    def signals(self) -> Signals:
+        """What the engine predicts of the MoE block, for the first updates."""
+        return _signals(self.configuration, min(self.steps, PREDICTED))
+
+    def setup(self) -> Setup:
+        """What to train."""
+        asked, standard = self.configuration, None
+        if asked.parameterization.name != STANDARD:
+            standard = derive(asked.but(parameterization=STANDARD, readout_init="maximal"))
+        grid = (self.steps, self.sizes, self.seeds)
+        return Setup(derive(asked), *grid, self.name, self.testbed, self.dtype, self.products, standard, self.together)
+
+    def prediction(self) -> Prediction:
+        """Exponents of what is measured, for the first updates."""
+        if self.testbed == "moe":
+            return self.signals().prediction()
+        return predicted_layers(self.configuration, self.steps)
+
+    def measured(self, store: Store, interrupted: bool = False) -> Measurement:
+        """What a store holds of the run."""
+        found = collect(self.setup(), store, interrupted)
+        moe = self.testbed == "moe"
+        found.environment["predicted_with"] = self.signals().derivation.program.name if moe else self.testbed
+        found.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
+        return found
+
+    def report(
+        self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
+    ) -> Report:
+        """What a store holds of the run, judged."""
+        return judge(self.measured(store, interrupted), self.prediction(), claims, required)
+
+    def as_json(self) -> dict[str, Any]:
+        """As kept in ``plan.json``."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Raises UsageError if it is not one."""
+        try:
+            plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            found = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
+            counts = (found.steps, found.together, *found.sizes, *found.seeds)
+            if all(isinstance(n, int) for n in counts) and found.together > 0 and found.testbed in CONSTANTS:
+                return found
+        except (TypeError, AttributeError, KeyError):
+            pass
+        known = ", ".join(f.name for f in fields(cls))
+        raise UsageError(f"a run in plan.json is not one: it must have {known}; start again with another -o DIR")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure; what is not given is chosen.
+
+    Attributes:
+        sizes, seeds: n, and replicas at every n.
+        largest, work: weight entries of the largest model, and trained at every size with all seeds.
+    """
+
+    steps: int = 2
+    sizes: Sequence[int] | None = None
+    seeds: int | None = None
+    dtype: str = "float64"
+    largest: float = LARGEST_ELEMENTS
+    work: float = WORK
+    together: int = TOGETHER
+
+
+USUAL = Effort()
+
+
+def job(
+    configuration: Configuration, effort: Effort = USUAL, testbed: str = "moe", products: Sequence[str] = ()
+) -> Job:
+    """A run with its sizes and seeds chosen where they are not given.
+
+    Raises:
+        UsageError, Infeasible: as ``derive``; also unusable sizes, seeds or steps.
+    """
+    e = effort
+    if e.steps < 0:
+        raise UsageError(f"steps is {e.steps}; give 0 or more")
+    if e.together < 1 or e.together & (e.together - 1):
+        raise UsageError(f"together is {e.together}; give a power of two")
+    if e.dtype not in DTYPES:
+        raise unknown_name("dtype", e.dtype, DTYPES)
+    if testbed not in CONSTANTS:
+        raise unknown_name("architecture", testbed, CONSTANTS)
+    if configuration.network != MOE_BLOCK:
+        raise UsageError(f"the powers of {configuration.network.name} are not measured; give {MOE_BLOCK.name}")
+    sizes, seeds = e.sizes, e.seeds
+    if testbed == "transformer":
+        if e.dtype != "float64":
+            raise UsageError("a transformer is measured in float64; leave out --dtype")
+        configuration = configuration.but(readout_init="zero")
+        sizes, seeds = sizes or TRANSFORMER_WIDTHS, seeds or TRANSFORMER_SEEDS
+    derive(configuration)
+    chosen = plan_sizes(configuration.ray, sizes, e.largest)
+    counts = plan_seeds(configuration.ray, chosen, seeds, e.work)
+    grid = (e.steps, tuple(chosen), tuple(counts))
+    return Job(configuration, *grid, testbed, e.dtype, tuple(products), together=e.together)
+
+
+def load(name: str) -> list[Job]:
+    """The runs of a campaign, by name or path of its file.
+
+    Raises:
+        UsageError: no such campaign, or a file that cannot be used; the message names the place.
+    """
+    path = campaigns().get(name, Path(name))
+    if not path.is_file():
+        raise unknown_name("campaign", name, campaigns())
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as reason:
+        raise UsageError(f"cannot read {path}: {reason}; write TOML with tables [[run]]") from None
+    shared = {key: value for key, value in data.items() if key not in ("run", "title")}
+    runs = data.get("run")
+    if not isinstance(runs, list) or not runs:
+        raise UsageError(f"{path} has no table [[run]]; write one for each set of configurations")
+    if not all(isinstance(run, dict) for run in runs):
+        raise UsageError(f"{path}: run is a list of {runs[0]!r}; write tables [[run]]")
+    return [found for k, run in enumerate(runs, 1) for found in _expand({**shared, **run}, f"{path}, run {k}")]
+
+
+_LISTS = ("regimes", "rays", "optimizers", "parameterizations")
+_EFFORT = tuple(f.name for f in fields(Effort))
+_VALUES = (*_EFFORT, "readout_init", "architecture")
+
+
+def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
+    for key in ("steps", "seeds", "together"):
+        if not isinstance(run.get(key, 1), int):
+            raise UsageError(f"{where}: {key} is {run[key]!r}; write an integer")
+    for key in run:
+        if key not in (*_LISTS, *_VALUES):
+            raise unknown_name(f"key in {where}", key, (*_LISTS, *_VALUES))
+    for key in _LISTS:
+        if not isinstance(run.get(key, []), list):
+            raise UsageError(f"{where}: {key} is {run[key]!r}; write a list")
+    if not run.get("regimes") and not run.get("rays"):
+        raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
+    places = [(r, None) for r in run.get("regimes", [])] + [(None, r) for r in run.get("rays", [])]
+    rules = product(
+        places, run.get("optimizers", [DEFAULT_OPTIMIZER]), run.get("parameterizations", [DEFAULT_PARAMETERIZATION])
+    )
+    try:
+        effort, readout = Effort(**{key: run[key] for key in _EFFORT if key in run}), run.get("readout_init")
+        asked = [Configuration.of(r, o, p, ray=ray, readout_init=readout) for (r, ray), o, p in rules]
+        return [job(one, effort, run.get("architecture", "moe")) for one in asked]
+    except (UsageError, TypeError) as reason:
+        raise UsageError(f"{where}: {reason}") from None
+
+
+@lru_cache(maxsize=256)
+def _signals(configuration: Configuration, steps: int) -> Signals:
+    return predicted_block(derive(configuration), steps)

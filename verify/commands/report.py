@@ -1,0 +1,48 @@
+"""``scalecalc report``: one report of what one or several processes measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.commands.options import examples
+from scaling_algebra.errors import UsageError
+
+from .shared import JUDGED, finish, planned, share
+
+
+@click.command(
+    "report",
+    epilog=examples(
+        "scalecalc report runs/a",
+        "scalecalc report runs/a runs/b -o runs/both --all",
+    ),
+)
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@JUDGED
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: the first DIR.")
+@click.option("--evidence", type=click.Path(path_type=Path), metavar="DIR", help="Also write a short record to keep.")
+def command(
+    folders: tuple[Path, ...], require: str, every: bool, form: str, output: Path | None, evidence: Path | None
+) -> int:
+    """Merge what one or several processes measured into one report: report.json, report.md, report.html.
+
+    All DIRs must hold parts of the same plan, as `scalecalc verify -o DIR` writes it. Exit codes as of verify; 3 if
+    parts are missing.
+    """
+    required = share(require)
+
+    from scaling_algebra.verify.measuring.store import Store, read_plan
+    from scaling_algebra.verify.reports.output import evidence as write_evidence
+
+    plans = [read_plan(folder) for folder in folders]
+    for folder, plan in zip(folders, plans, strict=True):
+        if plan["runs"] != plans[0]["runs"]:
+            raise UsageError(f"{folder} holds other runs than {folders[0]}; report them separately")
+    jobs, wanted, said = planned(plans[0])
+    store = Store(*folders)
+    judged = [(run, run.report(store, wanted, required=required)) for run in jobs]
+    if evidence is not None:
+        write_evidence(evidence, judged, said)
+    return finish(judged, said, output or folders[0], form, every)

@@ -1,0 +1,98 @@
+"""Batches that networks learn from: handwritten digits, or the next byte of Python sources.
+
+Batches depend on seed and step only, so they are the same at every size, learning rate and parameterization.
+Read next: ``coordinates.py`` and ``transfer/sweep.py`` (train on them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.networks.base_shapes import Recipe, Scaled
+from scaling_algebra.verify.networks.mlp import MLPMoE
+from scaling_algebra.verify.networks.scales import Dims
+from scaling_algebra.verify.networks.transformer import Transformer
+
+from .text import VOCABULARY, standard_library, windows
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets; the leading dimension is the replica."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Batches in memory, and the network that learns them.
+
+    Attributes:
+        build: the network of a recipe at some dimensions, one replica for each seed, on a device.
+        batch: inputs and targets by seed and step; step None for the held-out batch.
+        digest: tells data apart.
+    """
+
+    build: Callable[[Recipe, Dims, Sequence[int], str], Scaled]
+    batch: Callable[[int, int | None], tuple[np.ndarray, np.ndarray]]
+    digest: str
+
+    def batches(self, seeds: Sequence[int], step: int | None, device: str) -> Batch:
+        """One batch per replica, stacked."""
+        found = [self.batch(seed, step) for seed in seeds]
+        inputs, targets = (torch.from_numpy(np.stack(part)).to(device) for part in zip(*found, strict=True))
+        return inputs, targets
+
+
+def digits(batch: int) -> Data:
+    """8x8 images of digits that ship with scikit-learn, standardised; one in five is held out.
+
+    Raises:
+        UsageError: scikit-learn is missing.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError:
+        raise UsageError("digits needs scikit-learn; install it with: pip install 'scalecalc[verify]'") from None
+    images, labels = load_digits(return_X_y=True)
+    images = ((images - images.mean()) / images.std()).astype(np.float32)
+    held = np.arange(len(images)) % 5 == 4
+    x, y = images[~held], labels[~held]
+
+    def cut(seed: int, step: int | None) -> tuple[np.ndarray, np.ndarray]:
+        if step is None:
+            return images[held], labels[held]
+        rows = np.random.default_rng([seed, step]).integers(0, len(x), batch)
+        return x[rows], y[rows]
+
+    def build(recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
+        return MLPMoE(recipe, dims, seeds, device, inputs=x.shape[1], classes=10)
+
+    return Data(build, cut, hashlib.sha256(images.tobytes()).hexdigest()[:16])
+
+
+def text(batch: int, context: int, blocks: int, head: int) -> Data:
+    """Bytes of the Python standard library for a Transformer; the held-out batch is the same for every seed."""
+    source = standard_library()
+
+    def cut(seed: int, step: int | None) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([seed, step] if step is not None else [0])
+        held = step is None
+        found = windows(source.held if held else source.train, 8 * batch if held else batch, context, rng)
+        return found[:, :-1], found[:, 1:]
+
+    def build(recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
+        sizes = {"vocabulary": VOCABULARY, "context": context, "blocks": blocks, "head": head}
+        return Transformer(recipe, dims, seeds, device, **sizes)
+
+    return Data(build, cut, source.digest)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all but the replica dimension, nats, (S,): logits (S,...,classes), targets (S,...)."""
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return losses.view(len(targets), -1).mean(1)
