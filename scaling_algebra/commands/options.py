@@ -5,9 +5,12 @@ Read next: any other file of this folder, each one verb.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -162,7 +165,18 @@ def emit(
     if output is not None:
         write(output, text + "\n")
     elif text:
-        click.echo(text)
+        click.echo(fitted(text, get_terminal_size().columns) if chosen == "text" and sys.stdout.isatty() else text)
+
+
+def fitted(text: str, width: int) -> str:
+    """Lines that are wider than the terminal go on below where their last column begins."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        column = line.rstrip().rfind("  ", 0, 2 * width // 3) + 2
+        start = column if column > 1 else len(line) - len(line.lstrip()) + 2
+        wrap = TextWrapper(width, subsequent_indent=" " * start, break_long_words=False, break_on_hyphens=False)
+        lines += wrap.wrap(line) if len(line) > width else [line]
+    return "\n".join(lines)
 
 
 def write(file: Path, text: str) -> None:

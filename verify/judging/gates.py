@@ -114,12 +114,13 @@ def _gradients(m: Measurement) -> Gate:
 def _flat(m: Measurement, spacing: Fraction) -> Gate:
     """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact.
 
-    The interval holds 0, give or take ``DRIFT``, and no other exponent: a wide one would hide a slope.
+    After one update, where tails are light. The interval holds 0, give or take ``DRIFT``, and no other exponent: a wide
+    one would hide a slope.
     """
     name = "width-independent control flat"
     seen, passed, watched = [], True, ("h1", "psi", "h3")
     for quantity in watched:
-        series = m.control.get((quantity, m.steps), [])
+        series = m.control.get((quantity, min(1, m.steps)), [])
         if series and not any(v.any() for v in series):
             continue  # zero init
         slope = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))

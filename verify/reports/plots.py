@@ -108,13 +108,11 @@ def _overview(shown: Sequence[Point]) -> Figure:
     with matplotlib.rc_context({**STYLE, "font.size": 10.5, "legend.fontsize": 9}):
         figure = Figure(figsize=(5.4, 5.0), layout="constrained")
         axes = figure.add_subplot()
-        spread = np.random.default_rng(0).uniform(
-            -0.15, 0.15, len(shown)
-        )  # else points of one exponent hide each other
+        spread = np.random.default_rng(0).uniform(-0.15, 0.15, len(shown))  # else equal exponents hide each other
         for verdict in Verdict:
             chosen = [(x + s, *rest) for (x, *rest, v), s in zip(shown, spread, strict=True) if v == str(verdict)]
             x, y, low, high = zip(*chosen, strict=True) if chosen else ((), (), (), ())
-            style = {"ls": "", "marker": ".", "ms": 4, "mew": 0, "elinewidth": 0.4}
+            style: dict[str, Any] = {"ls": "", "marker": ".", "ms": 4, "mew": 0, "elinewidth": 0.4}
             label = f"{verdict} ({len(chosen)})"
             axes.errorbar(x, y, _bars(y, low, high), color=COLOURS[verdict], label=label, **style)
         told = np.unique([x for x, *_ in shown] or [0.0])
@@ -154,7 +152,8 @@ def _panels(rows: Sequence[Row], draw: Callable[[Axes, Sequence[Row]], None]) ->
 
 
 def _colours(count: int) -> list[Any]:
-    return list(matplotlib.colormaps["tab10" if count <= 10 else "tab20"].colors) * (1 + count // 20)
+    wheel = matplotlib.colormaps["tab10" if count <= 10 else "tab20"]
+    return [wheel(k % wheel.N) for k in range(count)]
 
 
 def _short(quantity: str) -> str:
