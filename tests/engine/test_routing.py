@@ -13,8 +13,8 @@ from scaling_algebra.cli import main
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.report import judge
 from scaling_algebra.verify.measuring.runs import measure
-from scaling_algebra.verify.networks.moe_block import MoEBlock, value
-from scaling_algebra.verify.networks.replicas import Replicas
+from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+from scaling_algebra.verify.networks.scales import value
 
 SPARSE = ["N=1,N_e=1,M=1,K=1/2", "N=1,N_e=1,M=1,K=0", "N=1,N_e=1/2,M=3/2,K=1"]
 """K/M vanishes; in the second ray the number of active experts is fixed."""
@@ -24,7 +24,7 @@ def test_the_batch_average_is_exact():
     """Gradients averaged over every choice of K of M experts: those of the whole block with K/M in its multiplier."""
     dims = {"N": 6, "N_e": 3, "M": 5, "K": 2}
     d = derive(None, "sgd", "mup", ray=SPARSE[0])
-    model = MoEBlock(Replicas.of(dims, [7]), d.scaling)
+    model = MoEBlock(Replicas(dims, [7]), d.scaling)
     model().sum().backward()
     w = model.weights
     h1 = w["W1"] @ model.x
@@ -80,7 +80,7 @@ def test_mssp_with_few_active_experts():
 def test_measured_with_few_active_experts(ray):
     predicted = signals(None, "adam", "mup", ray=ray)
     d = predicted.derivation
-    found = measure(d.ray, d.scaling, d.optimizer, sizes=[25, 36, 49, 64, 81], seeds=32)
+    found = measure(d, sizes=[25, 36, 49, 64, 81], seeds=32)
     counts = judge(found, predicted.prediction()).counts
     assert counts["REFUTED"] == 0
     assert 3 * counts["AGREES"] > 2 * sum(counts.values())

@@ -205,11 +205,11 @@ def test_a_router_initialised_to_zero():
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"architecture": "moe"}, {}, "moe is not a block with fixed experts"),
-        ({"architecture": "routers-sigmoid-bias"}, {}, "gives bias no complete scaling"),
+        ({"network": "moe"}, {}, "moe is not a block with fixed experts"),
+        ({"network": "routers-sigmoid-bias"}, {}, "gives bias no complete scaling"),
         ({"ray": derive("II", "sgd", "mup").ray}, {}, "fixed number of experts"),
-        ({"optimizer": OPTIMIZERS["adam"]}, {}, "gives input no complete scaling"),
-        ({"optimizer": OPTIMIZERS["signsgd"]}, {}, "torch has no such optimizer"),
+        ({"optimizer": "adam"}, {}, "gives input no complete scaling"),
+        ({"optimizer": "signsgd"}, {}, "torch has no such optimizer"),
         ({}, {"active": 5}, "active <= experts; got 2, 5 and 4"),
         ({}, {"steps": -1}, "got -1, 2 and 4"),
         ({}, {"sizes": [64, 32, 16]}, "increasing"),
@@ -217,6 +217,7 @@ def test_a_router_initialised_to_zero():
     ],
 )
 def test_wrong_use_is_one_clear_line(change, options, message):
+    d = derived("routers-sigmoid")
     with pytest.raises(UsageError, match=message) as error:
-        measure_fixed_experts(replace(derived("routers-sigmoid"), **change), **options)
+        measure_fixed_experts(replace(d, configuration=d.configuration.but(**change)), **options)
     assert "\n" not in str(error.value)

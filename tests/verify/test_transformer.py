@@ -91,7 +91,7 @@ def test_replicas_do_not_meet_and_the_future_is_not_seen():
 @pytest.mark.parametrize("name", ["mup", "mssp", "sp"])
 def test_stds_rates_and_epsilons_follow_the_derived_powers(reg, name):
     small, large = (network(name, reg, width, seeds=range(3), base={**BASE, "K": 4}) for width in (8, 32))
-    scaling, ray = small.recipe.scaling, small.recipe.ray
+    scaling, ray = small.recipe.scaling, small.recipe.configuration.ray
     for key, role in small.roles.items():
         scale = scaling.tensors[role]
         stds = [m.weights[key].std().item() for m in (small, large)]
