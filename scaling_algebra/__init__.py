@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .spec.axes import REGIMES, Ray
     from .spec.configuration import Configuration
     from .spec.powers import Power
+    from .tables.audit.comparison import audit
+    from .tables.audit.errata import errata
+    from .tables.derived.layouts import table
 
 _HOME = {
     "Configuration": "spec.configuration",
@@ -35,11 +38,14 @@ _HOME = {
     "Ray": "spec.axes",
     "Signals": "solver.derivation",
     "UsageError": "errors",
+    "audit": "tables.audit.comparison",
     "derive": "solver.derivation",
+    "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
     "phases": "phase_map.phases",
     "prove": "proofs.prover",
     "signals": "solver.derivation",
+    "table": "tables.derived.layouts",
 }
 __all__ = [
     "REGIMES",
@@ -52,11 +58,14 @@ __all__ = [
     "Signals",
     "UsageError",
     "__version__",
+    "audit",
     "derive",
+    "errata",
     "explain",
     "phases",
     "prove",
     "signals",
+    "table",
 ]
 
 

@@ -1,1 +1,1 @@
-"""Tables: published ones (``reference``), and the same ones derived. Read next: ``layouts.py``, ``render.py``."""
+"""Tables: published ones, the same ones derived, and the audit between them."""

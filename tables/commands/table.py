@@ -12,11 +12,9 @@ from scaling_algebra.documents import FORMATS, Document, render, suffixes
 from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.picture import phases_svg
-from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.tables.audit.errata import errata
-from scaling_algebra.tables.derived.layouts import TABLES, table_b1
-from scaling_algebra.tables.derived.presentation import table as as_document
+from scaling_algebra.tables.derived.layouts import TABLES, table
 
 EMITTED = Path(__file__).parent.parent / "emitted"
 WRITTEN = ("markdown", "latex")
@@ -60,8 +58,7 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
         raise UsageError("--ray goes with the table b1, printed")
     names = NAMES if name is None else (name,)
     if not (every or check):
-        made = document(names[0]) if ray is None else as_document(table_b1(Ray.parse(ray)))
-        emit(made, form, output, "markdown")
+        emit(document(names[0]) if ray is None else table(names[0], ray=ray).document(), form, output, "markdown")
         return 0
     if form is not None:
         raise UsageError(
@@ -75,7 +72,7 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
 
 def document(name: str) -> Document:
     """A table as a document."""
-    return errata().document() if name == "errata" else as_document(TABLES[name]())
+    return errata().document() if name == "errata" else table(name).document()
 
 
 def _write(names: Iterable[str], folder: Path) -> int:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
+from typing import Any
 
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Marked, Piece, Row
 from scaling_algebra.documents.notation import rich
+from scaling_algebra.errors import UsageError, named
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.configuration import the_ray
 from scaling_algebra.spec.networks.language import Program
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MLP, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -323,3 +328,38 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "unified": table_unified,
 }
 """Every table, by name."""
+
+
+@dataclass(frozen=True, repr=False)
+class Table(Rendered):
+    """A published table with every cell derived; ``grid`` holds its rows and columns."""
+
+    grid: Grid
+
+    @property
+    def about(self) -> str:
+        return f"{self.grid.title}, derived"
+
+    def document(self) -> Document:
+        from .presentation import table
+
+        return table(self.grid)
+
+
+def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> Table:
+    """A published table, derived.
+
+    Args:
+        name: b1, g1, g2, j32, ...: one of ``TABLES``.
+        ray: of the table b1, instead of regimes I to III.
+
+    Raises:
+        UsageError: no such table, or a ray with another table than b1.
+        Infeasible: nothing exists on the ray.
+    """
+    layout = named("table", name, TABLES)
+    if ray is None:
+        return Table(layout())
+    if layout is not table_b1:
+        raise UsageError("--ray goes with the table b1, printed")
+    return Table(table_b1(the_ray(None, ray)))

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 import scaling_algebra
-from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals
+from scaling_algebra import Configuration, Ray, UsageError, derive, errata, explain, prove, signals, table
+from scaling_algebra.documents import render
 from scaling_algebra.spec.networks.library import MLP, MOE_BLOCK
 
 ASKED = ("regime", "optimizer", "parameterization", "ray", "readout_init", "architecture")
@@ -48,6 +49,8 @@ def test_a_ray_is_a_text_a_dict_or_a_ray():
         lambda: derive("III", architecture=None),
         lambda: derive("III")["W9"],
         lambda: explain("h3.A9", "III"),
+        lambda: table("b9"),
+        lambda: table("g1", ray="N=1,N_e=1,M=1"),
     ],
 )
 def test_wrong_arguments_are_usage_errors_of_one_line(wrong):
@@ -68,8 +71,9 @@ def test_nothing_is_kept_by_name():
 
 def test_results_show_themselves():
     d = derive("III", "sgd", "mup")
-    for result in (d, signals("I", "sgd", steps=1), explain("h3@1", "III", "sgd"), explain("router.lr", "III", "sgd")):
+    explained = explain("h3@1", "III", "sgd"), explain("router.lr", "III", "sgd")
+    for result in (d, signals("I", "sgd", steps=1), *explained, table("b1"), errata()):
         assert len(repr(result)) < 120 and "\n" not in repr(result)
         assert "<table" in result._repr_html_() and "<script" not in result._repr_html_()
         assert r"\begin{" in result._repr_latex_()
-        assert str(result).count("\n") > 5
+        assert str(result) == render(result.document()) and str(result).count("\n") > 5
