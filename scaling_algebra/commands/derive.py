@@ -13,7 +13,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.proofs.prover import prove, settled
-from scaling_algebra.proofs.smtlib import RESET, smtlib
+from scaling_algebra.proofs.smtlib import RESET, scripts_of
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import Configuration
@@ -40,7 +40,7 @@ CODES = {True: 0, False: 1, None: 3}
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
-    "--certificate",
+    "--smtlib",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.smt2",
     help="With --prove: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
@@ -50,7 +50,7 @@ def command(
     parameterization: str | None,
     proving: bool,
     drop: bool,
-    certificate: Path | None,
+    smtlib: Path | None,
     form: str | None,
     output: Path | None,
     **where: Any,
@@ -60,17 +60,17 @@ def command(
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
-    if (drop or certificate) and not proving:
-        raise UsageError("--drop and --certificate need --prove")
-    if certificate is not None and not certificate.parent.is_dir():
-        raise UsageError(f"cannot write {certificate}: {certificate.parent} is not a folder; choose another file")
+    if (drop or smtlib) and not proving:
+        raise UsageError("--drop and --smtlib need --prove")
+    if smtlib is not None and not smtlib.parent.is_dir():
+        raise UsageError(f"cannot write {smtlib}: {smtlib.parent} is not a folder; choose another file")
     both = ("mup", "mssp") if where["architecture"] == MOE_BLOCK.name else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     asked = [
         Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
     ]
     if proving:
-        return _prove(asked, drop, certificate, form, output)
+        return _prove(asked, drop, smtlib, form, output)
     codes, documents = [0], []
     for configuration in asked:
         try:
@@ -111,13 +111,13 @@ def _prove(asked: list[Configuration], drop: bool, file: Path | None, form: str 
             name = configuration.parameterization.name
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append(CODES[proof.unique])
-        scripts.append(smtlib(proof))
+        scripts.append(scripts_of(proof))
         documents.append(proved(proof, derived, freed(proof) if drop else None))
     if file is not None:
         decided = RESET.join(text for text in scripts if text)
         if decided:
             write(file, decided)
         else:
-            click.echo("scalecalc: nothing was decided, so there is no certificate to write", err=True)
+            click.echo("scalecalc: nothing was decided, so there is nothing to write to the file", err=True)
     emit(documents, form, output)
     return 1 if 1 in codes else max(codes)

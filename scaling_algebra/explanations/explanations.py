@@ -7,10 +7,9 @@ weight of every summed index, the mechanism and the arithmetic. Read next: ``exp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Unpack
 
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.documents import Document, Rendered
@@ -20,13 +19,7 @@ from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.configuration import (
-    DEFAULT_ARCHITECTURE,
-    DEFAULT_OPTIMIZER,
-    DEFAULT_PARAMETERIZATION,
-    Configuration,
-)
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.powers import Form, Power
 
 from .mechanisms import Mechanism, mechanisms
@@ -180,9 +173,7 @@ def explain(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
     step: int | None = None,
-    ray: Ray | Mapping[str, Any] | str | None = None,
-    readout_init: str | None = None,
-    architecture: str = DEFAULT_ARCHITECTURE,
+    **where: Unpack[Where],
 ) -> Explanation | Setting:
     """Why a quantity has its exponent, or what fixes a parameter.
 
@@ -200,7 +191,7 @@ def explain(
         UsageError: no such quantity or parameter, or an exponent that is undecided.
         Infeasible: as ``derive``.
     """
-    d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture)
+    d = derive(regime, optimizer, parameterization, **where)
     role, _, setting = what.partition(".")
     if what in ("aggregation", "aggregation.alpha", "alpha"):
         return _explain_setting(d, "aggregation", "alpha")

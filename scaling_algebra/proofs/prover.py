@@ -5,7 +5,7 @@ proposes a point that meets them, the engine examines it exactly and adds the cl
 that nothing is left: the parameterization is unique, or none exists and the unsatisfiable core names the conflict.
 Adam: if epsilon has the size of the largest gradient (mu-3), every normaliser equals it, so a run is one of gradient
 descent with c - d for c; d follows from the gradient, so that uniqueness for gradient descent is uniqueness for Adam.
-Read next: ``certificates.py`` (SMT-LIB), ``desiderata.py`` (the demands).
+Read next: ``smtlib.py`` (for other solvers), ``desiderata.py`` (the demands).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from scaling_algebra.counting.signals import Algebra
 from scaling_algebra.documents import Document, Rendered
@@ -24,12 +24,7 @@ from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.demands import HORIZON, NotFound, violation
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.configuration import (
-    DEFAULT_ARCHITECTURE,
-    DEFAULT_OPTIMIZER,
-    DEFAULT_PARAMETERIZATION,
-    Configuration,
-)
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.networks.language import Gate, Norm, Program
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
@@ -127,12 +122,12 @@ class Proof(Rendered):
         return points
 
     def claim(self, attempt: Outcome) -> str:
-        """What the certificate of one attempt shows."""
+        """What the unsatisfiable system of one attempt shows."""
         claimed = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
-        """How to read the unknowns of a certificate."""
+        """How to read the unknowns of such a system."""
         lines = [
             "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
@@ -166,10 +161,7 @@ def prove(
     regime: str | Configuration | None = None,
     optimizer: str = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
-    *,
-    ray: Ray | Mapping[str, Any] | str | None = None,
-    readout_init: str | None = None,
-    architecture: str = DEFAULT_ARCHITECTURE,
+    **where: Unpack[Where],
 ) -> Proof:
     """Decide whether exactly one parameterization meets the desiderata, with the fewest interventions.
 
@@ -181,9 +173,7 @@ def prove(
         UsageError: as ``derive``; also a parameterization that is defined rather than derived, or an architecture or
             optimizer that proofs do not reach.
     """
-    asked = Configuration.of(
-        regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
-    )
+    asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
     base = asked.parameterization.base_structure(asked.readout_init)
     return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))

@@ -1,4 +1,4 @@
-"""Certificates: the unsatisfiable systems behind a proof as SMT-LIB 2, for any other solver to check.
+"""The unsatisfiable systems behind a proof as SMT-LIB 2, for any other solver to check.
 
 What is certified is the step from the engine's facts (the assertions, each with its reason) to the conclusion.
 Read next: ``clauses.py`` (where the assertions come from).
@@ -16,7 +16,7 @@ RESET = "(reset)\n"
 """Between two scripts."""
 
 
-def smtlib(proof: Proof) -> str:
+def scripts_of(proof: Proof) -> str:
     """One script for every structure that was decided: ``unsat`` is the only answer that confirms the proof."""
     scripts = [script(a, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
     return RESET.join(scripts)

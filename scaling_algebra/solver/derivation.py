@@ -10,19 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.configuration import (
-    DEFAULT_ARCHITECTURE,
-    DEFAULT_OPTIMIZER,
-    DEFAULT_PARAMETERIZATION,
-    Configuration,
-)
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Program
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -188,10 +183,7 @@ def derive(
     regime: str | Configuration | None = None,
     optimizer: str = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
-    *,
-    ray: Ray | Mapping[str, Any] | str | None = None,
-    readout_init: str | None = None,
-    architecture: str = DEFAULT_ARCHITECTURE,
+    **where: Unpack[Where],
 ) -> Derivation:
     """Derive how init std, learning rate and epsilon of every tensor must scale.
 
@@ -214,9 +206,7 @@ def derive(
         NotFound (an Infeasible): the search found no parameterization that meets the desiderata on this ray; the
             message names the first demand that fails without any intervention.
     """
-    asked = Configuration.of(
-        regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture
-    )
+    asked = Configuration.of(regime, optimizer, parameterization, **where)
     if asked.parameterization.borrowed:
         return _borrowed(asked)
     if not asked.parameterization.derived:
@@ -229,11 +219,9 @@ def signals(
     optimizer: str = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
-    ray: Ray | Mapping[str, Any] | str | None = None,
     steps: int = 2,
-    readout_init: str | None = None,
-    architecture: str = DEFAULT_ARCHITECTURE,
     names: Sequence[str] | None = None,
+    **where: Unpack[Where],
 ) -> Signals:
     """Exponent of every named quantity at t = 0 .. steps, each certified exact.
 
@@ -248,7 +236,7 @@ def signals(
     """
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
-    d = derive(regime, optimizer, parameterization, ray=ray, readout_init=readout_init, architecture=architecture)
+    d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()
     for name in names or ():
         quantity(look.table, name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from scaling_algebra.errors import UsageError, named
 
@@ -19,6 +19,20 @@ from .parameterizations import READOUTS, Parameterization, ReadoutInit, paramete
 
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
 """What every command and function takes where nothing is said."""
+
+
+class Where(TypedDict, total=False):
+    """What every function that asks takes by name, besides regime, optimizer and parameterization.
+
+    Attributes:
+        ray: instead of a regime: ``"N=1,N_e=1/2,M=1"``, ``{"N": 1, "N_e": "1/2", "M": 1}`` or a ``Ray``.
+        readout_init: ``maximal`` or ``zero``; by default that of the parameterization's definition.
+        architecture: the network.
+    """
+
+    ray: Ray | Mapping[str, Any] | str | None
+    readout_init: str | None
+    architecture: str
 
 
 @dataclass(frozen=True)
@@ -49,26 +63,29 @@ class Configuration:
         regime: str | Configuration | None = None,
         optimizer: str = DEFAULT_OPTIMIZER,
         parameterization: str = DEFAULT_PARAMETERIZATION,
-        *,
-        ray: Ray | Mapping[str, Any] | str | None = None,
-        readout_init: str | None = None,
-        architecture: str = DEFAULT_ARCHITECTURE,
+        **where: Unpack[Where],
     ) -> Configuration:
         """From names, as they come from the command line; a configuration stays what it is.
 
         Args:
             regime: I, II or III, instead of a ray.
-            ray: ``"N=1,N_e=1/2,M=1"``, ``{"N": 1, "N_e": "1/2", "M": 1}`` or a ``Ray``.
-            readout_init: ``maximal`` or ``zero``; by default that of the parameterization's definition.
+            where: see ``Where``.
 
         Raises:
             UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
         """
         if isinstance(regime, Configuration):
             return regime
-        rule = _parameterization(parameterization)
-        readout = rule.readout_init if readout_init is None else _readout(readout_init)
-        return cls(_architecture(architecture), the_ray(regime, ray), _optimizer(optimizer), rule, readout)
+        if unknown := set(where) - set(Where.__annotations__):
+            raise TypeError(f"unknown argument {min(unknown)!r}; known: {', '.join(Where.__annotations__)}")
+        rule, readout = _parameterization(parameterization), where.get("readout_init")
+        return cls(
+            _architecture(where.get("architecture", DEFAULT_ARCHITECTURE)),
+            the_ray(regime, where.get("ray")),
+            _optimizer(optimizer),
+            rule,
+            rule.readout_init if readout is None else _readout(readout),
+        )
 
     def but(self, **changes: Any) -> Self:
         """The same question with something changed: ``asked.but(parameterization="mup", ray=ray)``."""

@@ -12,7 +12,7 @@ from scaling_algebra import Configuration, Ray, UsageError, derive, errata, expl
 from scaling_algebra.documents import render
 from scaling_algebra.spec.networks.library import MLP, MOE_BLOCK
 
-ASKED = ("regime", "optimizer", "parameterization", "ray", "readout_init", "architecture")
+ASKED = ("regime", "optimizer", "parameterization")
 
 
 def test_every_exported_name_is_there_and_importing_costs_nothing():
@@ -25,8 +25,10 @@ def test_every_exported_name_is_there_and_importing_costs_nothing():
 def test_functions_that_ask_take_the_same_arguments(function):
     taken = inspect.signature(function).parameters
     assert [name for name in taken if name in ASKED] == list(ASKED)
-    defaults = [taken[name].default for name in ASKED]
-    assert defaults == [None, "adam", "mup", None, None, "moe"]
+    assert [taken[name].default for name in ASKED] == [None, "adam", "mup"]
+    assert taken["where"].kind is inspect.Parameter.VAR_KEYWORD
+    with pytest.raises(TypeError, match="unknown argument 'rays'"):
+        function(*["h3"] * ("what" in taken), "III", rays="N=1")
 
 
 def test_a_ray_is_a_text_a_dict_or_a_ray():

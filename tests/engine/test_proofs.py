@@ -18,7 +18,7 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.prover import Prover, System, prove
-from scaling_algebra.proofs.smtlib import script, smtlib
+from scaling_algebra.proofs.smtlib import script
 from scaling_algebra.proofs.symbolic import FormTrajectory, form_algebra, size_of
 from scaling_algebra.spec.axes import REGIMES, regime
 from scaling_algebra.spec.desiderata import Structure, interventions
@@ -121,7 +121,7 @@ def test_result_1_mup_is_unique(name, rule):
     proof = proved(name, rule, "mup")
     assert proof.unique is True and len(proof.attempts) == 1
     assert proof.agrees(derive(name, rule, "mup").scaling)
-    assert second_opinion(smtlib(proof)) == ["unsat"]
+    assert second_opinion(scripts_of(proof)) == ["unsat"]
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
@@ -135,7 +135,7 @@ def test_result_2_mssp_is_unique_with_the_fewest_interventions(name, structure, 
     assert proof.unique is True and str(proof.outcome.structure) == structure
     assert all(a.verdict == "impossible" and a.core for a in proof.attempts[:-1])
     assert proof.agrees(derive(name, rule, "mssp").scaling)
-    assert second_opinion(smtlib(proof)) == ["unsat"] * len(proof.attempts)
+    assert second_opinion(scripts_of(proof)) == ["unsat"] * len(proof.attempts)
 
 
 @pytest.mark.parametrize("name", REGIMES)
@@ -254,7 +254,7 @@ def test_no_mup_where_experts_are_few_and_narrow(ray):
     """M + N_e < N: what meets the demands at t <= 2 diverges at t = 3."""
     proof = prove(None, "sgd", "mup", ray=ray)
     assert proof.outcome.verdict == "impossible"
-    assert second_opinion(smtlib(proof)) == ["unsat"]
+    assert second_opinion(scripts_of(proof)) == ["unsat"]
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("I", "unique"), ("II", "impossible"), ("III", "impossible")])
@@ -288,7 +288,7 @@ def test_json_of_a_proof(tmp_path):
     file = tmp_path / "c.smt2"
     result = run(
         *("--regime", "III", "--optimizer", "sgd", "--parameterization", "mssp", "--prove"),
-        *("--certificate", str(file), "--format", "json"),
+        *("--smtlib", str(file), "--format", "json"),
     )
     data = json.loads(result.output)
     assert result.exit_code == 0 and data["unique"] is True and data["tied"] == ["expert_in", "expert_out"]
@@ -305,7 +305,7 @@ def test_a_proof_goes_with_every_format(form, mark):
 def test_nothing_decided_is_no_certificate(tmp_path):
     """A stack of blocks is beyond the work limit: exit code 3, and no empty file."""
     file = tmp_path / "c.smt2"
-    args = ("--regime", "I", "--optimizer", "sgd", "--architecture", "stack2", "--prove", "--certificate", str(file))
+    args = ("--regime", "I", "--optimizer", "sgd", "--architecture", "stack2", "--prove", "--smtlib", str(file))
     result = run(*args)
     assert result.exit_code == 3 and "proof: undecided" in result.output and not file.exists()
     assert "no certificate to write" in result.stderr
@@ -338,7 +338,7 @@ def test_numbers_that_are_no_solution_are_not_called_unique():
         (["--regime", "I", "--optimizer", "lion", "--prove"], "cannot prove: lion divides by unknown sizes"),
         (["--regime", "I", "--architecture", "moe-rmsnorm", "--prove"], "cannot prove: moe-rmsnorm divides"),
         (["--regime", "I", "--readout-init", "one", "--prove"], "readout init"),
-        (["--regime", "I", "--prove", "--certificate", "/nonexistent/x.smt2"], "cannot write"),
+        (["--regime", "I", "--prove", "--smtlib", "/nonexistent/x.smt2"], "cannot write"),
     ],
 )
 def test_what_proofs_do_not_reach_is_said_in_one_line(args, says):
