@@ -143,7 +143,7 @@ def _item(tokens: list[str], form: int) -> str:
         return f"{_symbol(name, form)}({_item(tokens, form)})"
     if name in _MARKS:
         return _item(tokens, form) + (_MARKS[name] if form == _HTML else "'" if name == "dot" else "")
-    if name in ("allowbreak", "mathrm", "text", "mathbf", "mathbb", "mathcal"):
+    if name in ("mathrm", "text", "mathbf", "mathbb", "mathcal"):
         return ""  # what it is about follows as a group
     if not name.isalpha():
         return {",": " ", ";": " ", "!": ""}.get(name, escape(name) if form == _HTML else name)
@@ -165,14 +165,14 @@ def _symbol(name: str, form: int) -> str:
 
 _EXPONENT = r"\^(?:\([^()]*\)|-?[\w/]+)"
 _SCRIPTS = rf"(?:_[A-Za-z0-9]+(?:_[a-z]+)*)?'*(?:\[[^\]]*\])?(?:{_EXPONENT})?"
-_NAME = re.compile(rf"(d(?=[WQhgpf])|)([A-Za-z]+?)(\d*)(i?)({_SCRIPTS})(?![\w.])")
+_NAME = re.compile(rf"(d(?=[WQhgpf])|)([A-Za-z]+?)(\d*)(i?)({_SCRIPTS})(?!\w|\.\w)")
 _SIGNAL = r"\|?(?:d?(?:[WQh]|psi|phi|chi)\d?i?_[0-9ti]|d?[Whg]\d+i?|\bdQ)\|?"  # W3_0, dh1, h3i, |W4_0|
 _ATOM = (
     r"(?:(?:Theta|O)\((?:[^()]|\([^()]*\))*\)|d\w+/d\w+|"  # Theta(1), df/dh3
     rf"[A-Za-z]+(?:_[A-Za-z0-9]+(?:_[a-z]+)*)?'*\[[^\]\s][^\]]*\](?:{_EXPONENT})?|"  # expert_out[b,k]
     rf"[A-Za-z]\w*{_EXPONENT}|"  # N_e^(-1/2)
     rf"<{_SIGNAL}, {_SIGNAL}>|{_SIGNAL}(?:{_EXPONENT})?|sum_[a-z]|\bN_e|\b[a-z]'+)"
-    r"(?![\w.@]|-\d)"
+    r"(?![\w@]|\.\w|-\d)"
 )
 _BETWEEN = r"(?: ?(?:=|~|<=|>=|\+|-|/) ?| )"
 _RUN = re.compile(rf"(?<![\w.@,\[(<|-]){_ATOM}(?:{_BETWEEN}{_ATOM})*")
@@ -190,7 +190,7 @@ def formula(text: str) -> Text:
 
 
 def tex(text: str) -> str:
-    """Factors may part at the end of a line."""
+    """A formula in plain notation as LaTeX."""
     return _LEXER.sub(_lexed, text)
 
 
@@ -207,7 +207,7 @@ def _lexed(m: re.Match[str]) -> str:
     return token if name is None else _named(*name.groups())
 
 
-_OPERATORS = {"<=": r"\leq ", ">=": r"\geq ", "~": r"\sim ", " ": r" \allowbreak ", "<": r"\langle ", ">": r"\rangle ",
+_OPERATORS = {"<=": r"\leq ", ">=": r"\geq ", "~": r"\sim ", "<": r"\langle ", ">": r"\rangle ",
               "$": r"\$", "%": r"\%", "&": r"\&", "#": r"\#", "_": r"\_"}  # fmt: skip
 _KNOWN = {"eps": r"\epsilon", "lr": r"\eta", **{x: f"\\{x}" for x in ("sum", "sigma", "phi", "psi", "chi")}}
 

@@ -131,7 +131,7 @@ def _before(d: Derivation, term: Term) -> Lines:
     names = {role: tensor.symbol for role, tensor in d.program.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]
     summed = ",".join(x for x in before.rates if x not in before.opens)
-    product_tex = rf"\sum_{{{summed}}} " * bool(summed) + r" \allowbreak ".join(product or ["1"])
+    product_tex = rf"\sum_{{{summed}}} " * bool(summed) + " ".join(product or ["1"])
     return Lines.of(("before matching: ", Text(str(before), f"${product_tex}$")))
 
 

@@ -14,13 +14,13 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem;
   overflow-wrap: anywhere; color: #1b1b1b; background: #fff }
 .wide { overflow-x: auto; margin: 1rem 0 }
-table { border-collapse: collapse; overflow-wrap: normal }
-caption { text-align: left; padding-bottom: .5rem }
-th, td { text-align: left; padding: .2rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top }
+table { border-collapse: collapse; overflow-wrap: normal; width: max-content }
+th, td { text-align: left; padding: .2rem .6rem; max-width: 24rem; border-bottom: 1px solid #ddd; vertical-align: top }
 thead th { border-bottom: 2px solid #555 }
 tbody th { font-weight: normal }
 tbody th.group { font-weight: bold }
 tbody th.part { padding-left: 1.8rem }
+@media (max-width: 30rem) { table { font-size: .85rem } th, td { padding: .15rem .35rem; max-width: 12rem } }
 h1 { font-size: 1.5rem } h2 { font-size: 1.2rem } h3, h4 { font-size: 1rem }
 """
 
@@ -59,10 +59,8 @@ def _block(block: Block) -> str:
 
 
 def _grid(g: Grid) -> str:
-    lines = ['<div class="wide">', "<table>"]
-    if g.title:
-        lines.append(f"<caption><b>{set_(g.title)}.</b> {set_(g.caption)}</caption>")
-    lines.append("<thead>")
+    above = [f"<p><b>{set_(g.title)}.</b> {set_(g.caption)}</p>"] if g.title else []
+    lines = [*above, '<div class="wide" tabindex="0">', "<table>", "<thead>"]
     if any(group.name for group, _ in g.columns):
         groups = "".join(f'<th colspan="{len(columns)}">{set_(group.piece)}</th>' for group, columns in g.columns)
         lines.append("<tr>" + "<th></th>" * len(g.stub) + groups + "</tr>")

@@ -48,7 +48,7 @@ def _block(block: Block) -> str:
         return rf"\[ {block.text.rich.strip('$')} \]"
     if isinstance(block, Grid):
         return "\n".join(_float(block) if block.title else _inline(block))
-    lines = ["".join(map(_set, line)) for line in block.lines]
+    lines = ["".join(_set(piece, spaces=True) for piece in line) for line in block.lines]
     if block.listed:
         return "\n".join([r"\begin{itemize}\raggedright", *(rf"\item {line}" for line in lines), r"\end{itemize}"])
     return "\n".join(rf"{{\noindent\raggedright {line}\par}}" for line in lines)
@@ -221,21 +221,29 @@ def _boxed(piece: Piece | None) -> str:
 # text ----------------------------------------------------------------------------------------------------------
 
 
-def _set(piece: Piece | None) -> str:
+def _set(piece: Piece | None, spaces: bool = False) -> str:
+    """A piece as LaTeX.
+
+    Args:
+        spaces: its formulas may part where a space stands, as products do in running text.
+    """
     if isinstance(piece, Code):
         return rf"\texttt{{{_breakable(piece.text, 1)}}}"
-    return "".join(f"${_parting(text)}$" if formula else _breakable(text) for formula, text in spans(rich(piece)))
+    parts = spans(rich(piece))
+    return "".join(f"${_parting(text, spaces)}$" if formula else _breakable(text) for formula, text in parts)
 
 
-def _parting(tex: str) -> str:
+def _parting(tex: str, spaces: bool = False) -> str:
     """A long formula may also part behind a comma or a semicolon, and beside words."""
     if width(f"${tex}$") < WRAP:
         return tex
-    found, depth = "", 0
+    found, depth, before = "", 0, ""
     for token in re.findall(r"\\text\{[^{}]*\}|\\[A-Za-z]+|\\.|.", tex):
         depth += {"{": 1, "}": -1}.get(token, 0)
-        apart = depth == 0 and (token in (",", ";", r"\quad") or token.startswith(r"\text{"))
-        found += r"\allowbreak " * (apart and token[0] == "\\") + token + r"\allowbreak " * apart
+        word = token.startswith(r"\text{")
+        gap = token in (",", ";", r"\quad") or (spaces and token == " " and not re.match(r"\\[A-Za-z]", before))
+        found += r"\allowbreak " * (depth == 0 and word) + token + r"\allowbreak " * (depth == 0 and (word or gap))
+        before = token
     return found
 
 

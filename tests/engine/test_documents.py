@@ -1,0 +1,405 @@
+"""Documents: every format renders every kind of result, escapes what it would read as markup, and drops nothing."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import FrozenInstanceError
+from fractions import Fraction
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from scaling_algebra.documents import FORMATS, Rendered, format_of, render, suffixes, writers
+from scaling_algebra.documents.blocks import (
+    ZERO,
+    Cell,
+    Code,
+    Document,
+    Formula,
+    Grid,
+    Heading,
+    Label,
+    Lines,
+    Marked,
+    Row,
+    Size,
+    Text,
+    literal,
+)
+from scaling_algebra.documents.notation import formula, html, plain, rich, typeset
+from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.alignments import alignments
+from scaling_algebra.explanations.explanations import explain
+from scaling_algebra.phase_map.phases import phases
+from scaling_algebra.proofs.prover import prove
+from scaling_algebra.solver.derivation import derive, signals
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.tables.audit.comparison import audit
+from scaling_algebra.tables.audit.errata import errata
+from scaling_algebra.tables.derived.layouts import TABLES
+from scaling_algebra.tables.derived.presentation import table
+
+HALF = Fraction(1, 2)
+RESULTS = {
+    "derivation": lambda: derive("III", "adam", "mssp"),
+    "on a ray": lambda: derive(None, "sgd", "mup", ray="N=1,N_e=5/7,M=4/5"),
+    "signals": lambda: signals("II", "sgd", "mssp", steps=1),
+    "explanation": lambda: explain("h3.A2.2@2", "III", "sgd", "mssp"),
+    "inner product": lambda: explain("<h1@0, h1@1>", "III", "sgd", "mssp"),
+    "update": lambda: explain("dW2@2", "II", "sgd", "mup"),
+    "exact zero": lambda: explain("h1.change@0", "III", "sgd", "mssp"),
+    "setting": lambda: explain("router.lr", "III", "adam", "mssp"),
+    "alignments": lambda: alignments(derive("III", "sgd", "mup")),
+    "proof": lambda: prove("III", "sgd", "mssp"),
+    "phases": lambda: phases("sgd", "mup"),
+    "audit": lambda: audit("transfer"),
+    "errata": errata,
+}
+"""One of every kind."""
+
+
+@cache
+def result(kind):
+    return RESULTS[kind]()
+
+
+@cache
+def document(kind):
+    return result(kind).document()
+
+
+class Balance(HTMLParser):
+    VOID = ("meta",)
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text = [], ""
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def balanced(page):
+    parser = Balance()
+    parser.feed(page)
+    assert not parser.open
+    return parser.text
+
+
+def check(form, text):
+    """What holds of any output of a format."""
+    if form == "json":
+        assert json.loads(text)
+    if form == "html":
+        assert text.startswith("<!doctype html>") and "<script" not in text and 'name="viewport"' in text
+        assert "\\" not in balanced(text).replace("\\ ", "")
+    if form == "latex":
+        body = re.sub(r"\\[\\%$&#_{}]", "", text)
+        assert body.count("{") == body.count("}") and body.count("$") % 2 == 0
+        assert sorted(re.findall(r"\\begin\{(.*?)\}", text)) == sorted(re.findall(r"\\end\{(.*?)\}", text))
+        assert re.match(r"% .*\\usepackage\{amsmath,booktabs,tabularx\}$", text.splitlines()[0])
+    if form == "markdown":
+        for block in text.split("\n\n"):
+            rows = [line for line in block.splitlines() if line.startswith("|")]
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows}) <= 1
+    if form == "csv":
+        for part in text.split("\n\n"):
+            assert len({len(line) for line in csv.reader(io.StringIO(part))}) <= 1
+    if form == "text":
+        assert not re.search(r"\\[a-zA-Z]", text) and "$" not in text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("kind", RESULTS)
+def test_every_result_in_every_format(kind, form):
+    made = document(kind)
+    text = render(made, form)
+    check(form, text)
+    heading = next((plain(block.text) for block in made.blocks if isinstance(block, Heading)), "")
+    if form in ("text", "html"):
+        shown = balanced(text) if form == "html" else text
+        assert re.sub(r"\W", "", heading)[:12] in re.sub(r"\W", "", shown)
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_result_shows_itself(kind):
+    """``str`` is the text, ``repr`` one short line, and a notebook shows a fragment of a page."""
+    shown = result(kind)
+    assert isinstance(shown, Rendered)
+    assert str(shown) == render(document(kind), "text")
+    assert repr(shown).startswith(f"<{type(shown).__name__}: ") and len(repr(shown)) < 160
+    assert "\n" not in repr(shown)
+    fragment = shown._repr_html_()
+    balanced(fragment)
+    assert "<body" not in fragment and "<h" in fragment
+    assert shown._repr_latex_() == render(document(kind), "latex")
+
+
+DROPPED = {
+    "aggregation multiplier": "M^{-1}",
+    "reason of the multiplier": "the aggregated effective update",
+    "reason of a number": "faithfulness: epsilon has the size of the gradient",
+    "structure chosen": "chosen: tied expert",
+    "structure rejected": "rejected: no intervention",
+    "note": "first Hermite",
+}
+
+
+@pytest.mark.parametrize("what", DROPPED)
+@pytest.mark.parametrize("form", [f for f in FORMATS if f not in ("csv", "json")])
+def test_no_format_drops_a_part_of_a_derivation(form, what):
+    text = render(document("derivation"), form)
+    text = text.replace(r"\_", "_").replace("<sup>-1</sup>", "^{-1}").replace("M^-1 ", "M^{-1} ")
+    assert DROPPED[what] in text
+    on_a_ray = render(document("on a ray"), form)
+    assert "the same formula for all rays with K = M and" in on_a_ray
+
+
+def test_json_is_the_record_with_its_schema():
+    one = document("derivation")
+    assert json.loads(render(one, "json")) == {"schema": 1, **json.loads(json.dumps(one.record))}
+    several = json.loads(render([one, document("signals")], "json"))
+    assert [record["schema"] for record in several] == [1, 1] and "quantities" in several[1]
+
+
+# what a writer would read as markup ----------------------------------------------------------------------------
+
+SIGNS = "a_b & 50% <tag> x|y costs $5 or $6 #1 {z} ~ ^ \\n"
+NASTY = Document(
+    (
+        Heading(literal(SIGNS)),
+        Lines.of(literal(SIGNS), ("code: ", Code("f(a_b) & <x> | 5%"))),
+        Lines.of(literal(SIGNS), listed=True),
+        Formula(formula("M >= N")),
+        Grid.of(("a_b", "c|d", "e&f"), [(SIGNS, literal(SIGNS), Code("x|y"))]),
+    ),
+    {"signs": SIGNS},
+    "scalecalc table a_b",
+)
+SHOWN = {
+    "text": SIGNS,
+    "markdown": r"a_b &amp; 50% &lt;tag> x|y costs \$5 or \$6 #1 {z} ~ ^ \\n",
+    "latex": r"a\_b \& 50\% $<$tag$>$ x$\mid$y costs \$5 or \$6 \#1 \{z\} $\sim$ \^{} \textbackslash{}n",
+    "html": "a_b &amp; 50% &lt;tag&gt; x|y costs $5 or $6 #1 {z} ~ ^ \\n",
+    "csv": f"{SIGNS},{SIGNS},x|y",
+    "json": json.dumps({"schema": 1, "signs": SIGNS}, indent=2),
+}
+
+
+def test_every_format_has_a_case():
+    assert set(SHOWN) == set(FORMATS)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_signs_are_escaped(form):
+    text = render(NASTY, form)
+    assert SHOWN[form] in text
+    if form == "markdown":
+        (row,) = (line for line in text.splitlines() if line.startswith("| a_b &amp;"))
+        assert len(re.findall(r"(?<!\\)\|", row)) == 4 and row.count(r"x\|y") == 3
+    if form == "latex":
+        body = re.sub(r"\\[\\%$&#_{}]", "", text)
+        assert body.count("$") % 2 == 0 and body.count("{") == body.count("}")
+    if form == "html":
+        assert "<code>f(a_b) &amp; &lt;x&gt; | 5%</code>" in text and "<tag>" in balanced(text)
+
+
+def test_what_every_piece_reads():
+    """Pieces in every format: exact zero, a power, a size, a mark, and where nothing is printed."""
+    pieces = (ZERO, Power.of({"M": HALF, "N": -1}), Size(-HALF), Marked(Power.of({"N_e": -HALF}), "tied"), None, HALF)
+    assert [plain(p) for p in pieces] == ["0", "M^(1/2) N^-1", "n^(-1/2)", "N_e^(-1/2) (tied)", "-", "1/2"]
+    assert [rich(p) for p in pieces[:4]] == [
+        "$0$",
+        "$M^{1/2} N^{-1}$",
+        r"$\Theta(n^{-1/2})$",
+        r"$(N_{e}^{-1/2})^{\mathrm{tied}}$",
+    ]
+    assert html(pieces[3]) == "(N<sub>e</sub><sup>-1/2</sup>)<sup>tied</sup>"
+    assert html(pieces[2]) == "&Theta;(n<sup>-1/2</sup>)"
+
+
+# grids ---------------------------------------------------------------------------------------------------------
+
+
+def small(**more):
+    """Two groups of rows under two groups of columns."""
+    cells = tuple(Cell((Power.of({"N": k}),)) for k in (1, 2))
+    both = (Cell((ZERO, Power.of({"M": 1})), ("mup", "mssp")), Cell(("A", "B")))
+    rows = (
+        Row(Label("g1", "Group $G_1$"), Label("r1"), cells),
+        Row(Label("g1", "Group $G_1$"), Label("r2"), both, part=True),
+        Row(Label("g2"), Label("r3"), cells),
+    )
+    columns = ((Label("left", "Left $L$"), (Label("x"),)), (Label("right"), (Label("y", "$y$"),)))
+    return Grid(
+        "small", "Small", "A caption with $N$.", (Label("group"), Label("row")), columns, rows, ("A note.",), **more
+    )
+
+
+def test_text_of_a_grid():
+    assert render(Document((small(),), {}), "text").splitlines() == [
+        "Small. A caption with N.",
+        "",
+        "group  row   left x  right y",
+        "g1     r1    N       N^2",
+        "       - r2  0 | M   A or B",
+        "g2     r3    N       N^2",
+        "",
+        "A note.",
+    ]
+
+
+def test_csv_of_a_grid():
+    assert render(Document((small(),), {}), "csv").splitlines() == [
+        "group,row,left x,right y",
+        "g1,r1,N,N^2",
+        "g1,r2,0 | M,A or B",
+        "g2,r3,N,N^2",
+    ]
+
+
+def test_markdown_of_a_grid():
+    lines = render(Document((small(sections=True),), {}, "scalecalc table small"), "markdown").splitlines()
+    assert lines[0] == "<!-- written by: scalecalc table small -->"
+    assert lines[2] == "**Small.** A caption with $N$."
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines if line.startswith("|")]
+    assert cells[0] == ["row", "left x", "right $y$"]
+    assert cells[2:] == [
+        ["**Group $G_1$**", "", ""],
+        ["r1", "$N$", "$N^{2}$"],
+        ["&emsp;r2", r"$0$ \| $M$", "A or B"],
+        ["**g2**", "", ""],
+        ["r3", "$N$", "$N^{2}$"],
+    ]
+    assert lines[-2:] == ["- Left $L$.", "- A note."]
+
+
+def test_latex_of_a_grid():
+    text = render(Document((small(),), {}), "latex")
+    assert r"\caption{\textbf{Small.} A caption with $N$.}" in text and r"\label{tab:small}" in text
+    assert r"\multicolumn{1}{c}{Left $L$}" in text and r"\cmidrule(lr){3-3} \cmidrule(lr){4-4}" in text
+    assert r"Group $G_1$ & r1 & $N$ & $N^{2}$ \\" in text
+    assert r" & \quad r2 & $0$ $\mid$ $M$ & \mbox{A} or \mbox{B} \\" in text
+    assert text.count(r"\midrule") == 2 and text.count(r"\begin{table*}") == 1
+
+
+def test_latex_splits_what_does_not_fit_on_a_page():
+    rows = [(f"row {k}", "words that go on and on until the line is full " * 3) for k in range(40)]
+    text = render(Document((Grid.of(("name", "words"), rows),), {}), "latex")
+    assert text.count(r"\toprule") == text.count(r"name & words \\") > 1
+    assert "tabularx" in text and [text.count(f"row {k} &") for k in range(40)] == [1] * 40
+
+
+def test_html_of_a_grid():
+    text = render(Document((small(sections=True),), {}), "html")
+    assert '<th class="group" colspan="3">Group G<sub>1</sub></th>' in text
+    assert '<tr><th class="part" title="r2">r2</th><td>0 | M</td><td>A or B</td></tr>' in text
+
+
+# formulas ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("effective update dQ h1 = Theta(1)", r"effective update $\Delta Q h^{1} = \Theta(1)$"),
+        ("but h3.A1 ~ n^(-1/2)", r"but h3.A1 ~ $n^{-1/2}$"),
+        ("df/dh2 with W3 init", r"$\partial f / \partial h^{2}$ with $W^{3}$ init"),
+        ("unmatched expert_out[i,b']", r"unmatched $\mathrm{expert\ out}_{i,b'}$"),
+        ("<W4_0, dW4> = n^-2", r"$\langle W_{0}^{4}, \Delta W^{4}\rangle  = n^{-2}$"),
+        ("expert_in.lr of mu-2, App. J.3.1, <h1@0, h1@1>", "expert_in.lr of mu-2, App. J.3.1, <h1@0, h1@1>"),
+        ("costs $5", r"costs \$5"),
+    ],
+)
+def test_formulas_are_found_in_words(text, latex):
+    found = typeset(text)
+    assert (found.plain, found.rich) == (text, latex)
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("N_e + M >= N", r"$N_{e} + M \geq  N$"),
+        (
+            "M^(-1/2) sigma_expert_out^2 lr_router = Theta(1)",
+            r"$M^{-1/2} \sigma_{\mathrm{expert\ out}}^{2} \eta_{\mathrm{router}} = \Theta(1)$",
+        ),
+    ],
+)
+def test_a_formula_as_a_whole(text, latex):
+    assert formula(text) == Text(text, latex)
+
+
+@pytest.mark.parametrize(
+    ("tex", "said", "shown"),
+    [
+        (
+            r"$W_0^{2,i} \Delta_t h^1$",
+            "W_0^(2,i) d_t h^1",
+            "W<sub>0</sub><sup>2,i</sup> &Delta;<sub>t</sub> h<sup>1</sup>",
+        ),
+        (r"$\sigma \asymp n^{-b}$", "sigma ~ n^-b", "&sigma; &asympeq; n<sup>-b</sup>"),
+        (r"$\langle x, y \rangle \leq 1/\sqrt{N}$", "<x, y > <= 1/sqrt(N)", "&langle;x, y &rangle; &leq; 1/&radic;(N)"),
+        (r"$\frac{1}{M} \text{ of all}$", "(1)/(M) of all", "(1)/(M) of all"),
+        (r"Adam $\epsilon$, \$5", "Adam eps, $5", "Adam &epsilon;, $5"),
+    ],
+)
+def test_latex_is_read(tex, said, shown):
+    assert plain(tex) == said and html(tex) == shown
+
+
+# files, registry -----------------------------------------------------------------------------------------------
+
+
+def test_the_ending_of_a_file_names_its_format():
+    assert {format_of(Path(f"x{suffix}")) for suffix in suffixes().values()} == set(FORMATS)
+    assert len(set(suffixes().values())) == len(FORMATS)
+    assert format_of(Path("X.TEX")) == "latex" and format_of(Path("notes"), "markdown") == "markdown"
+    with pytest.raises(UsageError, match=r"cannot tell the format of x\.pdf .*\.tex"):
+        format_of(Path("x.pdf"), "text")
+    with pytest.raises(UsageError, match="no format named 'latx'; did you mean 'latex'"):
+        render(NASTY, "latx")
+
+
+def test_a_format_is_one_file():
+    """The registry is the folder."""
+    folder = Path(writers.__file__).parent
+    assert set(FORMATS) == {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def test_blocks_are_values():
+    with pytest.raises(FrozenInstanceError):
+        Heading("x").text = "y"
+    assert Lines.of("a", ("b", ZERO)).lines == (("a",), ("b", ZERO))
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+@pytest.mark.parametrize("kind", RESULTS)
+def test_latex_compiles_and_fits_the_page(kind, tmp_path):
+    """In the narrow column of LaTeX's article, and without a warning of a line that is too long."""
+    (tmp_path / "part.tex").write_text(render([document(kind), NASTY], "latex"), encoding="utf-8")
+    head = r"\documentclass{article}\usepackage{amsmath,booktabs,tabularx}"
+    (tmp_path / "all.tex").write_text(rf"{head}\begin{{document}}\input{{part}}\end{{document}}")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    if "not found" in done.stdout:
+        pytest.skip("a LaTeX package is missing here")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_table_is_a_document(form):
+    check(form, render(table(TABLES["unified"]()), form))
