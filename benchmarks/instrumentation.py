@@ -6,25 +6,36 @@ Run: ``python benchmarks/instrumentation.py [--runs 9] [--device cpu|cuda] [--en
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import click
 import torch
 from tabulate import tabulate
 
 from scaling_algebra.spec.axes import REGIMES
-from scaling_algebra.verify.campaigns.campaign import job
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify.campaigns.plans import Effort, job
+from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import TOGETHER, Setup
-from scaling_algebra.verify.measuring.runs import CHUNK, train
+from scaling_algebra.verify.measuring.runs import replica_bytes
 from scaling_algebra.verify.measuring.sizes import LARGEST_ELEMENTS
-from scaling_algebra.verify.measuring.stacks import replica_bytes
-from scaling_algebra.verify.networks.moe_block import LOSS_SLOPE, MoEBlock, torch_optimizer
-from scaling_algebra.verify.networks.replicas import Replicas
+from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
 STEPS = 4
+
+
+def user_time() -> float:
+    """Of this process; with the kernel's on Windows, which does not tell them apart finely."""
+    try:
+        import resource
+    except ImportError:
+        return time.process_time()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> list[float]:
@@ -32,7 +43,7 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
 
     On a CPU it is user time: the kernel's time for fresh memory varies tenfold from call to call on a virtual machine.
     """
-    clock = time.perf_counter if device == "cuda" else lambda: resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    clock = time.perf_counter if device == "cuda" else user_time
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(runs + 1):  # the first one warms up
         for call, seen in zip(calls, times, strict=True):
@@ -46,14 +57,15 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
 
 def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -> list[float]:
     """Seconds of a bare and of a measured step of so many replicas, making the model apart."""
-    all_of_them = Replicas.of(setup.dims(size), range(1, replicas + 1), device)
+    all_of_them = Replicas(setup.dims(size), range(1, replicas + 1), device)
+    setup, d = replace(setup, steps=STEPS - 1), setup.derivation
 
     def make() -> MoEBlock:
-        return MoEBlock(all_of_them, setup.scaling)
+        return MoEBlock(all_of_them, d.scaling)
 
     def bare() -> None:
         model = make()
-        stepper = torch_optimizer(model, setup.scaling, setup.optimizer)
+        stepper = model.optimizer(d.optimizer)
         for step in range(STEPS):
             stepper.zero_grad()
             (LOSS_SLOPE * model().sum()).backward()
@@ -61,7 +73,7 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
                 stepper.step()
 
     def measured() -> None:
-        train(all_of_them, setup.scaling, setup.optimizer, STEPS - 1)
+        train_block(setup, all_of_them)
 
     making, *both = seconds([make, bare, measured], device, runs)
     return [(t - making) / STEPS for t in both]
@@ -73,19 +85,19 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
 @click.option("--entries", default=LARGEST_ELEMENTS, show_default=True, help="Weight entries of the largest model.")
 def main(runs: int, device: str, entries: float) -> None:
     """Times every regime with SGD and Adam: one replica of the largest size, and a whole run with sizes, seeds and
-    replicas at once as ``verify`` plans them (one size at a time)."""
+    replicas at once as ``verify`` plans them."""
     if device == "cuda" and not torch.cuda.is_available():
         raise click.UsageError("no CUDA device is available; use --device cpu")
     torch.set_num_threads(1)
     rows = []
     for regime in REGIMES:
         for rule in ("sgd", "adam"):
-            setup = job(regime, rule, "mup", largest=entries).setup()
+            setup = job(Configuration.of(regime, rule, "mup"), Effort(largest=entries)).setup()
             last = len(setup.sizes) - 1
             dims, times = setup.dims(last), step_times(setup, last, 1, device, runs)
             whole = [0.0, 0.0]
             for size, count in enumerate(setup.seeds):
-                together = max(1, min(TOGETHER, count, CHUNK // replica_bytes(setup, setup.dims(size))))
+                together = max(1, min(TOGETHER, count, Hardware(device).room // replica_bytes(setup, setup.dims(size))))
                 each = step_times(setup, size, together, device, runs)
                 whole = [w + t * count / together for w, t in zip(whole, each, strict=True)]
             size = ", ".join(f"{axis}={d}" for axis, d in dims.items())

@@ -24,7 +24,7 @@ from scaling_algebra.verify.measuring.sizes import elements
 
 LOOKS = 5
 
-SMALLEST = 3e4
+LEAST_ENTRIES = 3e4
 """Weight entries of the largest model below which a run makes no sense, however little time there is."""
 
 FIRST = 0.35

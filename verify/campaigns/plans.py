@@ -42,7 +42,7 @@ from scaling_algebra.verify.networks.scales import CONSTANTS
 
 from . import campaigns
 
-PREDICTED = 3
+PREDICTED_STEPS = 3
 """Updates up to which exponents are predicted; later steps are measured and shown."""
 
 DTYPES = tuple(ROUNDING)
@@ -94,7 +94,7 @@ class Job:
 
     def signals(self) -> Signals:
         """What the engine predicts of the MoE block, for the first updates."""
-        return _signals(self.configuration, min(self.steps, PREDICTED))
+        return _signals(self.configuration, min(self.steps, PREDICTED_STEPS))
 
     def setup(self) -> Setup:
         """What to train."""
@@ -112,11 +112,11 @@ class Job:
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """What a store holds of the run."""
-        found = collect(self.setup(), store, interrupted)
+        m = collect(self.setup(), store, interrupted)
         moe = self.testbed == "moe"
-        found.environment["predicted_with"] = self.signals().derivation.program.name if moe else self.testbed
-        found.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
-        return found
+        m.environment["predicted_with"] = self.signals().derivation.program.name if moe else self.testbed
+        m.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
+        return m
 
     def report(
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
@@ -133,10 +133,10 @@ class Job:
         """Raises UsageError if it is not one."""
         try:
             plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-            found = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
-            counts = (found.steps, found.together, *found.sizes, *found.seeds)
-            if all(isinstance(n, int) for n in counts) and found.together > 0 and found.testbed in CONSTANTS:
-                return found
+            job = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
+            counts = (job.steps, job.together, *job.sizes, *job.seeds)
+            if all(isinstance(n, int) for n in counts) and job.together > 0 and job.testbed in CONSTANTS:
+                return job
         except (TypeError, AttributeError, KeyError):
             pass
         known = ", ".join(f.name for f in fields(cls))

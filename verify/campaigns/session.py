@@ -20,7 +20,7 @@ from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, co
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
-from .budget import LOOKS, SMALLEST, allocate, largest, open_to_noise
+from .budget import LEAST_ENTRIES, LOOKS, allocate, largest, open_to_noise
 from .plans import Job
 
 
@@ -133,11 +133,11 @@ class Session:
         """
         most = self.hardware.most
         while True:
-            sizes = tuple(plan_sizes(setup.derivation.ray, None, max(entries, SMALLEST)))
+            sizes = tuple(plan_sizes(setup.derivation.ray, None, max(entries, LEAST_ENTRIES)))
             fitting = replace(setup, sizes=sizes)
             if most is None or runs.replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= most:
                 return sizes
-            if entries < SMALLEST:
+            if entries < LEAST_ENTRIES:
                 runs.check(fitting, most)
             entries *= 0.8
 

@@ -9,7 +9,7 @@ import click
 from scaling_algebra.commands.options import examples
 from scaling_algebra.errors import UsageError
 
-from .shared import JUDGED, finish, planned, share
+from .shared import REPORTING, finish, required_share, runs_of
 
 
 @click.command(
@@ -20,7 +20,7 @@ from .shared import JUDGED, finish, planned, share
     ),
 )
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
-@JUDGED
+@REPORTING
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: the first DIR.")
 @click.option("--evidence", type=click.Path(path_type=Path), metavar="DIR", help="Also write a short record to keep.")
 def command(
@@ -31,7 +31,7 @@ def command(
     All DIRs must hold parts of the same plan, as `scalecalc verify -o DIR` writes it. Exit codes as of verify; 3 if
     parts are missing.
     """
-    required = share(require)
+    required = required_share(require)
 
     from scaling_algebra.verify.measuring.store import Store, read_plan
     from scaling_algebra.verify.reports.output import evidence as write_evidence
@@ -40,7 +40,7 @@ def command(
     for folder, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
             raise UsageError(f"{folder} holds other runs than {folders[0]}; report them separately")
-    jobs, wanted, said = planned(plans[0])
+    jobs, wanted, said = runs_of(plans[0])
     store = Store(*folders)
     judged = [(run, run.report(store, wanted, required=required)) for run in jobs]
     if evidence is not None:

@@ -34,7 +34,7 @@ FORMAT = click.option(
     help="text or json.",
 )
 DEVICE = click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda.")
-JUDGED = options(
+REPORTING = options(
     click.option(
         "--require",
         default="4/5",
@@ -66,22 +66,22 @@ def numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number
         raise UsageError(f"cannot read the {label} {text!r}; write numbers with commas, e.g. 32,64,128") from None
 
 
-def share(text: str) -> Fraction:
+def required_share(text: str) -> Fraction:
     """``9/10``, ``0.9`` or ``90%``.
 
     Raises:
         UsageError: anything else.
     """
     try:
-        found = Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        part = Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except (ValueError, ZeroDivisionError):
-        found = Fraction(-1)
-    if not 0 < found <= 1:
+        part = Fraction(-1)
+    if not 0 < part <= 1:
         raise UsageError(f"cannot read the share {text!r}; write for example 9/10 or 90%")
-    return found
+    return part
 
 
-def planned(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
+def runs_of(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     """Runs, claims and command of a plan.
 
     Raises:
@@ -115,15 +115,16 @@ def _summary(judged: Judged, every: bool) -> str:
     from scaling_algebra.verify.reports.output import closing, sentence
 
     rows = [
-        (run.name, *found.counts.values(), f"{found.environment.get('wall_seconds', 0):.0f} s") for run, found in judged
+        (run.name, *report.counts.values(), f"{report.environment.get('wall_seconds', 0):.0f} s")
+        for run, report in judged
     ]
     table = tabulate(rows, ("run", "agree", "refuted", "inconclusive", "time"), tablefmt="simple")
     shown = [
-        f"{run.name}: {line}"
-        for run, found in judged
+        f"{job.name}: {line}"
+        for job, report in judged
         for line in [
-            *(str(g) for g in found.gates if every or not g.passed),
-            *(sentence(r) for r in found.judged if every or str(r.verdict) != "AGREES"),
+            *(str(g) for g in report.gates if every or not g.passed),
+            *(sentence(r) for r in report.judged if every or str(r.verdict) != "AGREES"),
         ]
     ]
     return "\n\n".join([closing(judged), table, *(["\n".join(shown)] if shown else [])])

@@ -101,10 +101,10 @@ def command(**given: Any) -> int:
         data.build(each, each.dims(widths[0]), [0], "cpu")
     course = Course(task, data, steps, range(given["seeds"]), hardware, given["compiled"])
     report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
-    found = {"command": "scalecalc " + " ".join(sys.argv[1:]), **report.as_json()}
+    record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **report.as_json()}
     if given["output"] is not None:
-        given["output"].write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    click.echo(json.dumps(found, indent=2) if given["form"] == "json" else report.text())
+        given["output"].write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    click.echo(json.dumps(record, indent=2) if given["form"] == "json" else report.text())
     return report.exit_code
 
 
@@ -119,15 +119,15 @@ def _run(course: Course, recipes: list[Recipe], sweeps: Sweeps) -> TransferRepor
 
 
 def _base(text: str | None) -> Dims:
-    found = {}
+    sizes = {}
     for part in text.split(",") if text else ():
         axis, _, number = (s.strip() for s in part.partition("="))
         if axis not in AXES:
             raise unknown_name("axis of the base size", axis, AXES)
         if not number.isdigit() or not int(number):
             raise UsageError(f"cannot read the base size {text!r}; write e.g. N=32,N_e=32,M=4,K=4")
-        found[axis] = int(number)
-    return found
+        sizes[axis] = int(number)
+    return sizes
 
 
 def _grid(text: str | None) -> list[float] | None:

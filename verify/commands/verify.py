@@ -22,7 +22,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import campaigns
 from scaling_algebra.verify.networks.scales import CONSTANTS
 
-from .shared import DEVICE, JUDGED, check_file, finish, numbers, planned, share
+from .shared import DEVICE, REPORTING, check_file, finish, numbers, required_share, runs_of
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     help="Test a claim of your own, e.g. h3.A2.2@2=-1/2, or '<h3@0, h3@2>@2=0' (repeatable); only claims decide "
     "the exit code.",
 )
-@JUDGED
+@REPORTING
 @click.option(
     "-o",
     "--output",
@@ -94,7 +94,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     output: Path | None = given["output"]
     resume: Path | None = given["resume"]
     folder = resume or (output if output and output.suffix != ".json" else None)
-    required = share(given["require"])
+    required = required_share(given["require"])
 
     from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
     from scaling_algebra.verify.measuring.cells import rank
@@ -107,7 +107,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     _check_combination(asked, folder, processes)
     if folder is None:
         check_file(output)
-    jobs, wanted, said = planned(read_plan(resume)) if resume is not None else (*_asked(given), _command())
+    jobs, wanted, said = runs_of(read_plan(resume)) if resume is not None else (*_asked(given), _command())
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
         raise UsageError("--budget chooses sizes of the MoE block; give --sizes and --seeds for a transformer")
 

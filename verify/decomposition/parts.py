@@ -2,7 +2,7 @@
 
 Every weight is W_t = W_0 + dW (``updates.py``), read once forward and once backward for all parts. With decoupled
 weight decay W_0 means the decayed initial value, so dW is the part driven by gradients and every split is an identity.
-Read next: ``runs.py`` (calls this at every step of every run).
+Read next: ``measuring/block.py`` (calls this at every step of every run).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ outer products, one for each step (one sample), and W_0 need not be kept; any ot
 difference. Weights are groups of matrices, (S, g, out, in): S replicas, g = M for expert out and 1 for all others
 (expert in is one matrix with the rows of all experts, because they all read the same vector). A vector for g = 1 is one
 for all groups.
-Read next: ``parts.py`` (applies these at every step), ``runs.py`` (makes them).
+Read next: ``parts.py`` (applies these at every step), ``measuring/block.py`` (makes them).
 """
 
 from __future__ import annotations
@@ -262,15 +262,15 @@ class Updates:
 
     def operators(self) -> dict[str, Operator]:
         """Every weight as it is now."""
-        found: dict[str, Operator] = {}
+        weights: dict[str, Operator] = {}
         for symbol, w in self._weights.items():
             now = matrix(symbol, w).detach()
             if symbol in self._start and self._done:
-                found[symbol] = Dense(now, self._start[symbol])
+                weights[symbol] = Dense(now, self._start[symbol])
             else:  # before the first update nothing has been added to any weight
                 left, right = (side[:, :, : self._done] for side in self._sides[symbol])
-                found[symbol] = LowRank(now, left, right, self.coefficients(symbol))
-        return found
+                weights[symbol] = LowRank(now, left, right, self.coefficients(symbol))
+        return weights
 
 
 def _thin(weight: Tensor, steps: int) -> bool:

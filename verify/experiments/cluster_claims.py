@@ -122,7 +122,7 @@ def entropies(runs: list[Outcome]) -> Array:
     return np.array([run.entropy for run in runs])
 
 
-CLUSTERS = Experiment(
+CLUSTERED = Experiment(
     name="clusters",
     title="do the experts of a switch-routed mixture specialise on clustered data",
     source="switch-cluster paper",

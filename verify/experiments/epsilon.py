@@ -3,7 +3,7 @@
 Where epsilon is above the gradients, Adam's step is ``gradient / epsilon``: its updates, and the features they move,
 vanish at exponents that the engine reads off the same scaling with another epsilon. Where it is below a gradient that a
 symmetry cancels, noise is amplified to a Theta(1) step.
-Read next: ``runs.py`` and ``fixed_experts.py`` (the models), ``findings.py`` (claims and verdicts).
+Read next: ``measuring/runs.py`` and ``fixed_experts.py`` (the models), ``findings.py`` (claims and verdicts).
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ def judged_parts(setup: Changed, plan: Plan) -> list[Finding]:
         run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
     else:
         run = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
-    found = []
+    claims = []
     for quantity, step in setup.parts:
         predicted, normal = (look.analysis()(quantity, step).exponent for look in (d, derived))
         for by, claimed in ((By.PREDICTED, predicted), *([(setup.claim, normal)] if normal != predicted else [])):
             name, fit = f"{quantity}@{step}", fit_of(run, quantity, step)
-            found.append(exponent(name, fit, claimed, predicted, by, setup.source, run.sizes, spacing_of(run)))
-    return found
+            claims.append(exponent(name, fit, claimed, predicted, by, setup.source, run.sizes, spacing_of(run)))
+    return claims
 
 
 MOE = (("h1.change", 2), ("psi.effective", 1), ("h2.effective", 1), ("h3i.effective", 1), ("h3.A3", 1))
-FIXED = (("h1.change", 1), ("h3i.effective", 1), ("f.effective", 1))
+FIXED_PARTS = (("h1.change", 1), ("h3i.effective", 1), ("f.effective", 1))
 EARLY = (("h1.change", 1), ("f.effective", 1))
 """For an epsilon only n^(1/2) above the gradients: the slope of h3i.effective still bends (-0.33 at n = 64 to 256)."""
 
@@ -107,8 +107,8 @@ sigmoid, softmax = (partial(Changed, f"routers-{gate}", "I", "mup-sigmoid") for 
 CONFIGURATIONS = {
     "MoE block, regime III: derived epsilon": block(as_derived, MOE),
     "MoE block, regime III: epsilon of order one": block(order_one, MOE),
-    "fixed experts, sigmoid: derived epsilon": sigmoid(as_derived, FIXED, "routers paper, Table 2, (178)"),
-    "fixed experts, sigmoid: epsilon of order one": sigmoid(order_one, FIXED, "routers paper, Def. 7"),
+    "fixed experts, sigmoid: derived epsilon": sigmoid(as_derived, FIXED_PARTS, "routers paper, Table 2, (178)"),
+    "fixed experts, sigmoid: epsilon of order one": sigmoid(order_one, FIXED_PARTS, "routers paper, Def. 7"),
     "fixed experts, sigmoid: epsilon inside the root": sigmoid(
         literal, EARLY, "routers paper, Sec. 2 with Table 2", By.PUBLISHED, wider=8
     ),

@@ -3,7 +3,7 @@
 Two kinds of claims: an exponent of n (judged by ``fit.judge_exponent``), and a bound on a number that has one value per
 seed (judged by where its 95 % interval lies). A published or planted claim that contradicts the prediction must be
 refuted: it is the experiment's negative control.
-Read next: ``routers.py``, ``epsilon.py`` and ``clusters.py`` (experiments), ``experiments.py`` (runs them).
+Read next: ``routers.py``, ``epsilon.py`` and ``clusters.py`` (experiments), ``registry.py`` (runs them).
 """
 
 from __future__ import annotations

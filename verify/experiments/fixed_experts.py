@@ -66,30 +66,30 @@ def measure_fixed_experts(
     _check(derivation, steps, experts, active)
     hardware, chosen = Hardware.of(device), plan_sizes(ray, sizes)
     grid = [{**dims_at(ray, n), "M": experts, "K": active} for n in chosen]
-    found = Measurement(ray, steps)
+    measured = Measurement(ray, steps)
     started = time.perf_counter()
     for index, (dims, count) in enumerate(zip(grid, plan_seeds(ray, chosen, seeds), strict=True)):
         model = FixedExperts(derivation, dims, [0], index, hardware.device)
-        found.sizes.append(effective_n(ray, dims, grid[0], chosen[0]))
-        found.dims.append(dims)
-        found.parameters.append(sum(p.numel() for p in model.parameters()))
-        found.inputs.append(hashlib.sha256(model.x.cpu().numpy().tobytes()).hexdigest())
-        control = (found.control, grid[0], min(CONTROL_SEEDS, count), FROZEN + index)
-        for store, at, replicas, stream in ((found.values, dims, count, index), control):
+        measured.sizes.append(effective_n(ray, dims, grid[0], chosen[0]))
+        measured.dims.append(dims)
+        measured.parameters.append(sum(p.numel() for p in model.parameters()))
+        measured.inputs.append(hashlib.sha256(model.x.cpu().numpy().tobytes()).hexdigest())
+        control = (measured.control, grid[0], min(CONTROL_SEEDS, count), FROZEN + index)
+        for store, at, replicas, stream in ((measured.values, dims, count, index), control):
             together = max(1, hardware.room // (32 * experts * at["N"] ** 2))
             batches = (range(replicas)[i : i + together] for i in range(0, replicas, together))
             models = (FixedExperts(derivation, at, batch, stream, hardware.device) for batch in batches)
             parts = [train_experts(model, steps) for model in models]
             for key in parts[0]:
                 store.setdefault(key, []).append(np.concatenate([p[key] for p in parts]))
-    found.environment = {
+    measured.environment = {
         **hardware.described(),
         "dtype": str(DTYPE).removeprefix("torch."),
         "optimizer": f"torch.optim.{rule.torch}",
         "wall_seconds": round(time.perf_counter() - started, 2),
         "constants": {"init": INIT, "lr": LR if rule.normalises else RAW_LR, "eps": EPS, "loss_slope": LOSS_SLOPE},
     }
-    return found
+    return measured
 
 
 class FixedExperts(nn.Module):

@@ -22,12 +22,12 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 
-from .cluster_claims import CLUSTERS
+from .cluster_claims import CLUSTERED
 from .epsilon import EPSILON
 from .findings import Experiment, Finding, Plan
 from .routers import ROUTERS
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (ROUTERS, EPSILON, CLUSTERS)}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (ROUTERS, EPSILON, CLUSTERED)}
 """Every experiment, by name."""
 
 Watch = Callable[[int, int, str], None]
@@ -52,8 +52,8 @@ class Result:
     @property
     def counts(self) -> dict[str, int]:
         """Claims by outcome: as they must be, the opposite, undecided."""
-        found = Counter(f.outcome for part in self.findings.values() for f in part)
-        return {str(v): found[v] for v in Verdict}
+        outcomes = Counter(f.outcome for part in self.findings.values() for f in part)
+        return {str(v): outcomes[v] for v in Verdict}
 
     @property
     def exit_code(self) -> int:
@@ -117,7 +117,7 @@ def planned(chosen: Experiment, device: str, sizes: Sequence[int] | None = None,
 
 def run_trials(chosen: Experiment, plan: Plan, watch: Watch | None = None) -> Result:
     """Runs every trial of an experiment; an interruption keeps the trials that are complete."""
-    started, found, interrupted = time.perf_counter(), dict[str, list[Finding]](), False
+    started, findings, interrupted = time.perf_counter(), dict[str, list[Finding]](), False
     try:
         with spare_threads():
             for done, trial in enumerate(chosen.trials):
@@ -127,10 +127,10 @@ def run_trials(chosen: Experiment, plan: Plan, watch: Watch | None = None) -> Re
                         watch(done, len(chosen.trials), f"{title}{what}")
 
                 say("")
-                found[trial.title] = trial.run(replace(plan, say=say))
+                findings[trial.title] = trial.run(replace(plan, say=say))
     except KeyboardInterrupt:
         interrupted = True
-    return Result(chosen, plan, found, time.perf_counter() - started, interrupted)
+    return Result(chosen, plan, findings, time.perf_counter() - started, interrupted)
 
 
 def _table(findings: Sequence[Finding]) -> str:

@@ -1,6 +1,6 @@
 """Measured slopes of single quantities of any configuration that has a torch model: the measured voice of the audit.
 
-Read next: ``runs.py`` and ``fixed_experts.py`` (the models), ``fit.py`` (slopes and intervals).
+Read next: ``measuring/runs.py`` and ``fixed_experts.py`` (the models), ``fit.py`` (slopes and intervals).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def slopes(
     groups: dict[int, list[int]] = {}
     for k, (d, _, _) in enumerate(asked):
         groups.setdefault(id(d), []).append(k)
-    found = [""] * len(asked)
+    texts = [""] * len(asked)
     for members in groups.values():
         d = asked[members[0]][0]
         steps = max(asked[k][2] for k in members)
@@ -44,11 +44,11 @@ def slopes(
             run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
         else:
             for k in members:
-                found[k] = f"no torch model of {d.program.name}"
+                texts[k] = f"no torch model of {d.program.name}"
             continue
         for k in members:
-            found[k] = _slope(run, *asked[k][1:])
-    return found
+            texts[k] = _slope(run, *asked[k][1:])
+    return texts
 
 
 def _slope(run: Measurement, quantity: str, step: int) -> str:

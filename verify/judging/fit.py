@@ -94,13 +94,13 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
 
 def means(values: Sequence[Array]) -> Means:
     """What a slope is fitted to, for pictures; NaN where every value is zero."""
-    found = []
+    pairs = []
     for v in values:
         square = np.asarray(v, dtype=np.float64) ** 2
         mean = square.mean() if len(square) else 0.0
         spread = square.std() / len(square) ** 0.5 / mean if mean > 0 else 0.0
-        found.append((0.5 * np.log2(mean), 0.5 * spread / np.log(2)) if mean > 0 else (np.nan, np.nan))
-    centre, error = zip(*found, strict=True)
+        pairs.append((0.5 * np.log2(mean), 0.5 * spread / np.log(2)) if mean > 0 else (np.nan, np.nan))
+    centre, error = zip(*pairs, strict=True)
     return tuple(map(float, centre)), tuple(map(float, error))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, ROUNDING, Array, Fit, Verdict, fit, judge_exponent
 from .measurement import Measurement
 
-NOISE = 0.1
+SPOILT = 0.1
 """Relative difference between a run and the same replicas in float64 above which a number is called rounding."""
 
 
@@ -72,21 +72,21 @@ def standard_refuted(verdicts: Sequence[Verdict]) -> Gate:
 
 def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
     """Quantities that rounding spoils, with the relative difference to float64 (median over seeds, worst size)."""
-    found = {}
+    spoilt = {}
     reference = replace(m, values=m.exact, environment={})
     for key in m.exact:
         pairs = zip(m.cleaned(*key), reference.cleaned(*key), strict=True)
         worst = max((_apart(*pair) for pair in pairs), default=0.0)
-        if not worst <= NOISE:
-            found[key] = worst
-    return found
+        if not worst <= SPOILT:
+            spoilt[key] = worst
+    return spoilt
 
 
 def floor(m: Measurement) -> Gate:
     """Less precision than float64 leaves at least half of what is not zero above rounding."""
     spoilt, there = below_floor(m), sum(any(v.any() for v in series) for series in m.exact.values())
     detail = (
-        f"{m.environment.get('dtype')}: {len(spoilt)} of {there} numbers differ from float64 by more than {NOISE:.0%}"
+        f"{m.environment.get('dtype')}: {len(spoilt)} of {there} numbers differ from float64 by more than {SPOILT:.0%}"
     )
     return Gate("above the numerical floor", 2 * len(spoilt) <= there, f"{detail}, and do not count")
 

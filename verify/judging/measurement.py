@@ -74,18 +74,18 @@ class Measurement:
     def cleaned(self, quantity: str, step: int) -> list[Array]:
         """Values with what is rounding of the family they are a part of (``h3.D`` of ``h3``) set to zero."""
         dtype = self.environment.get("dtype", "float64")
-        found = []
+        clean = []
         for i, values in enumerate(self.values.get((quantity, step), [])):
             family = [self.values[key][i].max() for key in self._families[quantity.split(".")[0], step]]
-            found.append(zeros_to_rounding(values, np.max(family), dtype))
-        return found
+            clean.append(zeros_to_rounding(values, np.max(family), dtype))
+        return clean
 
     @cached_property
     def _families(self) -> dict[tuple[str, int], list[tuple[str, int]]]:
-        found: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        families: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for name, t in self.values:
-            found.setdefault((name.split(".")[0], t), []).append((name, t))
-        return found
+            families.setdefault((name.split(".")[0], t), []).append((name, t))
+        return families
 
     @property
     def names(self) -> list[str]:

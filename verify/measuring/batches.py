@@ -43,8 +43,8 @@ class Data:
 
     def batches(self, seeds: Sequence[int], step: int | None, device: str) -> Batch:
         """One batch per replica, stacked."""
-        found = [self.batch(seed, step) for seed in seeds]
-        inputs, targets = (torch.from_numpy(np.stack(part)).to(device) for part in zip(*found, strict=True))
+        drawn = [self.batch(seed, step) for seed in seeds]
+        inputs, targets = (torch.from_numpy(np.stack(part)).to(device) for part in zip(*drawn, strict=True))
         return inputs, targets
 
 

@@ -1,6 +1,6 @@
 """Trains the MoE block with real optimizer steps and records every named quantity at every step.
 
-Read next: ``parts.py`` (what is recorded), ``runs.py`` (calls this for every cell of a run).
+Read next: ``decomposition/parts.py`` (what is recorded), ``runs.py`` (calls this for every cell of a run).
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class _Products:
     def at(self, t: int, named: Parts) -> dict[str, Tensor]:
         """Root-mean-square over experts of all products at this step."""
         self.kept |= {(q, t): named[q] for pair in self.sides.values() for q, _ in pair}
-        found = {}
+        sizes = {}
         for name, pair in self.sides.items():
             (a, b) = (self.kept.get((q, t if step is None else step)) for q, step in pair)
             if a is not None and b is not None:
-                found[name] = rms(_dot(a, b))
-        return found
+                sizes[name] = rms(_dot(a, b))
+        return sizes
 
 
 def _apart(model: MoEBlock) -> float:

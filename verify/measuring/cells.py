@@ -150,15 +150,15 @@ def seed(stream: int, replica: int) -> int:
 
 def cells(setup: Setup) -> list[Cell]:
     """All cells of a run, small sizes first. More seeds, in multiples of ``together``, add cells and change none."""
-    found: list[Cell] = []
+    cut: list[Cell] = []
     for size, count in enumerate(setup.seeds):
-        found += _cut("values", size, count, setup.dims(size), setup.together)
-        found += _cut("control", size, min(CONTROL_SEEDS, count), setup.dims(0), setup.together)
+        cut += _cut("values", size, count, setup.dims(size), setup.together)
+        cut += _cut("control", size, min(CONTROL_SEEDS, count), setup.dims(0), setup.together)
         if setup.standard is not None:
-            found += _cut("standard", size, min(STANDARD_SEEDS, count), setup.dims(size), setup.together)
+            cut += _cut("standard", size, min(STANDARD_SEEDS, count), setup.dims(size), setup.together)
         if setup.dtype != "float64":
-            found += _cut("exact", size, min(EXACT_SEEDS, count), setup.dims(size), setup.together)
-    return found
+            cut += _cut("exact", size, min(EXACT_SEEDS, count), setup.dims(size), setup.together)
+    return cut
 
 
 def cost(setup: Setup, cell: Cell) -> int:
@@ -170,41 +170,41 @@ def cost(setup: Setup, cell: Cell) -> int:
 def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
     """All that a store holds of a run; sizes without a replica of every kind are left out."""
     ray, name = setup.derivation.ray, setup.run
-    found = Measurement(ray, setup.steps, interrupted=interrupted)
+    measured = Measurement(ray, setup.steps, interrupted=interrupted)
     stores: dict[Kind, Series] = {
-        "values": found.values,
-        "control": found.control,
-        "standard": found.standard,
-        "exact": found.exact,
+        "values": measured.values,
+        "control": measured.control,
+        "standard": measured.standard,
+        "exact": measured.exact,
     }
     records: dict[tuple[Kind, int], list[Record]] = {}
     for cell in cells(setup):
         record = store.load(name, setup.name(cell))
         if record is None:
-            found.missing += 1
+            measured.missing += 1
         else:
             records.setdefault((cell.kind, cell.size), []).append(record)
     kinds: list[Kind] = list(dict.fromkeys(cell.kind for cell in cells(setup)))
     for size in range(len(setup.sizes)):
         if all((kind, size) in records for kind in kinds):
             dims = setup.dims(size)
-            found.sizes.append(effective_n(ray, dims, setup.dims(0), setup.sizes[0]))
-            found.dims.append(dims)
+            measured.sizes.append(effective_n(ray, dims, setup.dims(0), setup.sizes[0]))
+            measured.dims.append(dims)
             for kind in kinds:
                 parts = records[kind, size]
                 for key in parts[0]:
                     stores[kind].setdefault(key, []).append(np.concatenate([part[key] for part in parts]))
     names = (PARAMETERS, INPUT, SECONDS, GRADIENTS)
     facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in names}
-    found.parameters = [int(x) for v in facts[PARAMETERS][0] for x in np.unique(v)]
+    measured.parameters = [int(x) for v in facts[PARAMETERS][0] for x in np.unique(v)]
     shared = min(map(len, facts[INPUT][0]), default=0)  # replicas that every size has
-    found.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
-    found.gradients = [float(x) for v in facts[GRADIENTS][0] for x in np.unique(v[v >= 0])]
+    measured.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
+    measured.gradients = [float(x) for v in facts[GRADIENTS][0] for x in np.unique(v[v >= 0])]
     spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
     done = sum(cost(setup, cell) for cell in cells(setup) if store.load(name, setup.name(cell)) is not None)
-    found.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
-    found.environment["entries_per_second"] = round(done / spent) if spent else 0
-    return found
+    measured.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
+    measured.environment["entries_per_second"] = round(done / spent) if spent else 0
+    return measured
 
 
 def share(items: Sequence[tuple[int, Item]], rank: int, ranks: int) -> list[Item]:

@@ -70,13 +70,13 @@ def predicted_layers(asked: Configuration, steps: int = 2) -> Prediction:
     theta = {q for demand in demands if demand.kind == "theta" for q in demand.quantities}
     if theta >= {"h3.A2.1", "h3.A2.2"}:  # a sum of positive parts has the size of the largest
         theta.add("h3.propagating")
-    found: dict[str, list[Fraction | None]] = {}
+    exponents: dict[str, list[Fraction | None]] = {}
     for k in range(BLOCKS):
-        found[f"h1[{k}]"] = [Fraction(0)] * (steps + 1)
-        found |= {f"{x}[{k}].init": [init[x]] for x in init}
+        exponents[f"h1[{k}]"] = [Fraction(0)] * (steps + 1)
+        exponents |= {f"{x}[{k}].init": [init[x]] for x in init}
         later = {f"{x}.propagating": init[x] for x in LINEAR}
         later |= {q: Fraction(0) for q in theta if q in JUDGED}
         for q, exponent in sorted(later.items()):
             name, _, part = q.partition(".")
-            found[f"{name}[{k}].{part}"] = [None, None, *[exponent] * (steps - 1)][: steps + 1]
-    return found
+            exponents[f"{name}[{k}].{part}"] = [None, None, *[exponent] * (steps - 1)][: steps + 1]
+    return exponents

@@ -41,8 +41,8 @@ def dims_at(ray: Ray, n: int) -> dict[str, int]:
     """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
     equal sizes of all axes it would lie on them); the other axes are fixed. K is there only where K < M."""
     axes = WIDTHS if ray["K"] == ray["M"] else (*WIDTHS, "K")
-    found = {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
-    return {axis: min(size, found["M"]) if axis == "K" else size for axis, size in found.items()}
+    dims = {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
+    return {axis: min(size, dims["M"]) if axis == "K" else size for axis, size in dims.items()}
 
 
 def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:

@@ -38,9 +38,9 @@ class Store:
         """What a cell measured; None if it is not there (or was damaged: then it is measured again)."""
         if (run, cell) not in self._kept:
             for folder in self._folders:
-                found = _read(folder / "cells" / run / f"{cell}.npz")
-                if found is not None:
-                    self._kept[run, cell] = found
+                record = _read(folder / "cells" / run / f"{cell}.npz")
+                if record is not None:
+                    self._kept[run, cell] = record
                     break
         return self._kept.get((run, cell))
 
@@ -61,16 +61,16 @@ class Store:
 
     def environment(self, run: str) -> dict[str, Any]:
         """Where and with what a run was measured; several processes: all their devices, and the largest memory."""
-        found = [e for (name, _), e in sorted(self._environments.items()) if name == run]
+        told = [e for (name, _), e in sorted(self._environments.items()) if name == run]
         for folder in self._folders:
             for path in sorted((folder / "cells" / run).glob("environment-*.json")):
                 with suppress(OSError, ValueError):
-                    found.append(json.loads(path.read_text(encoding="utf-8")))
-        if not found:
+                    told.append(json.loads(path.read_text(encoding="utf-8")))
+        if not told:
             return {}
-        devices = ", ".join(sorted({e["device"] for e in found}))
-        memory = max(e["peak_memory_bytes"] or 0 for e in found)
-        return {**found[0], "device": devices, "peak_memory_bytes": memory or None}
+        devices = ", ".join(sorted({e["device"] for e in told}))
+        memory = max(e["peak_memory_bytes"] or 0 for e in told)
+        return {**told[0], "device": devices, "peak_memory_bytes": memory or None}
 
 
 def _read(path: Path) -> Record | None:
@@ -124,9 +124,9 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """
     path = folder / PLAN
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and isinstance(found.get("runs"), list):
-            return found
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(plan, dict) and isinstance(plan.get("runs"), list):
+            return plan
         reason = "it does not list runs"
     except OSError as error:
         reason = str(error.strerror)

@@ -75,5 +75,5 @@ def windows(text: Bytes, count: int, context: int, rng: np.random.Generator) -> 
     if len(text) <= context:
         raise UsageError(f"the context is {context} bytes, but the text has only {len(text)}; give a shorter one")
     starts = rng.integers(0, len(text) - context, count)
-    found: NDArray[np.int64] = text[starts[:, None] + np.arange(context + 1)].astype(np.int64)
-    return found
+    cut: NDArray[np.int64] = text[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+    return cut

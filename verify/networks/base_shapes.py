@@ -75,10 +75,10 @@ class Recipe:
             UsageError: K above M, or an axis below 1.
         """
         n, ray = width / self.base["N"], self.configuration.ray
-        found = {a: round(size * n ** float(ray[a] / ray["N"])) for a, size in self.base.items()}
-        if min(found.values()) < 1 or found["K"] > found["M"]:
-            raise UsageError(f"at N={width} the ray gives {found}; give larger widths or a larger base size")
-        return found
+        dims = {a: round(size * n ** float(ray[a] / ray["N"])) for a, size in self.base.items()}
+        if min(dims.values()) < 1 or dims["K"] > dims["M"]:
+            raise UsageError(f"at N={width} the ray gives {dims}; give larger widths or a larger base size")
+        return dims
 
 
 def recipe(asked: Configuration, base: Dims, transformer: bool) -> Recipe:

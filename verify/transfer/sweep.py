@@ -59,23 +59,23 @@ def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], ext
     dims = recipe.dims(width)
     if course.compiled:
         torch.compiler.reset()  # it gives up on a network of which it has seen too many sizes
-    found: dict[float, tuple[Array, Array]] = {}
+    curves: dict[float, tuple[Array, Array]] = {}
 
     def run(x: float) -> None:
         course.say(f"{recipe.name}, N={width}, lr 2^{x:g}")
         with _compiling() if course.compiled else nullcontext():
-            found[x] = losses(course, recipe, dims, 2.0**x)
+            curves[x] = losses(course, recipe, dims, 2.0**x)
 
     for x in grid:
         run(x)
     spacing = grid[1] - grid[0]
     while True:
-        rates = tuple(sorted(found))
-        late, held = (np.stack(part) for part in zip(*(found[x] for x in rates), strict=True))
+        rates = tuple(sorted(curves))
+        late, held = (np.stack(part) for part in zip(*(curves[x] for x in rates), strict=True))
         parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
         curve = Curve(width, dims, parameters, rates, late, held)
         edge = optimum(curve).edge
-        if not edge or len(found) >= len(grid) + extend:
+        if not edge or len(curves) >= len(grid) + extend:
             return curve
         run(rates[0] - spacing if edge < 0 else rates[-1] + spacing)
 
