@@ -13,7 +13,7 @@ from scaling_algebra.documents.blocks import Grid, Heading
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.explanations.mechanisms import TITLES
 from scaling_algebra.spec.axes import AXES, REGIMES
-from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.desiderata import ABOUT
 from scaling_algebra.spec.glossary import TERMS
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -52,7 +52,7 @@ def glossary_document() -> Document:
     sections = {
         "words": TERMS,
         "mechanisms": {letter: title for letter, title in TITLES.items()},
-        "desiderata": _desiderata(),
+        "desiderata": ABOUT,
         "quantities": _formulas(MOE_BLOCK.name),
     }
     return _sections(sections, {})
@@ -64,17 +64,6 @@ def _formulas(architecture: str) -> dict[str, str]:
 
 def _rates(rates: Mapping[str, Any]) -> str:
     return ",".join(f"{axis}={rate}" for axis, rate in rates.items())
-
-
-def _desiderata() -> dict[str, str]:
-    """Every desideratum of a derived parameterization, with what it demands of which quantities."""
-    said: dict[str, list[str]] = {}
-    for p in PARAMETERIZATIONS.values():
-        for demand in p.demanded(MOE_BLOCK, Structure()) if p.derived else ():
-            lines = said.setdefault(demand.name, [])
-            if demand.because not in lines:
-                lines.append(demand.because)
-    return {name: "; ".join(lines) for name, lines in said.items()}
 
 
 def _sections(sections: Mapping[str, Mapping[str, str]], head: Mapping[str, str]) -> Document:

@@ -10,7 +10,7 @@ from scaling_algebra import REGIMES, Infeasible, Ray, UsageError, derive, signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.linear import solve_linear
-from scaling_algebra.spec.desiderata import Structure, mssp_demands, mup_demands
+from scaling_algebra.spec.desiderata import ABOUT, Structure, mssp_demands, mup_demands
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import DERIVED
@@ -206,3 +206,9 @@ def test_muon_has_the_published_spectral_rule(regime, name):
         axes = [[MOE_BLOCK.axes[x] for x in side] for side in (tensor.fan_out, tensor.fan_in)]
         out, into = (sum((d.ray[a] for a in side if a != "D"), Fraction(0)) for side in axes)
         assert d.scaling.tensors[role].lr.on(d.ray) == (out - into) / 2
+
+
+def test_every_desideratum_is_in_the_glossary():
+    free = Structure(exempt=frozenset({"h3i"}))
+    demanded = {d.name for s in (Structure(), free) for d in mssp_demands(MOE_BLOCK, s)}
+    assert demanded == set(ABOUT)
