@@ -12,7 +12,7 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.language import Program
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form
@@ -59,11 +59,11 @@ class Analysis:
         ray: Ray,
         point: Point,
         optimizer: Optimizer,
-        program: Program = MOE_BLOCK,
+        network: Network = MOE_BLOCK,
         algebras: dict[Fraction, Algebra] | None = None,
     ) -> None:
-        self.ray, self.point, self.optimizer, self.program = ray, point, optimizer, program
-        self.table: Mapping[str, Quantity] = quantities(program)
+        self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
+        self.table: Mapping[str, Quantity] = quantities(network)
         self._algebras = algebras if algebras is not None else {}
         self._runs: dict[Fraction, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
@@ -132,7 +132,7 @@ class Analysis:
     def _run(self, gap: Fraction) -> Trajectory:
         if gap not in self._runs:
             if gap not in self._algebras:
-                self._algebras[gap] = algebra_for(self.program, self.ray, gap)
+                self._algebras[gap] = algebra_for(self.network, self.ray, gap)
             self._algebras[gap].work = WORK.get(gap, 0)
-            self._runs[gap] = trajectory_for(self.program, self._algebras[gap], self.point, self.optimizer)
+            self._runs[gap] = trajectory_for(self.network, self._algebras[gap], self.point, self.optimizer)
         return self._runs[gap]

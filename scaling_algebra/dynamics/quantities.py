@@ -16,9 +16,9 @@ from scaling_algebra.spec.networks.language import (
     Gate,
     Linear,
     Mode,
+    Network,
     Noise,
     Norm,
-    Program,
     Statement,
 )
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -42,9 +42,9 @@ class Quantity:
     tensor: str = ""
 
 
-def quantities(program: Program = MOE_BLOCK) -> dict[str, Quantity]:
-    """All quantities of a program, in reporting order."""
-    entries = [*_forward(program), *_pathways(program), *_aggregates(program), *_backward(program), *_sizes(program)]
+def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
+    """All quantities of a network, in reporting order."""
+    entries = [*_forward(network), *_pathways(network), *_aggregates(network), *_backward(network), *_sizes(network)]
     return {q.name: q for q in entries}
 
 
@@ -84,34 +84,34 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
         left, right = (table[q].read(tr, t if step is None else step) for q, step in sides)
         if not (isinstance(left, Signal) and isinstance(right, Signal)):
             raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
-        experts = "".join(x for x in tr.program.axes if tr.program.axes[x] in ("M", "K"))
+        experts = "".join(x for x in tr.network.axes if tr.network.axes[x] in ("M", "K"))
         return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
 
     formulas = (table[q].formula if s is None else table[q].formula.replace("_t", f"_{s}") for q, s in sides)
     return Quantity(name, "inner product of " + " and ".join(formulas), read)
 
 
-def _forward(program: Program) -> list[Quantity]:
+def _forward(network: Network) -> list[Quantity]:
     entries = []
-    for statement in program.statements:
+    for statement in network.statements:
         x = statement.out
         entries += [
             Quantity(x, f"{x}_t", _value(x)),
             Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x)),
         ]
-        texts = _texts(program, statement)
-        entries += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(program, statement).items()]
-        entries += _updated(program, statement)
-    for gate in (s for s in program.statements if isinstance(s, Gate) and s.kind != "held"):
+        texts = _texts(network, statement)
+        entries += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(network, statement).items()]
+        entries += _updated(network, statement)
+    for gate in (s for s in network.statements if isinstance(s, Gate) and s.kind != "held"):
         entries.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
     return entries
 
 
-def _updated(program: Program, statement: Statement) -> list[Quantity]:
+def _updated(network: Network, statement: Statement) -> list[Quantity]:
     """The update times what it reads now, and that over the size of what it reads (MSSP paper, App. Q.4)."""
     if not isinstance(statement, Linear) or statement.source == "data":
         return []
-    whole = f"d{program.tensors[statement.tensor].symbol}_t {statement.source}_t"
+    whole = f"d{network.tensors[statement.tensor].symbol}_t {statement.source}_t"
 
     def read(tr: Trajectory, t: int) -> Signal:
         return tr.apply(statement.tensor, "update", tr.value(statement.source, t), t)
@@ -123,9 +123,9 @@ def _updated(program: Program, statement: Statement) -> list[Quantity]:
     return [Quantity(f"{statement.out}.update", whole, read), normalised]
 
 
-def _texts(program: Program, statement: Statement) -> dict[str, str]:
+def _texts(network: Network, statement: Statement) -> dict[str, str]:
     if isinstance(statement, Linear):
-        w, s = program.tensors[statement.tensor].symbol, statement.source
+        w, s = network.tensors[statement.tensor].symbol, statement.source
         return {
             "init": f"{w}_0 {s}_0",
             "propagating": f"{w}_0 d{s}_t",
@@ -139,7 +139,7 @@ def _texts(program: Program, statement: Statement) -> dict[str, str]:
     return {"init": f"{statement.out} from initial values", **{p: f"{whole}{statement.source}.{p}" for p in parts}}
 
 
-def _parts(program: Program, statement: Statement) -> dict[str, Reading]:
+def _parts(network: Network, statement: Statement) -> dict[str, Reading]:
     """Readings of the init, propagating, effective and cross part of a statement's output."""
     if isinstance(statement, Linear):
         role, s = statement.tensor, statement.source
@@ -153,19 +153,19 @@ def _parts(program: Program, statement: Statement) -> dict[str, Reading]:
     if isinstance(statement, Noise):
         return {}
     if not isinstance(statement, Aggregate):  # gate, sum, norm: the parts are those of its argument
-        below = program.producer(statement.source)
+        below = network.producer(statement.source)
         assert below is not None
         scale = _normed(statement) if isinstance(statement, Norm) else lambda tr, t, s: s
-        inner = {k: _scaled(read, scale) for k, read in _parts(program, below).items()}
+        inner = {k: _scaled(read, scale) for k, read in _parts(network, below).items()}
         return {**inner, "init": lambda tr, t: tr.initial(statement.out)}
-    x = program.linear_into(statement.source).source
+    x = network.linear_into(statement.source).source
     readings: dict[str, Reading] = {
         "init": lambda tr, t: tr.initial(statement.out),
         "propagating": lambda tr, t: tr.aggregate(statement, "init", tr.change(x, t), t),
         "effective": lambda tr, t: tr.aggregate(statement, "update", tr.initial(x), t),
         "cross": lambda tr, t: tr.aggregate(statement, "update", tr.change(x, t), t),
     }
-    gate = program.producer(statement.gate)
+    gate = network.producer(statement.gate)
     if isinstance(gate, Gate) and gate.kind != "held":
         readings["regated"] = lambda tr, t: tr.regated(statement, t)
     return readings
@@ -179,28 +179,28 @@ def _scaled(read: Reading, scale: Callable[[Trajectory, int, Signal], Signal]) -
     return lambda tr, t: scale(tr, t, _signal(read(tr, t)))
 
 
-def _pathways(program: Program) -> list[Quantity]:
+def _pathways(network: Network) -> list[Quantity]:
     def read(x: str, via: str) -> Reading:
         return lambda tr, t: tr.apply("router", "init", tr.change_via(x, t, via), t)
 
-    out = "" if not program.pathways else program.linear("router").out
+    out = "" if not network.pathways else network.linear("router").out
     entries = []
-    for path, (x, via) in program.pathways.items():
+    for path, (x, via) in network.pathways.items():
         formula = f"Q_0 times the part of d{x}_t that came through the {path} pathway"
         entries.append(Quantity(f"{out}.propagating.{path}", formula, read(x, via)))
     return entries
 
 
-def _aggregates(program: Program) -> list[Quantity]:
+def _aggregates(network: Network) -> list[Quantity]:
     """The pieces A1, A2.1, A2.2, A3, D of an aggregation of two-layer experts (MSSP paper, App. I.3)."""
     entries = []
-    for statement in program.aggregates:
-        outer = program.linear_into(statement.source)
-        inner = program.producer(outer.source)
+    for statement in network.aggregates:
+        outer = network.linear_into(statement.source)
+        inner = network.producer(outer.source)
         if not isinstance(inner, Linear) or inner.source == "data":
             continue
-        x, w, v = statement.out, program.tensors[outer.tensor].symbol, program.tensors[inner.tensor].symbol
-        parts, below, sums = _parts(program, statement), _parts(program, inner), "M^-a sum_i phi_i"
+        x, w, v = statement.out, network.tensors[outer.tensor].symbol, network.tensors[inner.tensor].symbol
+        parts, below, sums = _parts(network, statement), _parts(network, inner), "M^-a sum_i phi_i"
         entries += [
             Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {inner.source}_0", parts["init"]),
             Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{inner.source}_t", _through(statement, below["propagating"])),
@@ -215,28 +215,28 @@ def _through(statement: Aggregate, read: Reading) -> Reading:
     return lambda tr, t: tr.aggregate(statement, "init", _signal(read(tr, t)), t)
 
 
-def _backward(program: Program) -> list[Quantity]:
+def _backward(network: Network) -> list[Quantity]:
     entries = []
-    for adjoint in program.adjoints:
-        entries.append(_gradient(program, adjoint, "", {}))
-        entries += [_gradient(program, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
+    for adjoint in network.adjoints:
+        entries.append(_gradient(network, adjoint, "", {}))
+        entries += [_gradient(network, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
     return entries
 
 
-def _gradient(program: Program, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
+def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[str, Mode]) -> Quantity:
     name = f"{adjoint.name}.{suffix}" if suffix else adjoint.name
-    statement = ", ".join(f"{program.tensors[role].symbol} {mode}" for role, mode in modes.items())
+    statement = ", ".join(f"{network.tensors[role].symbol} {mode}" for role, mode in modes.items())
     path = f" through {adjoint.via}" if adjoint.via else ""
     formula = f"df/d{adjoint.signal}{path}" + (f" with {statement}" if statement else "")
     return Quantity(name, formula, lambda tr, t: tr.gradient(adjoint.signal, t, modes, adjoint.via))
 
 
-def _sizes(program: Program) -> list[Quantity]:
+def _sizes(network: Network) -> list[Quantity]:
     entries = []
-    for role, tensor in program.tensors.items():
+    for role, tensor in network.tensors.items():
         w = tensor.symbol
         entries.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role))
-    for role, tensor in program.tensors.items():
+    for role, tensor in network.tensors.items():
         w = tensor.symbol
         entries.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role))
     return entries
@@ -251,7 +251,7 @@ def _change(x: str) -> Reading:
 
 
 def _spread(gate: Gate) -> Reading:
-    return lambda tr, t: tr.algebra.centred(tr.value(gate.source, t), tr.program.signals[gate.source][-1])
+    return lambda tr, t: tr.algebra.centred(tr.value(gate.source, t), tr.network.signals[gate.source][-1])
 
 
 def _update(role: str) -> Reading:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.language import Gate, Program
+from scaling_algebra.spec.networks.language import Gate, Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Point
 
@@ -24,53 +24,53 @@ ALL, ACTIVE = "i", "j"
 """Index letters of all experts and of the experts active for one token."""
 
 
-def algebra_for(program: Program, ray: Ray, gap: Fraction) -> Algebra:
-    """The algebra whose letters and unknowns are those of a program.
+def algebra_for(network: Network, ray: Ray, gap: Fraction) -> Algebra:
+    """The algebra whose letters and unknowns are those of a network.
 
     Raises:
         UsageError: K < M where the routing is part of the dynamics.
     """
-    if not sparse(program, ray):
-        return Algebra(ray, program.axes, unknowns(program), gap, program.tracked)
-    if any(isinstance(s, Gate) and s.kind != "held" for s in program.statements):
-        raise UsageError(f"{program.name} selects experts in a way of its own; give a ray with K = M")
-    return Algebra(ray, active(program).axes, unknowns(program), gap, program.tracked + ACTIVE)
+    if not sparse(network, ray):
+        return Algebra(ray, network.axes, unknowns(network), gap, network.tracked)
+    if any(isinstance(s, Gate) and s.kind != "held" for s in network.statements):
+        raise UsageError(f"{network.name} selects experts in a way of its own; give a ray with K = M")
+    return Algebra(ray, active(network).axes, unknowns(network), gap, network.tracked + ACTIVE)
 
 
-def trajectory_for(program: Program, algebra: Algebra, point: Point, optimizer: Optimizer) -> Trajectory:
+def trajectory_for(network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> Trajectory:
     """Training of the block, as a token sees it."""
-    made = RoutedTrajectory if sparse(program, algebra.ray) else Trajectory
-    return made(program, algebra, point, optimizer)
+    made = RoutedTrajectory if sparse(network, algebra.ray) else Trajectory
+    return made(network, algebra, point, optimizer)
 
 
-def sparse(program: Program, ray: Ray) -> bool:
+def sparse(network: Network, ray: Ray) -> bool:
     """Does a vanishing share of the experts see a token?"""
-    return bool(program.aggregates) and ray["K"] != ray["M"]
+    return bool(network.aggregates) and ray["K"] != ray["M"]
 
 
-def active(program: Program) -> Program:
-    """The program with the index of all experts replaced by the index of the active ones."""
+def active(network: Network) -> Network:
+    """The network with the index of all experts replaced by the index of the active ones."""
 
     def swap(letters: str) -> str:
         return letters.replace(ALL, ACTIVE)
 
     return replace(
-        program,
+        network,
         tensors={
             role: replace(t, letters=swap(t.letters), fan_out=swap(t.fan_out), experts=swap(t.experts))
-            for role, t in program.tensors.items()
+            for role, t in network.tensors.items()
         },
-        axes={**program.axes, ACTIVE: "K"},
-        signals={name: swap(letters) for name, letters in program.signals.items()},
+        axes={**network.axes, ACTIVE: "K"},
+        signals={name: swap(letters) for name, letters in network.signals.items()},
     )
 
 
 class RoutedTrajectory(Trajectory):
     """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
 
-    def __init__(self, program: Program, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
-        super().__init__(active(program), algebra, point, optimizer)
-        self._batch = Trajectory(program, algebra, point, optimizer)
+    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
+        super().__init__(active(network), algebra, point, optimizer)
+        self._batch = Trajectory(network, algebra, point, optimizer)
         share = algebra.scale({"K": 1, "M": -1})
         whole = self._multiplier.size + share
         self._batch._multiplier = Scalar("aggregation multiplier times K/M, the share of the batch", whole)

@@ -1,6 +1,6 @@
-"""Unrolls training exactly: forward, backward and update signals of a program at every step.
+"""Unrolls training exactly: forward, backward and update signals of a network at every step.
 
-The backward pass is the derivative of the program (a multilinear network: remove the leaf), so no gradient is written
+The backward pass is the derivative of the network (a multilinear network: remove the leaf), so no gradient is written
 by hand. Every linear map splits as W_t x_t = W_0 x_0 + W_0 dx + dW x_0 + dW dx.
 Read next: ``quantities.py`` (the named parts), ``solver.py`` (which parameters make them Theta(1)).
 """
@@ -14,14 +14,14 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.spec.axes import AXES
-from scaling_algebra.spec.networks.language import Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement, Sum
+from scaling_algebra.spec.networks.language import Aggregate, Gate, Linear, Mode, Network, Noise, Norm, Statement, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Point
 
 
-def unknowns(program: Program) -> tuple[str, ...]:
+def unknowns(network: Network) -> tuple[str, ...]:
     """Names of b, c, d of every tensor, and alpha: ``("b.input", ..., "alpha")``."""
-    return (*(f"{x}.{role}" for x in "bcd" for role in program.tensors), "alpha")
+    return (*(f"{x}.{role}" for x in "bcd" for role in network.tensors), "alpha")
 
 
 class BeyondPowerCounting(Exception):
@@ -45,10 +45,10 @@ class Trajectory:
     with non-zero mean slope changes no exponent); gates as their statement says.
     """
 
-    def __init__(self, program: Program, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
-        self.program, self.algebra, self.point, self.optimizer = program, algebra, point, optimizer
+    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
+        self.network, self.algebra, self.point, self.optimizer = network, algebra, point, optimizer
         self._initial: dict[str, Signal] = {}
-        for role, tensor in program.tensors.items():
+        for role, tensor in network.tensors.items():
             b = point.b[role]
             if b is None:
                 self._initial[role] = algebra.nothing(tensor.letters)
@@ -57,8 +57,8 @@ class Trajectory:
                 own = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
                 self._initial[role] = algebra.tensor(role, tensor.letters, size, own)
         self._multiplier = Scalar("aggregation multiplier", algebra.pack(-point.alpha, {}, {"alpha": -1}))
-        self._increments: dict[str, list[list[Increment]]] = {role: [] for role in program.tensors}
-        self._gradients: dict[str, list[int]] = {role: [] for role in program.tensors}
+        self._increments: dict[str, list[list[Increment]]] = {role: [] for role in network.tensors}
+        self._gradients: dict[str, list[int]] = {role: [] for role in network.tensors}
         self.sound = True
         """Every gradient size so far was certified (normalising optimizers divide by them)."""
         self.normed = True
@@ -78,7 +78,7 @@ class Trajectory:
     def change(self, signal: str, t: int) -> Signal:
         """Value after t updates minus the initial value."""
         if t == 0 or signal == "data":
-            return self.algebra.nothing(self.program.signals[signal])
+            return self.algebra.nothing(self.network.signals[signal])
         return self._kept(("change", signal, t), f"{signal}.change@{t}", lambda: self._change(signal, t))
 
     def value(self, signal: str, t: int) -> Signal:
@@ -89,8 +89,8 @@ class Trajectory:
 
     def apply(self, role: str, mode: Mode, x: Signal, t: int, out: str | None = None) -> Signal:
         """``W_0 x`` or ``(W_t - W_0) x`` for the tensor of a role; letters missing from ``out`` are summed at once."""
-        out = self.program.signals[self.program.linear(role).out] if out is None else out
-        symbol = self.program.tensors[role].symbol
+        out = self.network.signals[self.network.linear(role).out] if out is None else out
+        symbol = self.network.tensors[role].symbol
         if mode == "init":
             return named(self.algebra.contract(self._initial[role], x, out), f"{symbol}_0 {x.name or 'x'}")
         parts = []
@@ -104,16 +104,16 @@ class Trajectory:
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """Part of the change of a first-layer signal that its gradient received through one statement."""
-        statement = self.program.producer(signal)
-        assert isinstance(statement, Linear) and self.program.producer(statement.source) is None
+        statement = self.network.producer(signal)
+        assert isinstance(statement, Linear) and self.network.producer(statement.source) is None
         x = self.initial(statement.source)
         parts = []
         for step in self._updates(statement.tensor, t):
             left = self._part(signal, step.step, via)
             inner = self.algebra.contract(step.right, x, "", tag=f"forward {statement.tensor}")
-            whole = self.algebra.contract(left, inner, self.program.signals[signal])
+            whole = self.algebra.contract(left, inner, self.network.signals[signal])
             parts.append(self.algebra.scaled(whole, *step.scalars))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(self.program.signals[signal])
+        return self.algebra.add(parts) if parts else self.algebra.nothing(self.network.signals[signal])
 
     def _part(self, signal: str, step: int, via: str) -> Signal:
         """The gradient of an update that came through one statement."""
@@ -125,16 +125,16 @@ class Trajectory:
         With held gates, the sum over experts and the product with the tensor are one contraction: its operator norm is
         known. Other gates enter with their initial values; ``regated`` is the rest.
         """
-        inner = self.program.linear_into(statement.source)
+        inner = self.network.linear_into(statement.source)
         if self._held(statement):
-            whole = self.apply(inner.tensor, mode, x, t, self.program.signals[statement.out])
+            whole = self.apply(inner.tensor, mode, x, t, self.network.signals[statement.out])
             return self.algebra.scaled(whole, self._multiplier)
         return self._weighted(statement, self.initial(statement.gate), self.apply(inner.tensor, mode, x, t))
 
     def regated(self, statement: Aggregate, t: int) -> Signal:
         """``M^-alpha sum_i (phi_t - phi_0)_i h_t,i``; nothing with held gates."""
         if self._held(statement):
-            return self.algebra.nothing(self.program.signals[statement.out])
+            return self.algebra.nothing(self.network.signals[statement.out])
         return self._weighted(statement, self.change(statement.gate, t), self.value(statement.source, t))
 
     def normalised(self, statement: Norm, signal: Signal, t: int) -> Signal:
@@ -167,7 +167,7 @@ class Trajectory:
         """
         modes = dict(modes or {})
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
-        statement = [f"{self.program.tensors[r].symbol} {m}" for r, m in modes.items()] + (
+        statement = [f"{self.network.tensors[r].symbol} {m}" for r, m in modes.items()] + (
             [f"via {via}"] if via else []
         )
         name = f"df/d{signal}@{t}" + (f" ({', '.join(statement)})" if statement else "")
@@ -198,7 +198,7 @@ class Trajectory:
 
     def factors(self, role: str, t: int) -> tuple[Signal, Signal]:
         """The rank-one gradient of a tensor: (gradient at its output, its input)."""
-        statement = self.program.linear(role)
+        statement = self.network.linear(role)
         return self.gradient(statement.out, t), self.value(statement.source, t)
 
     # inside: forward -------------------------------------------------------------------------------------------
@@ -209,9 +209,9 @@ class Trajectory:
         return self._memo[key]
 
     def _initial_value(self, signal: str) -> Signal:
-        statement = self.program.producer(signal)
+        statement = self.network.producer(signal)
         if statement is None:
-            return self.algebra.constant(self.program.signals[signal])
+            return self.algebra.constant(self.network.signals[signal])
         if isinstance(statement, Linear):
             return self.apply(statement.tensor, "init", self.initial(statement.source), 0)
         if isinstance(statement, Gate):
@@ -222,10 +222,10 @@ class Trajectory:
             return self._drawn_noise(statement, 0)
         if isinstance(statement, Norm):
             return self.normalised(statement, self.initial(statement.source), 0)
-        return self.aggregate(statement, "init", self.initial(self.program.linear_into(statement.source).source), 0)
+        return self.aggregate(statement, "init", self.initial(self.network.linear_into(statement.source).source), 0)
 
     def _value(self, signal: str, t: int) -> Signal:
-        statement = self.program.producer(signal)
+        statement = self.network.producer(signal)
         if isinstance(statement, Noise):
             return self._drawn_noise(statement, t)
         if isinstance(statement, Sum):
@@ -233,7 +233,7 @@ class Trajectory:
         return self.algebra.add([self.initial(signal), self.change(signal, t)])
 
     def _change(self, signal: str, t: int) -> Signal:
-        statement = self.program.producer(signal)
+        statement = self.network.producer(signal)
         assert statement is not None
         add = self.algebra.add
         if isinstance(statement, Linear):
@@ -247,7 +247,7 @@ class Trajectory:
             return add([self._drawn_noise(statement, t), self.initial(statement.out)])
         if isinstance(statement, Norm):
             return add([self.normalised(statement, self.value(statement.source, t), t), self.initial(statement.out)])
-        below = self.program.linear_into(statement.source).source
+        below = self.network.linear_into(statement.source).source
         propagated = named(self.aggregate(statement, "init", self.change(below, t), t), f"{statement.out}.propagating")
         updated = named(
             self.aggregate(statement, "update", self.value(below, t), t), f"{statement.out} from updated tensors"
@@ -257,27 +257,27 @@ class Trajectory:
     def _drawn_noise(self, statement: Noise, t: int) -> Signal:
         """Along an axis that does not grow one leaf stands for the draws of all steps: a sum over finitely many entries
         is as large whether they are correlated or not."""
-        letters = self.program.signals[statement.out]
-        grows = any(self.algebra.ray[self.program.axes[letter]] for letter in letters)
+        letters = self.network.signals[statement.out]
+        grows = any(self.algebra.ray[self.network.axes[letter]] for letter in letters)
         return self.algebra.tensor(f"{statement.out}@{t if grows else 0}", letters, 0)
 
     def _weighted(self, statement: Aggregate, gate: Signal, x: Signal) -> Signal:
-        whole = self.algebra.contract(gate, x, self.program.signals[statement.out])
+        whole = self.algebra.contract(gate, x, self.network.signals[statement.out])
         return self.algebra.scaled(whole, self._multiplier)
 
     # inside: gates ---------------------------------------------------------------------------------------------
 
     def _held(self, statement: Aggregate) -> bool:
-        gate = self.program.producer(statement.gate)
+        gate = self.network.producer(statement.gate)
         return isinstance(gate, Gate) and gate.kind == "held"
 
     def _logits(self, statement: Gate, x: Signal) -> Signal:
         """What of the argument a gate sees: softmax ignores a common shift."""
-        return self.algebra.centred(x, self.program.signals[statement.source][-1]) if statement.kind == "softmax" else x
+        return self.algebra.centred(x, self.network.signals[statement.source][-1]) if statement.kind == "softmax" else x
 
     def _gated(self, statement: Gate, t: int) -> Signal:
         """Mean of the gate plus its linear part, times the selection."""
-        letters = self.program.signals[statement.out]
+        letters = self.network.signals[statement.out]
         if statement.kind == "held":
             return self.algebra.constant(letters)
         logits = self._logits(statement, self.value(statement.source, t))
@@ -313,7 +313,7 @@ class Trajectory:
         return t
 
     def _selection(self, statement: Gate, t: int) -> Signal:
-        return self.algebra.tensor(self._selected(statement, t), self.program.signals[statement.out], 0)
+        return self.algebra.tensor(self._selected(statement, t), self.network.signals[statement.out], 0)
 
     def _selected(self, statement: Gate, t: int) -> str:
         return f"{INDICATOR}[{statement.out}@{self._drawn(statement, t)}]"
@@ -321,15 +321,15 @@ class Trajectory:
     # inside: backward ------------------------------------------------------------------------------------------
 
     def _gradient(self, signal: str, t: int, modes: Mapping[str, Mode], via: str) -> Signal:
-        letters = self.program.signals[signal]
-        paths = [s for s in self.program.consumers(signal) if via in ("", s.out)]
+        letters = self.network.signals[signal]
+        paths = [s for s in self.network.consumers(signal) if via in ("", s.out)]
         if not paths:
             return self.algebra.constant(letters)  # the output itself
         return self.algebra.add([named(self._through(s, signal, t, modes), f"through {s.out}") for s in paths])
 
     def _through(self, statement: Statement, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
         above = self.gradient(statement.out, t, modes)
-        letters = self.program.signals[signal]
+        letters = self.network.signals[signal]
         assert not isinstance(statement, Noise)  # it reads nothing
         if isinstance(statement, Sum):
             return above
@@ -340,8 +340,8 @@ class Trajectory:
         if isinstance(statement, Linear):
             return self._whole(statement, above, t, modes)
         if statement.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (MSSP paper, App. I.9)
-            inner = self.program.linear_into(statement.source)
-            below = self.program.signals[inner.source]
+            inner = self.network.linear_into(statement.source)
+            below = self.network.signals[inner.source]
             per_expert = letters + "".join(x for x in below if x not in letters)
             back = self._whole(inner, above, t, modes, per_expert)
             whole = self.algebra.contract(back, self.value(inner.source, t), letters)
@@ -359,9 +359,9 @@ class Trajectory:
         """
         if self.optimizer.normalises:
             return self.normalised(statement, above, t)
-        x, letters = self.value(statement.out, t), self.program.signals[statement.out]
+        x, letters = self.value(statement.out, t), self.network.signals[statement.out]
         inner = self.algebra.contract(x, above, "")
-        dim = self.algebra.scale({self.program.axes[c]: -1 for c in letters})
+        dim = self.algebra.scale({self.network.axes[c]: -1 for c in letters})
         removed = self.algebra.scaled(self.algebra.contract(x, inner, letters), Scalar("1/dimension", dim))
         size, part = self.algebra.rms(above), self.algebra.bound(removed)
         if size is not None and part is not None and self.algebra.value(part) >= self.algebra.value(size):
@@ -375,8 +375,8 @@ class Trajectory:
             return above
         if statement.kind == "softmax":
             selection = self._selected(statement, t) if statement.selects else ""
-            above = self.algebra.centred(above, self.program.signals[statement.source][-1], selection)
-        return self.algebra.contract(self.value(statement.out, t), above, self.program.signals[statement.source])
+            above = self.algebra.centred(above, self.network.signals[statement.source][-1], selection)
+        return self.algebra.contract(self.value(statement.out, t), above, self.network.signals[statement.source])
 
     def _whole(
         self, statement: Linear, above: Signal, t: int, modes: Mapping[str, Mode], out: str | None = None
@@ -387,8 +387,8 @@ class Trajectory:
 
     def transposed(self, statement: Linear, mode: Mode, above: Signal, t: int, out: str | None = None) -> Signal:
         """``W_0^T above`` or ``(W_t - W_0)^T above``; letters missing from ``out`` are summed."""
-        out = self.program.signals[statement.source] if out is None else out
-        symbol = self.program.tensors[statement.tensor].symbol
+        out = self.network.signals[statement.source] if out is None else out
+        symbol = self.network.tensors[statement.tensor].symbol
         if mode == "init":
             return named(
                 self.algebra.contract(self._initial[statement.tensor], above, out), f"{symbol}_0^T {above.name}"
@@ -404,9 +404,9 @@ class Trajectory:
 
     def _root_entries(self, role: str) -> int:
         """Packed square root of the number of entries of a tensor, per expert."""
-        tensor = self.program.tensors[role]
+        tensor = self.network.tensors[role]
         powers: dict[str, Fraction] = {}
-        for axis in (self.program.axes[x] for x in tensor.fan_in + tensor.fan_out):
+        for axis in (self.network.axes[x] for x in tensor.fan_in + tensor.fan_out):
             if axis in AXES:
                 powers[axis] = powers.get(axis, Fraction(0)) + Fraction(1, 2)
         return self.algebra.scale(powers)

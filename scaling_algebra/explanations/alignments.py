@@ -59,20 +59,20 @@ def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) ->
     """Alignment exponents of every linear map after t updates."""
     look = look or d.analysis()
     maps = tuple(
-        _alignment(d, look, statement, t) for statement in d.program.statements if isinstance(statement, Linear)
+        _alignment(d, look, statement, t) for statement in d.network.statements if isinstance(statement, Linear)
     )
     return Alignments(d, t, maps)
 
 
 def _alignment(d: Derivation, look: Analysis, statement: Linear, t: int) -> Alignment:
     """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
-    tensor = d.program.tensors[statement.tensor]
+    tensor = d.network.tensors[statement.tensor]
     sizes = _map_sizes(d, look, statement, t)
     b = d.exponents(statement.tensor)[0]
     w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).exponent
 
     def over(letters: str, total: Fraction | None, *factors: Fraction | None) -> Fraction | None:
-        axes = [d.program.axes[x] for x in letters]
+        axes = [d.network.axes[x] for x in letters]
         rate = sum((d.ray[axis] for axis in axes if axis != "D"), Fraction(0))
         if not rate or total is None or None in factors:
             return None
@@ -99,11 +99,11 @@ def _map_sizes(d: Derivation, look: Analysis, statement: Linear, t: int) -> dict
 def _certified_sizes(run: Trajectory, statement: Linear, t: int) -> dict[str, Fraction | None]:
     x, dx = run.value(statement.source, t), run.change(statement.source, t)
     g = run.gradient(statement.out, t)
-    per_expert = "".join(dict.fromkeys(run.program.signals[statement.out] + run.program.signals[statement.source]))
+    per_expert = "".join(dict.fromkeys(run.network.signals[statement.out] + run.network.signals[statement.source]))
     back = "".join(
         c
         for c in per_expert
-        if c in run.program.signals[statement.source] or c == run.program.tensors[statement.tensor].experts
+        if c in run.network.signals[statement.source] or c == run.network.tensors[statement.tensor].experts
     )
     found = {
         "x": x,

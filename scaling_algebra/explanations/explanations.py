@@ -195,14 +195,14 @@ def explain(
     role, _, setting = what.partition(".")
     if what in ("aggregation", "aggregation.alpha", "alpha"):
         return _explain_setting(d, "aggregation", "alpha")
-    if role in d.program.tensors:
+    if role in d.network.tensors:
         if not setting:
             raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
         if setting not in SETTINGS:
             raise unknown_name("setting", setting, SETTINGS)
         return _explain_setting(d, role, setting)
     if setting in SETTINGS and what not in d.analysis().table:
-        raise unknown_name("tensor", role, d.program.tensors)
+        raise unknown_name("tensor", role, d.network.tensors)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
     if at and not text.isdigit():
         raise UsageError(f"cannot read the step in {what!r}; write QUANTITY@t with t = 0, 1, 2, ...")

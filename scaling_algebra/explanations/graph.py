@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.powers import Power
 
 from .explanations import Explanation
-from .layers import GAP, LINE, ROW, Network, Node, Point, layout, network
+from .layers import GAP, LINE, ROW, Graph, Node, Point, graph_of, layout
 
 GRAPH_FORMATS = ("svg", "png", "dot")
 _LOOKS = {  # colour, line, legend
@@ -51,7 +51,7 @@ def draw(found: Explanation, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another --graph FILE") from None
 
 
-def _vectors(found: Explanation) -> list[tuple[str, Network, str]]:
+def _vectors(found: Explanation) -> list[tuple[str, Graph, str]]:
     """What is drawn, from top to bottom: heading, network, arithmetic. An outer product has two vectors."""
     vectors = []
     for k, term in enumerate(found.terms if found.outer else found.terms[:1], 1):
@@ -59,7 +59,7 @@ def _vectors(found: Explanation) -> list[tuple[str, Network, str]]:
         first = (
             f"vector {k}, " if found.outer else f"leading monomial 1 of {found.leading}, " if found.leading > 1 else ""
         )
-        vectors.append((f"{first}mechanism {letters}", network(found, term), f"exponent: {term.arithmetic}"))
+        vectors.append((f"{first}mechanism {letters}", graph_of(found, term), f"exponent: {term.arithmetic}"))
     return vectors
 
 

@@ -56,7 +56,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Network:
+class Graph:
     """A monomial as nodes (``F1, F2, ...`` for tensors, a pair under its first) and edges from tensors to indices."""
 
     nodes: dict[str, Node]
@@ -73,9 +73,9 @@ class Network:
         return found
 
 
-def network(found: Explanation, term: Term) -> Network:
+def graph_of(found: Explanation, term: Term) -> Graph:
     """The nodes and edges of one monomial."""
-    m, order = term.monomial, found.derivation.program.tensors
+    m, order = term.monomial, found.derivation.network.tensors
     roles = sorted({f.tensor for f in m.factors}, key=lambda role: [*order, role].index(role))
     twin = {pair.right: pair.left for pair in m.pairs}
     nodes: dict[str, Node] = {}
@@ -95,10 +95,10 @@ def network(found: Explanation, term: Term) -> Network:
         kind = "open" if c in m.opens else "LLN" if index.weight == 1 else "CLT"
         place = 2 * len(roles) if kind == "open" else columns[-1] + (-1 if len(columns) > 1 else 1)
         nodes[index.name] = Node(kind, (index.name,), place, Power.of({index.axis: index.weight}))
-    return Network(nodes, tuple(edges))
+    return Graph(nodes, tuple(edges))
 
 
-def layout(net: Network) -> tuple[dict[str, Point], dict[tuple[str, str], list[Point]]]:
+def layout(net: Graph) -> tuple[dict[str, Point], dict[tuple[str, str], list[Point]]]:
     """Centres of the nodes and the points each edge runs through, in inches from the top left corner.
 
     Every column is sorted by the means of its neighbours, edges that cross one included; parts that share nothing
@@ -139,7 +139,7 @@ def _mean(row: dict[tuple[str, int], float], near: list[tuple[str, int]]) -> flo
     return fmean(row[item] for item in near) if near else 0.0
 
 
-def _chain(net: Network, tensor: str, index: str) -> list[tuple[str, int]]:
+def _chain(net: Graph, tensor: str, index: str) -> list[tuple[str, int]]:
     """An edge from left to right: its ends and, in every column between them, a place to pass through."""
     (first, left), (last, right) = sorted(((n, net.nodes[n].column) for n in (tensor, index)), key=lambda end: end[1])
     return [(first, left), *((f"{tensor} {index}", c) for c in range(left + 1, right)), (last, right)]

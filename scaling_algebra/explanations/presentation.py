@@ -128,7 +128,7 @@ def _term(d: Derivation, term: Term) -> list[Block]:
 def _before(d: Derivation, term: Term) -> Lines:
     """The product of initial tensors before matching, with the symbols of the network where formulas are set."""
     before = term.monomial.contracted
-    names = {role: tensor.symbol for role, tensor in d.program.tensors.items()}
+    names = {role: tensor.symbol for role, tensor in d.network.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]
     summed = ",".join(x for x in before.rates if x not in before.opens)
     product_tex = rf"\sum_{{{summed}}} " * bool(summed) + " ".join(product or ["1"])

@@ -17,7 +17,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.spec.desiderata import Demand, Structure
-from scaling_algebra.spec.networks.language import Aggregate, Linear, Program
+from scaling_algebra.spec.networks.language import Aggregate, Linear, Network
 from scaling_algebra.spec.powers import Form
 
 from .symbolic import Bounds, FormAlgebra, FormTrajectory, size_of
@@ -67,13 +67,13 @@ def label(demand: Demand) -> str:
 class Facts:
     """Clauses of demands under one structure."""
 
-    def __init__(self, program: Program, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
-        self.program, self.forms = program, forms
-        self._table = quantities(program)
+    def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
+        self.network, self.forms = network, forms
+        self._table = quantities(network)
         sized = frozenset(q.removesuffix(".change") for d in demands for q in d.quantities if q.endswith(".change"))
         self._runs = [
-            FormTrajectory(program, forms, structure),
-            FormTrajectory(program, forms, structure, sized),
+            FormTrajectory(network, forms, structure),
+            FormTrajectory(network, forms, structure, sized),
         ]
         self._known: dict[tuple[str, int], Bounds | None] = {}
 
@@ -91,7 +91,7 @@ class Facts:
         complete = demand.kind == "theta"
         for q in demand.quantities:
             signal = q.removesuffix(".change")
-            if signal in self.program.signals:
+            if signal in self.network.signals:
                 clauses.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
             parts = [q] if signal == q else self._parts(signal)
             for part, t in product(parts, range(HORIZON + 1)):
@@ -107,7 +107,7 @@ class Facts:
 
     def _parts(self, signal: str) -> list[str]:
         """What the change of a signal is the sum of."""
-        if not isinstance(self.program.producer(signal), Linear | Aggregate):
+        if not isinstance(self.network.producer(signal), Linear | Aggregate):
             return [f"{signal}.change"]
         return [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
 

@@ -26,7 +26,7 @@ from scaling_algebra.solver.demands import HORIZON, NotFound, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
-from scaling_algebra.spec.networks.language import Gate, Norm, Program
+from scaling_algebra.spec.networks.language import Gate, Network, Norm
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form
@@ -191,11 +191,11 @@ def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]
     return "undecided", missing.said(f"UNDECIDED, searched and not proved: {reason}")
 
 
-def provable(program: Program, ray: Ray, rule: Optimizer) -> str:
+def provable(network: Network, ray: Ray, rule: Optimizer) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
-    if any(isinstance(s, Norm) or (isinstance(s, Gate) and s.kind != "held") for s in program.statements):
-        return f"{program.name} divides or gates by unknown sizes; proofs are for moe, mlp and stacks"
-    if sparse(program, ray):
+    if any(isinstance(s, Norm) or (isinstance(s, Gate) and s.kind != "held") for s in network.statements):
+        return f"{network.name} divides or gates by unknown sizes; proofs are for moe, mlp and stacks"
+    if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"
     if rule.normalises and not rule.epsilon:
         return f"{rule.name} divides by unknown sizes; proofs are for sgd, momentum and optimizers with an epsilon"
@@ -203,14 +203,14 @@ def provable(program: Program, ray: Ray, rule: Optimizer) -> str:
 
 
 class Prover:
-    """Decides demands for one program, ray and optimizer; products of kernels are shared between all of them."""
+    """Decides demands for one network, ray and optimizer; products of kernels are shared between all of them."""
 
-    def __init__(self, program: Program, ray: Ray, optimizer: Optimizer) -> None:
-        reason = provable(program, ray, optimizer)
+    def __init__(self, network: Network, ray: Ray, optimizer: Optimizer) -> None:
+        reason = provable(network, ray, optimizer)
         if reason:
             raise UsageError(f"cannot prove: {reason}")
-        self.program, self.ray, self.optimizer = program, ray, optimizer
-        self.forms = form_algebra(program, ray)
+        self.network, self.ray, self.optimizer = network, ray, optimizer
+        self.forms = form_algebra(network, ray)
         self.algebras: dict[Fraction, Algebra] = {}
         self._systems: dict[tuple[str, Structure], System] = {}
 
@@ -224,7 +224,7 @@ class Prover:
         """The clauses of the demands under one structure, with all that earlier questions added."""
         key = parameterization.name, structure
         if key not in self._systems:
-            self._systems[key] = System(self, parameterization.demanded(self.program, structure), structure)
+            self._systems[key] = System(self, parameterization.demanded(self.network, structure), structure)
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
@@ -234,7 +234,7 @@ class Prover:
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
         """Structures with the fewest interventions first, up to the first that is not impossible."""
         outcomes = []
-        for structure in interventions(self.program, base) if parameterization.structural else [base]:
+        for structure in interventions(self.network, base) if parameterization.structural else [base]:
             outcomes.append(self.decide(parameterization, structure))
             if outcomes[-1].verdict != "impossible":
                 break
@@ -246,12 +246,12 @@ class System:
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
-        self.program = prover.program
+        self.network = prover.network
         self.demands = list(demands)
-        roles = self.program.tensors
+        roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
-        self.names += ["alpha"] if self.program.aggregates else []
-        self.facts = Facts(self.program, prover.forms, self.demands, structure)
+        self.names += ["alpha"] if self.network.aggregates else []
+        self.facts = Facts(self.network, prover.forms, self.demands, structure)
         self.clauses: list[Clause] = []
         self._solver = ClauseSolver()
         for demand in self.demands:
@@ -304,7 +304,7 @@ class System:
             return plain
         look = self.look(plain, OPTIMIZERS["sgd"])
         d = {}
-        for role, tensor in self.program.tensors.items():
+        for role, tensor in self.network.tensors.items():
             sizes = [look(f"g{tensor.symbol}", t) for t in range(1, HORIZON + 1)]
             if not all(a.decided for a in sizes):
                 raise Undecided(f"the gradient of {tensor.symbol} is undecided")
@@ -368,7 +368,7 @@ class System:
 
     def look(self, point: Point, rule: Optimizer) -> Analysis:
         """The engine at a point."""
-        return Analysis(self.ray, point, rule, self.program, self.prover.algebras)
+        return Analysis(self.ray, point, rule, self.network, self.prover.algebras)
 
     # inside ----------------------------------------------------------------------------------------------------
 
@@ -383,7 +383,7 @@ class System:
         return Clause(label(demand), self.other(values) if form is None else (self.facts.atom(form, "<="),), why)
 
     def _plain(self, values: Mapping[str, Fraction]) -> Point:
-        roles, zero = self.program.tensors, Fraction(0)
+        roles, zero = self.network.tensors, Fraction(0)
         return Point(
             {r: None if r in self.structure.zero else values[f"b.{r}"] for r in roles},
             {r: values[f"c.{r}"] for r in roles},

@@ -18,7 +18,7 @@ from scaling_algebra.dynamics.quantities import Quantity
 from scaling_algebra.dynamics.trajectory import Increment, Trajectory, unknowns
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.language import Program
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
@@ -136,9 +136,9 @@ def size_of(signal: str) -> str:
     return f"size.{signal}"
 
 
-def form_algebra(program: Program, ray: Ray) -> FormAlgebra:
-    """The algebra whose unknowns are those of a program, and the sizes of its signals."""
-    return FormAlgebra(ray, program.axes, (*unknowns(program), *(size_of(x) for x in program.signals)))
+def form_algebra(network: Network, ray: Ray) -> FormAlgebra:
+    """The algebra whose unknowns are those of a network, and the sizes of its signals."""
+    return FormAlgebra(ray, network.axes, (*unknowns(network), *(size_of(x) for x in network.signals)))
 
 
 class FormTrajectory(Trajectory):
@@ -151,15 +151,15 @@ class FormTrajectory(Trajectory):
 
     def __init__(
         self,
-        program: Program,
+        network: Network,
         algebra: FormAlgebra,
         structure: Structure,
         sized: frozenset[str] = frozenset(),
         exact: int = 1,
     ) -> None:
-        zero = dict.fromkeys(program.tensors, Fraction(0))
-        b = {role: None if role in structure.zero else Fraction(0) for role in program.tensors}
-        super().__init__(program, algebra, Point(b, zero, zero, Fraction(0), structure.tied), optimizer("sgd"))
+        zero = dict.fromkeys(network.tensors, Fraction(0))
+        b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
+        super().__init__(network, algebra, Point(b, zero, zero, Fraction(0), structure.tied), optimizer("sgd"))
         self.forms, self._sized, self._exact = algebra, sized, exact
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
@@ -178,7 +178,7 @@ class FormTrajectory(Trajectory):
 
     def change(self, signal: str, t: int) -> Signal:
         if t > self._exact and signal in self._sized:
-            return self.forms.sized(self.program.signals[signal], size_of(signal))
+            return self.forms.sized(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
     def _updates(self, role: str, t: int) -> list[Increment]:

@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.language import Program
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -61,7 +61,7 @@ class Derivation(Rendered):
         return self.configuration.optimizer
 
     @property
-    def program(self) -> Program:
+    def network(self) -> Network:
         return self.configuration.network
 
     def __getitem__(self, role: str) -> TensorScaling:
@@ -83,7 +83,7 @@ class Derivation(Rendered):
 
     @cached_property
     def _analysis(self) -> Analysis:
-        return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.program)
+        return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.network)
 
     @cached_property
     def cone(self) -> Cone | None:
@@ -97,7 +97,7 @@ class Derivation(Rendered):
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
         proper = asked.parameterization.name == "mup" and asked.readout_init == asked.parameterization.readout_init
         linear = not self.optimizer.normalises or self.optimizer.epsilon
-        if not (generic and proper and linear and self.program == MOE_BLOCK):
+        if not (generic and proper and linear and self.network == MOE_BLOCK):
             return None
         return cone(self.scaling, self.optimizer, asked.parameterization, Structure())
 
@@ -266,15 +266,15 @@ def _solve(asked: Configuration) -> Solution:
 
 
 @lru_cache(maxsize=16)
-def _solver(network: Program, ray: Ray, optimizer: Optimizer) -> Solver:
+def _solver(network: Network, ray: Ray, optimizer: Optimizer) -> Solver:
     """Shared by the parameterizations of one network, ray and optimizer."""
     return Solver(network, ray, optimizer)
 
 
-def _reasons(program: Program, solution: Solution) -> dict[tuple[str, str], str]:
+def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
     what = {"b": "init", "c": "lr", "d": "eps"}
     reasons: dict[tuple[str, str], str] = {}
-    for role in program.tensors:
+    for role in network.tensors:
         for letter, label in what.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
@@ -314,7 +314,7 @@ def _borrowed(asked: Configuration) -> Derivation:
         if role not in d.scaling.tensors
     }
     scaling = replace(d.scaling, tensors={**d.scaling.tensors, **extra})
-    reasons = {key: f"as for {d.program.title}: {why}" for key, why in d.reasons.items()}
+    reasons = {key: f"as for {d.network.title}: {why}" for key, why in d.reasons.items()}
     return replace(d, configuration=asked, scaling=scaling, reasons=reasons)
 
 

@@ -13,7 +13,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.language import Aggregate, Linear, Program
+from scaling_algebra.spec.networks.language import Aggregate, Linear, Network
 from scaling_algebra.spec.powers import Power
 
 from .demands import HORIZON
@@ -28,7 +28,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     Where several axes grow at one rate this decides which of them carries a power; the solver keeps an entry only if
     it equals the solution on the ray.
     """
-    program, normalises = look.program, look.optimizer.normalises
+    network, normalises = look.network, look.optimizer.normalises
 
     def last(name: str) -> Fraction | None:
         return look(name, HORIZON).exponent
@@ -44,17 +44,17 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         return max((x for x in parts if x is not None), default=None)
 
     powers: dict[str, Power] = {}
-    above = {a.source: a for a in program.aggregates}
-    for aggregate in program.aggregates[:1]:
-        experts = summed(program, aggregate, look.ray)
+    above = {a.source: a for a in network.aggregates}
+    for aggregate in network.aggregates[:1]:
+        experts = summed(network, aggregate, look.ray)
         s = alignment(updated(aggregate.out), (updated(aggregate.source), -look.point.alpha), experts)
         if s is not None:
             powers["alpha"] = experts * s
-    for statement in program.statements:
+    for statement in network.statements:
         if not isinstance(statement, Linear):
             continue
-        role, out, tensor = statement.tensor, statement.out, program.tensors[statement.tensor]
-        fan_in = axes_power(program, tensor.fan_in)
+        role, out, tensor = statement.tensor, statement.out, network.tensors[statement.tensor]
+        fan_in = axes_power(network, tensor.fan_in)
         b = look.point.b[role]
         source = None if statement.source == "data" else last(f"{statement.source}.change")
         q = (
@@ -66,32 +66,32 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             powers[f"b.{role}"] = fan_in * q
             if out in structure.exempt and "alpha" in powers:
                 aggregate = above[out]
-                experts = summed(program, aggregate, look.ray)
+                experts = summed(network, aggregate, look.ray)
                 parts = (last(f"{out}.propagating"), -look.point.alpha)
                 over = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
                 if over is not None:
                     powers[f"b.{role}"] += experts * over + -powers["alpha"]
         p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
-        gradient = axes_power(program, program.signals[out])
+        gradient = axes_power(network, network.signals[out])
         if p is not None:
             step = {
                 "": -gradient,
                 "entry": Power(),
-                "matrix": -axes_power(program, tensor.fan_in + tensor.fan_out) * Fraction(1, 2),
+                "matrix": -axes_power(network, tensor.fan_in + tensor.fan_out) * Fraction(1, 2),
             }
             powers[f"c.{role}"] = fan_in * p + step[normalises]
         powers[f"d.{role}"] = gradient
     return powers
 
 
-def summed(program: Program, statement: Aggregate, ray: Ray) -> Power:
+def summed(network: Network, statement: Aggregate, ray: Ray) -> Power:
     """Number of experts that an aggregation sums."""
-    return Power.of({"K": 1}) if sparse(program, ray) else axes_power(program, program.signals[statement.gate])
+    return Power.of({"K": 1}) if sparse(network, ray) else axes_power(network, network.signals[statement.gate])
 
 
-def axes_power(program: Program, letters: str) -> Power:
+def axes_power(network: Network, letters: str) -> Power:
     total = Power()
     for x in letters:
-        if program.axes[x] in AXES:
-            total += Power.of({program.axes[x]: 1})
+        if network.axes[x] in AXES:
+            total += Power.of({network.axes[x]: 1})
     return total

@@ -18,7 +18,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import unknowns
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
-from scaling_algebra.spec.networks.language import Program
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
@@ -52,10 +52,10 @@ class Solution:
 
 
 class Solver:
-    """Solves demands for one program, ray and optimizer; products of kernels are shared between all attempts."""
+    """Solves demands for one network, ray and optimizer; products of kernels are shared between all attempts."""
 
-    def __init__(self, program: Program, ray: Ray, optimizer: Optimizer) -> None:
-        self.program, self.ray, self.optimizer = program, ray, optimizer
+    def __init__(self, network: Network, ray: Ray, optimizer: Optimizer) -> None:
+        self.network, self.ray, self.optimizer = network, ray, optimizer
         self._algebras: dict[Fraction, Algebra] = {}
 
     def solve(self, parameterization: Parameterization) -> Solution:
@@ -65,11 +65,11 @@ class Solver:
             Infeasible: none of the structures works; the message names what failed without any intervention.
         """
         base = parameterization.base_structure(parameterization.readout_init)
-        options = interventions(self.program, base) if parameterization.structural else [base]
+        options = interventions(self.network, base) if parameterization.structural else [base]
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
         for structure in options:
-            demands = parameterization.demanded(self.program, structure)
+            demands = parameterization.demanded(self.network, structure)
             failure = ""
             for values in [start] if start else [self.aligned(), self._lazy()]:
                 try:
@@ -123,19 +123,19 @@ class Solver:
         Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
         iteration moves every unknown to where its demand holds.
         """
-        values = {name: Fraction(0) for name in unknowns(self.program)}
+        values = {name: Fraction(0) for name in unknowns(self.network)}
         normalises = self.optimizer.normalises
-        for role, tensor in self.program.tensors.items():
-            statement = self.program.linear(role)
-            columns = axes_power(self.program, tensor.fan_in).on(self.ray)
-            rows = axes_power(self.program, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
-            entries = axes_power(self.program, tensor.fan_in + tensor.fan_out).on(self.ray)
-            gradient = axes_power(self.program, self.program.signals[statement.out]).on(self.ray)
+        for role, tensor in self.network.tensors.items():
+            statement = self.network.linear(role)
+            columns = axes_power(self.network, tensor.fan_in).on(self.ray)
+            rows = axes_power(self.network, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
+            entries = axes_power(self.network, tensor.fan_in + tensor.fan_out).on(self.ray)
+            gradient = axes_power(self.network, self.network.signals[statement.out]).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries / 2}[normalises]
             values[f"d.{role}"] = gradient
-        for aggregate in self.program.aggregates[:1]:
-            values["alpha"] = summed(self.program, aggregate, self.ray).on(self.ray)
+        for aggregate in self.network.aggregates[:1]:
+            values["alpha"] = summed(self.network, aggregate, self.ray).on(self.ray)
         return values
 
     # inside ----------------------------------------------------------------------------------------------------
@@ -148,25 +148,25 @@ class Solver:
         Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
         descent with c - d for c. So where gradient descent has no solution, neither has this optimizer.
         """
-        plain = Solver(self.program, self.ray, OPTIMIZERS["sgd"])
+        plain = Solver(self.network, self.ray, OPTIMIZERS["sgd"])
         plain._algebras = self._algebras
-        counted = {f"c.{role}": start[f"c.{role}"] - start[f"d.{role}"] for role in self.program.tensors}
+        counted = {f"c.{role}": start[f"c.{role}"] - start[f"d.{role}"] for role in self.network.tensors}
         look, _ = plain.iterate(demands, structure, {**start, **counted})
         values = self._values(look.point)
-        for role, tensor in self.program.tensors.items():
+        for role, tensor in self.network.tensors.items():
             sizes = (look.lower(f"g{tensor.symbol}", t).exponent for t in range(1, HORIZON + 1))
             values[f"d.{role}"] = -max((x for x in sizes if x is not None), default=Fraction(0))
             values[f"c.{role}"] += values[f"d.{role}"]
         return values
 
     def _look(self, point: Point) -> Analysis:
-        return Analysis(self.ray, point, self.optimizer, self.program, self._algebras)
+        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras)
 
     def _lazy(self) -> dict[str, Fraction]:
         """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
-        values = dict.fromkeys(unknowns(self.program), Fraction(0))
-        for role, tensor in self.program.tensors.items():
-            values[f"b.{role}"] = axes_power(self.program, tensor.fan_in).on(self.ray) / 2
+        values = dict.fromkeys(unknowns(self.network), Fraction(0))
+        for role, tensor in self.network.tensors.items():
+            values[f"b.{role}"] = axes_power(self.network, tensor.fan_in).on(self.ray) / 2
             values[f"c.{role}"] = _LAZY
         return values
 
@@ -176,7 +176,7 @@ class Solver:
         return found | {"alpha": point.alpha}
 
     def _point(self, values: Mapping[str, Fraction], structure: Structure) -> Point:
-        roles = self.program.tensors
+        roles = self.network.tensors
         return Point(
             {r: None if r in structure.zero else values.get(f"b.{r}", Fraction(0)) for r in roles},
             {r: values[f"c.{r}"] for r in roles},
@@ -201,10 +201,10 @@ class Solver:
                 -powers[f"c.{role}"],
                 -powers[f"d.{role}"] if f"d.{role}" in powers else None,
             )
-            for role in self.program.tensors
+            for role in self.network.tensors
         }
         return Scaling(
-            tensors, powers.get("alpha", Power()), tuple(r for r in self.program.tensors if r in structure.tied)
+            tensors, powers.get("alpha", Power()), tuple(r for r in self.network.tensors if r in structure.tied)
         )
 
 

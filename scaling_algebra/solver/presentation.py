@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
     blocks: list[Block] = [Heading(literal(d.about))]
-    if d.program.aggregates:
+    if d.network.aggregates:
         why = typeset(d.reasons["aggregation", "alpha"])
         blocks.append(Lines.of(("aggregation multiplier: ", -d.scaling.alpha, "   (", why, ")")))
     blocks.append(Grid.of(("tensor", "b", "c", "d", "init std", "lr", "eps", "tied"), _rows(d)))

@@ -12,7 +12,7 @@ from typing import Any, Self, TypedDict, Unpack
 from scaling_algebra.errors import UsageError, named
 
 from .axes import Ray, regime
-from .networks.language import Program
+from .networks.language import Network
 from .networks.library import MOE_BLOCK, architecture
 from .optimizers import Optimizer, optimizer
 from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
@@ -51,7 +51,7 @@ class Configuration:
         muP, sgd, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal
     """
 
-    network: Program
+    network: Network
     ray: Ray
     optimizer: Optimizer
     parameterization: Parameterization

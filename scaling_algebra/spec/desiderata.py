@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from scaling_algebra.spec.networks.language import Gate, Linear, Program
+from scaling_algebra.spec.networks.language import Gate, Linear, Network
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -71,19 +71,19 @@ ABOUT: dict[str, str] = {
 """Every desideratum in a sentence (MSSP paper, Sec. 3 and 4, App. C and I)."""
 
 
-def mup_demands(program: Program, structure: Structure) -> list[Demand]:
+def mup_demands(network: Network, structure: Structure) -> list[Demand]:
     """Desiderata mu-1, mu-2, mu-3. Source: MSSP paper, section 3 and App. I.1."""
     demands: list[Demand] = []
     exempt = structure.exempt
-    above = {a.source: a.out for a in program.aggregates}
-    for statement in program.statements:
+    above = {a.source: a.out for a in network.aggregates}
+    for statement in network.statements:
         out = statement.out
         if out not in exempt and not isinstance(statement, Gate):
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
             demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
         if not isinstance(statement, Linear):
             continue
-        role, w = statement.tensor, program.tensors[statement.tensor].symbol
+        role, w = statement.tensor, network.tensors[statement.tensor].symbol
         if statement.source == "data":
             why = f"{w}_0 x = Theta(1): the data is this layer's incoming signal"
             demands.append(Demand("mu-2", "theta", (f"{out}.init",), f"b.{role}", why))
@@ -98,21 +98,21 @@ def mup_demands(program: Program, structure: Structure) -> list[Demand]:
         demands.append(
             Demand("mu-2", "theta", parts, f"c.{role}", f"effective update d{w} {statement.source} = Theta(1)")
         )
-    for aggregate in program.aggregates[:1]:  # one multiplier for all
+    for aggregate in network.aggregates[:1]:  # one multiplier for all
         parts = (f"{aggregate.out}.effective", f"{aggregate.out}.cross")
         demands.append(Demand("mu-2", "theta", parts, "alpha", "the aggregated effective update is Theta(1)"))
-    for role, tensor in program.tensors.items():
+    for role, tensor in network.tensors.items():
         why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
         demands.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
     return demands
 
 
-def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
+def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     """Maximal scale stability: the forward desiderata, and balance backward and across experts.
 
     Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
-    demands = mup_demands(program, structure)
+    demands = mup_demands(network, structure)
     for piece in ("h3.A1", "h3.A2.1", "h3.A2.2", "h3.A3"):
         demands.append(Demand("MSSP-3 forward", "theta", (piece,), because=f"{piece} of the aggregate is Theta(1)"))
     modes = [f"{x}-{y}" for x in ("init", "update") for y in ("init", "update")]
@@ -134,15 +134,15 @@ def mssp_demands(program: Program, structure: Structure) -> list[Demand]:
     return demands
 
 
-def interventions(program: Program, base: Structure) -> list[Structure]:
+def interventions(network: Network, base: Structure) -> list[Structure]:
     """Structures MSSP may choose from, fewest interventions first: zero router init, the exception that a
     signal before the aggregation may grow, and initial values shared by the experts in some tensors."""
     choices = [
         choice
-        for a in program.aggregates
-        for choice in (("zero", program.linear_into(a.gate).tensor), ("exempt", a.source))
+        for a in network.aggregates
+        for choice in (("zero", network.linear_into(a.gate).tensor), ("exempt", a.source))
     ]
-    choices += [("tied", role) for role, tensor in program.tensors.items() if tensor.experts]
+    choices += [("tied", role) for role, tensor in network.tensors.items() if tensor.experts]
     structures = []
     for size in range(len(choices) + 1):
         for chosen in combinations(choices, size):

@@ -15,7 +15,7 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 
 from .axes import AXES
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
-from .networks.language import Program
+from .networks.language import Network
 from .networks.library import MOE_BLOCK, fixed_experts
 from .powers import Power
 from .scaling import Scaling, TensorScaling
@@ -63,10 +63,10 @@ class Parameterization:
     name: str
     title: str
     about: str
-    demands: Callable[[Program, Structure], list[Demand]] | None = None
+    demands: Callable[[Network, Structure], list[Demand]] | None = None
     structural: bool = False
     readout_init: ReadoutInit = "maximal"
-    gauge: Callable[[Program, str], Abc] | None = None
+    gauge: Callable[[Network, str], Abc] | None = None
     rate: Literal["one", "feature"] = "one"
     borrowed: str = ""
 
@@ -79,50 +79,50 @@ class Parameterization:
         """The structure before any intervention."""
         return Structure(zero=frozenset({"readout"} if readout_init == "zero" else ()))
 
-    def demanded(self, program: Program, structure: Structure) -> list[Demand]:
+    def demanded(self, network: Network, structure: Structure) -> list[Demand]:
         """The demands on a network.
 
         Raises:
             UsageError: not derived, or not defined for this network.
         """
-        self.check_derived(program)
+        self.check_derived(network)
         assert self.demands is not None
-        return self.demands(program, structure)
+        return self.demands(network, structure)
 
-    def check_derived(self, program: Program) -> None:
+    def check_derived(self, network: Network) -> None:
         """Raises UsageError where there is nothing to solve or prove."""
         if not self.derived:
             raise unknown_name("derived parameterization", self.name, DERIVED)
-        if self.structural and program != MOE_BLOCK:
+        if self.structural and network != MOE_BLOCK:
             raise UsageError(
                 f"{self.title} is defined for the architecture {MOE_BLOCK.name}; give --parameterization mup"
             )
 
-    def defined(self, program: Program, normalises: bool) -> Scaling:
+    def defined(self, network: Network, normalises: bool) -> Scaling:
         """A defined parameterization in the multiplier-free gauge: one global epsilon, mean over the experts."""
         assert self.gauge is not None
-        tensors = {role: self.gauge(program, role).free(normalises) for role in program.tensors}
+        tensors = {role: self.gauge(network, role).free(normalises) for role in network.tensors}
         return Scaling(tensors, Power.of({"M": 1}))
 
 
-def sp(program: Program, role: str) -> Abc:
+def sp(network: Network, role: str) -> Abc:
     """Standard parameterization: no multiplier, init std 1/sqrt(fan_in), one learning rate."""
-    return Abc(Power(), _fan_in(program, role, Fraction(-1, 2)), Power())
+    return Abc(Power(), _fan_in(network, role, Fraction(-1, 2)), Power())
 
 
-def ntp(program: Program, role: str) -> Abc:
+def ntp(network: Network, role: str) -> Abc:
     """Neural tangent parameterization: multiplier 1/sqrt(fan_in), unit init, one learning rate."""
-    return Abc(_fan_in(program, role, Fraction(-1, 2)), Power(), Power())
+    return Abc(_fan_in(network, role, Fraction(-1, 2)), Power(), Power())
 
 
-def mean_field(program: Program, role: str) -> Abc:
+def mean_field(network: Network, role: str) -> Abc:
     """Mean-field parameterization: as NTP, but multiplier 1/fan_in in the output layer and one learning rate N."""
-    output_like = not program.tensors[role].fan_out
-    return Abc(_fan_in(program, role, Fraction(-1) if output_like else Fraction(-1, 2)), Power(), Power.of({"N": 1}))
+    output_like = not network.tensors[role].fan_out
+    return Abc(_fan_in(network, role, Fraction(-1) if output_like else Fraction(-1, 2)), Power(), Power.of({"N": 1}))
 
 
-def _fan_in(program: Program, role: str, power: Fraction) -> Power:
-    axes = [program.axes[x] for x in program.tensors[role].fan_in]
+def _fan_in(network: Network, role: str, power: Fraction) -> Power:
+    axes = [network.axes[x] for x in network.tensors[role].fan_in]
     return Power.of({axis: power for axis in axes if axis in AXES})
 
 

@@ -128,7 +128,7 @@ def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Comparison
         return Comparison(cell, "NOT COMPARABLE", why=str(problem))
     worst = next((v for s in ("DISAGREES", "NOT COMPARABLE") for v in found if v.status == s), found[0])
     if worst.status == "DISAGREES" and len(found) > 1:
-        where = ", ".join(v.derivation.program.name for v in found if v.status == "DISAGREES" and v.derivation)
+        where = ", ".join(v.derivation.network.name for v in found if v.status == "DISAGREES" and v.derivation)
         return Comparison(cell, worst.status, worst.derived, f"{worst.why} ({where})", worst.derivation)
     return worst
 
@@ -143,18 +143,18 @@ def derivations(cell: Printed) -> list[Derivation]:
     regime = s.get("regime", "I")
     optimizers = ["sgd", "adam"] if s.get("optimizer", "any") == "any" else [s["optimizer"]]
     name = s.get("parameterization", "any")
-    program = s.get("program", "moe")
-    if program == "routers":
+    network = s.get("program", "moe")
+    if network == "routers":
         names = {"any": ("mup",), "sp": ("sp-feature",)}.get(name, (name,))
         return [_routers(o, n, a, s.get("router_init")) for o in optimizers for n in names for a in _gates(s)]
     if name not in PARAMETERIZATIONS:
         raise UsageError(f"stated for another parameterization: {name}")
-    return [_derived(regime, o, name, s.get("readout_init"), program) for o in optimizers]
+    return [_derived(regime, o, name, s.get("readout_init"), network) for o in optimizers]
 
 
 @lru_cache(maxsize=256)
-def _derived(regime: str, optimizer: str, name: str, readout: str | None, program: str) -> Derivation:
-    return derive(regime, optimizer, name, readout_init=readout, architecture=program)
+def _derived(regime: str, optimizer: str, name: str, readout: str | None, network: str) -> Derivation:
+    return derive(regime, optimizer, name, readout_init=readout, architecture=network)
 
 
 def _gates(setting: Mapping[str, Any]) -> list[str]:
@@ -240,7 +240,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Ab
         return _powers(cell, d, -d.scaling.alpha)
     scaling = d.scaling.tensors.get(role)
     if scaling is None:
-        return Comparison(cell, "NOT COMPARABLE", why=f"the program has no tensor {role}")
+        return Comparison(cell, "NOT COMPARABLE", why=f"the network has no tensor {role}")
     if cell.setting.get("gauge") == "multiplier":
         return _gauge(cell, d, role, what, gauges)
     if what == "multiplier":
@@ -299,7 +299,7 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[t
     derived = f"{mine.init_std}, lr {mine.lr} without multiplier"
     gauge = PARAMETERIZATIONS[name].gauge
     if gauge is not None and what == "multiplier":
-        derived = str(gauge(d.program, role).multiplier)
+        derived = str(gauge(d.network, role).multiplier)
     return Comparison(cell, "AGREES" if same else "DISAGREES", derived, "" if same else _reason(d, role, "lr"), d)
 
 

@@ -20,7 +20,7 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.configuration import the_ray
-from scaling_algebra.spec.networks.language import Program
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MLP, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
@@ -286,8 +286,8 @@ def _capital(label: Label) -> Label:
     return Label(label.name, label.text[:1].upper() + label.text[1:])
 
 
-def _tensor(program: Program, role: str) -> Label:
-    symbol = program.tensors[role].symbol
+def _tensor(network: Network, role: str) -> Label:
+    symbol = network.tensors[role].symbol
     return Label(f"{role} {symbol}", f"{role.replace('_', ' ')} ${symbol.replace('W', 'W^')}$")
 
 

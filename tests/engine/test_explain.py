@@ -19,7 +19,8 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import SETTINGS, Setting, explain, explain_quantity
-from scaling_algebra.explanations.layers import layout, network
+from scaling_algebra.explanations.layers import graph_of
+from scaling_algebra.explanations.layers import layout
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.solver.derivation import derive
@@ -63,7 +64,7 @@ def test_every_quantity_is_explained_and_its_arithmetic_sums_to_its_exponent(con
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids="-".join)
 def test_every_parameter_is_explained_by_a_quantity_that_is_theta_1(configuration):
     d = derive(*configuration)
-    names = [f"{role}.{what}" for role in d.program.tensors for what in SETTINGS] + ["aggregation"]
+    names = [f"{role}.{what}" for role in d.network.tensors for what in SETTINGS] + ["aggregation"]
     for name in names:
         found = explain(name, *configuration)
         assert isinstance(found, Setting) and found.because
@@ -241,7 +242,7 @@ def test_the_picture_holds_the_monomial_and_nothing_overlaps(configuration):
     for name, t in product(d.analysis().table, (1, 2)):
         found = explain_quantity(d, d.analysis(), name, t)
         for term in found.terms:
-            m, net = term.monomial, network(found, term)
+            m, net = term.monomial, graph_of(found, term)
             tensors = [node for node in net.nodes.values() if node.power is None]
             assert len(tensors) + len(m.pairs) == len(m.factors)
             assert sum(node.kind == "pair" for node in tensors) == len(m.pairs)

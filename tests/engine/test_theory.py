@@ -30,9 +30,9 @@ def N(power):
     return Power.of({"N": power})
 
 
-def look(d, scaling=None, program=None):
-    """The engine at a derivation, with another scaling or program if given."""
-    return Analysis(d.ray, (scaling or d.scaling).point(d.ray), d.optimizer, program or d.program)
+def look(d, scaling=None, network=None):
+    """The engine at a derivation, with another scaling or network if given."""
+    return Analysis(d.ray, (scaling or d.scaling).point(d.ray), d.optimizer, network or d.network)
 
 
 def changed(scaling, role, **what):
@@ -61,7 +61,7 @@ def check(columns, text):
 
 def broken(analysis, structure, demands=mssp_demands):
     """The desiderata that fail, and the quantities they are about."""
-    failed = [d for d in demands(analysis.program, structure) if violation(d, analysis)]
+    failed = [d for d in demands(analysis.network, structure) if violation(d, analysis)]
     return {d.name for d in failed}, {name for d in failed for name in d.quantities}
 
 
@@ -165,7 +165,7 @@ def test_rmsnorm_keeps_the_ratios():
     balanced (control).
     """
     d = derive("II", "adam", "mup")
-    plain, normed = look(d), look(d, program=architecture("moe-rmsnorm"))
+    plain, normed = look(d), look(d, network=architecture("moe-rmsnorm"))
     check(
         [*at(plain, 0, 1, 2), *at(normed, 0, 1, 2)],
         """
@@ -198,7 +198,7 @@ def test_rmsnorm_keeps_the_ratios():
         """,
     )
     s = derive("II", "adam", "mssp")
-    balanced = look(s, program=architecture("moe-rmsnorm"))
+    balanced = look(s, network=architecture("moe-rmsnorm"))
     check(
         at(balanced, 2),
         """
@@ -217,7 +217,7 @@ def test_rmsnorm_widens_the_gap_under_sgd():
     undecided, and the engine says why.
     """
     d = derive("II", "sgd", "mup")
-    plain, normed = look(d), look(d, program=architecture("moe-rmsnorm"))
+    plain, normed = look(d), look(d, network=architecture("moe-rmsnorm"))
     check([*at(plain, 0), *at(normed, 0)], "g3 -1 -1/2 \n gW3 -2 -3/2")
     check([*at(plain, 2), *at(normed, 1)], "h3.A3 0 1/2 \n h3.A2.1 -1/2 -1/2 \n h3 0 1/2 \n dW3 0 1/2")
     check(at(normed, 1), "hn 0 \n hn.effective 0 \n hn.propagating -1")
@@ -231,9 +231,9 @@ def test_rmsnorm_widens_the_gap_under_sgd():
 
 def per_block(d, blocks):
     """A stack whose tensors are scaled in every block as in the single block."""
-    program = stacked(blocks)
-    tensors = {role: d.scaling.tensors[re.sub(r"_\d+$", "", role)] for role in program.tensors}
-    return look(d, replace(d.scaling, tensors=tensors), program)
+    network = stacked(blocks)
+    tensors = {role: d.scaling.tensors[re.sub(r"_\d+$", "", role)] for role in network.tensors}
+    return look(d, replace(d.scaling, tensors=tensors), network)
 
 
 def single(name):
@@ -262,7 +262,7 @@ def test_mssp_of_regime_ii_composes_with_depth(blocks):
     later = {
         1: list(stack.table),
         2: [name for name in stack.table if not name.startswith("g")] + ["g3_2", "g2_2", "gphi_2"],
-        3: [f"d{tensor.symbol}" for tensor in stack.program.tensors.values()],
+        3: [f"d{tensor.symbol}" for tensor in stack.network.tensors.values()],
     }
     for name in later[blocks]:
         assert size(stack, name, 2) == size(one, single(name), 2), name
@@ -533,14 +533,14 @@ def test_parameterizations_do_not_need_held_gates():
 
 def router_tables(kind, rule, zero=False):
     """Tables 1 and 2 of the routers paper on one of its architectures; the trained bias has b = c = d = 0."""
-    program = architecture(f"routers-{kind}")
+    network = architecture(f"routers-{kind}")
     scaling = derive("I", rule, "mup", architecture="routers-sigmoid").scaling
     eps = N(0) if rule == "adam" else None
-    tensors = {role: scaling.tensors.get(role, TensorScaling(N(0), N(0), eps)) for role in program.tensors}
+    tensors = {role: scaling.tensors.get(role, TensorScaling(N(0), N(0), eps)) for role in network.tensors}
     for role in ("router", "readout") if zero else ():
         tensors[role] = replace(tensors[role], init_std=None)
     scaling = replace(scaling, tensors=tensors)
-    return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), program)
+    return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), network)
 
 
 def test_tables_1_and_2_of_the_routers_paper():
@@ -622,14 +622,14 @@ def test_router_dynamics_from_zero_router_and_readout(rule):
 def sp_router(kind, rule, rates):
     """SP with one learning-rate exponent c for input, router, expert and readout; an epsilon as large as the initial
     gradient of each tensor."""
-    program = architecture(f"routers-{kind}")
-    tensors = PARAMETERIZATIONS["sp"].defined(program, rule == "adam").tensors
+    network = architecture(f"routers-{kind}")
+    tensors = PARAMETERIZATIONS["sp"].defined(network, rule == "adam").tensors
     gradients = {"input": -HALF, "router": Fraction(0), "expert": -HALF, "readout": Fraction(0)}
     tensors = {
         role: replace(s, lr=N(-c), eps=N(gradients[role])) for (role, s), c in zip(tensors.items(), rates, strict=True)
     }
-    scaling = replace(PARAMETERIZATIONS["sp"].defined(program, False), tensors=tensors)
-    return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), program)
+    scaling = replace(PARAMETERIZATIONS["sp"].defined(network, False), tensors=tensors)
+    return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), network)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
@@ -724,9 +724,9 @@ def test_noise_breaks_the_symmetry():
 
 @pytest.mark.parametrize(("regime", "draws"), [("I", 1), ("III", 3)])
 def test_noise_of_different_steps_is_told_apart_where_the_number_of_experts_grows(regime, draws):
-    program, rule = architecture("routers-sigmoid-noise"), optimizer("sgd")
-    point = derive("I", "sgd", "mup", architecture=program.name).scaling.point(REGIMES["I"])
-    trajectory = Analysis(REGIMES[regime], point, rule, program).run("psi", 0)
+    network, rule = architecture("routers-sigmoid-noise"), optimizer("sgd")
+    point = derive("I", "sgd", "mup", architecture=network.name).scaling.point(REGIMES["I"])
+    trajectory = Analysis(REGIMES[regime], point, rule, network).run("psi", 0)
     assert len({frozenset(trajectory.value("shift", t).terms) for t in range(3)}) == draws
 
 

@@ -264,7 +264,7 @@ def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
     d = derive(None, "sgd", "mup", ray=ray)
     m = measure(d, sizes=[256, 400, 676, 1156], seeds=64, steps=1, device="cpu", products=[aligned])
     assert as_trained(d).analysis()("g1.router.Q0", 1).exponent != d.analysis()("g1.router.Q0", 1).exponent
-    assert as_trained(derive("III", "sgd", "mup")).program.name == "moe"
+    assert as_trained(derive("III", "sgd", "mup")).network.name == "moe"
     claims = [Claim.parse(f"{aligned}@1={exponent}") for exponent in ("-1/2", "0")]
     held, alive = judge(m, {}, claims).claims
     assert held.verdict is Verdict.REFUTED and alive.verdict is not Verdict.REFUTED

@@ -114,7 +114,7 @@ class Job:
         """What a store holds of the run."""
         m = collect(self.setup(), store, interrupted)
         moe = self.testbed == "moe"
-        m.environment["predicted_with"] = self.signals().derivation.program.name if moe else self.testbed
+        m.environment["predicted_with"] = self.signals().derivation.network.name if moe else self.testbed
         m.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return m
 

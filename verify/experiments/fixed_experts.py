@@ -115,14 +115,14 @@ class FixedExperts(nn.Module):
     ) -> None:
         super().__init__()
         self.derivation, self.dims = derivation, dims
-        program, scaling = derivation.program, derivation.scaling
-        self.gate = next(s for s in program.statements if isinstance(s, Gate))
+        network, scaling = derivation.network, derivation.scaling
+        self.gate = next(s for s in network.statements if isinstance(s, Gate))
         self.active, self.multiplier = dims["K"], value(-scaling.alpha, dims)
         self.weights = nn.ParameterDict()
         streams = {s: generators([seed(s, r) for r in replicas], device) for s in (stream, BIAS)}
-        for role, tensor in program.tensors.items():
+        for role, tensor in network.tensors.items():
             letters = "i" if role == "bias" else tensor.letters  # the bias is applied to the constant 1
-            shape = [{"D": D, **dims}[program.axes[letter]] for letter in letters]
+            shape = [{"D": D, **dims}[network.axes[letter]] for letter in letters]
             std = scaling.tensors[role].init_std
             weight = torch.zeros(len(replicas), *shape, device=device, dtype=DTYPE)
             if std is not None:
@@ -132,7 +132,7 @@ class FixedExperts(nn.Module):
             self.weights[tensor.symbol] = nn.Parameter(weight)
         self.register_buffer("x", sample(device))
         self.x: Tensor
-        noisy = any(isinstance(s, Noise) for s in program.statements)
+        noisy = any(isinstance(s, Noise) for s in network.statements)
         self._noise = generators([seed(NOISE, r) for r in replicas], device) if noisy else []
         self.noise = self.first_noise = self._drawn()
 
@@ -181,7 +181,7 @@ class FixedExperts(nn.Module):
     def optimizer(self) -> torch.optim.Optimizer:
         """The real ``torch.optim`` optimizer, one parameter group per tensor with its own lr, eps and weight decay."""
         derivation, rule, groups = self.derivation, self.derivation.optimizer, []
-        for role, tensor in derivation.program.tensors.items():
+        for role, tensor in derivation.network.tensors.items():
             scale = derivation.scaling.tensors[role]
             lr = (LR if rule.normalises else RAW_LR) * value(scale.lr, self.dims)
             group = {"params": [self.weights[tensor.symbol]], "lr": lr, "symbol": tensor.symbol}
@@ -279,17 +279,17 @@ def _apply(weight: Tensor, *signals: Tensor) -> tuple[Tensor, ...]:
 
 
 def _check(derivation: Derivation, steps: int, experts: int, active: int) -> None:
-    program, scaling, rule = derivation.program, derivation.scaling, derivation.optimizer
-    gate = next((s for s in program.statements if isinstance(s, Gate)), None)
+    network, scaling, rule = derivation.network, derivation.scaling, derivation.optimizer
+    gate = next((s for s in network.statements if isinstance(s, Gate)), None)
     known = gate and gate.kind != "held" and [fixed_experts(gate.kind, shift, gate.selects) for shift in SHIFTS]
-    if not known or program not in known:
-        raise UsageError(f"{program.name} is not a block with fixed experts; give one of the routers- architectures")
+    if not known or network not in known:
+        raise UsageError(f"{network.name} is not a block with fixed experts; give one of the routers- architectures")
     if derivation.ray["M"] or not derivation.ray["N"]:
         raise UsageError(f"this block has a fixed number of experts and grows in N, but the ray is {derivation.ray}")
     if not rule.torch:
         raise UsageError(f"{rule.name} cannot be measured: torch has no such optimizer; use adam")
-    for role in program.tensors:
+    for role in network.tensors:
         if role not in scaling.tensors or (rule.epsilon and scaling.tensors[role].eps is None):
-            raise UsageError(f"the derivation gives {role} no complete scaling, but {program.name} trains it")
+            raise UsageError(f"the derivation gives {role} no complete scaling, but {network.name} trains it")
     if steps < 0 or not 1 <= active <= experts:
         raise UsageError(f"need steps >= 0 and 1 <= active <= experts; got {steps}, {active} and {experts}")

@@ -37,14 +37,14 @@ def slopes(
         d = asked[members[0]][0]
         steps = max(asked[k][2] for k in members)
         names = [asked[k][1] for k in members]
-        if d.program.name.startswith("routers"):
+        if d.network.name.startswith("routers"):
             run: Measurement = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=device)
-        elif d.program.name == "moe":
+        elif d.network.name == "moe":
             products = [name for name in names if name.startswith("<")]
             run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
         else:
             for k in members:
-                texts[k] = f"no torch model of {d.program.name}"
+                texts[k] = f"no torch model of {d.network.name}"
             continue
         for k in members:
             texts[k] = _slope(run, *asked[k][1:])

@@ -1,6 +1,6 @@
-"""What a program is: tensors, signals and the statements that compute them.
+"""What a network is: tensors, signals and the statements that compute them.
 
-Read next: ``architectures.py`` (every program), ``training.py`` (runs and differentiates one).
+Read next: ``architectures.py`` (every network), ``training.py`` (runs and differentiates one).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Adjoint:
 
 
 @dataclass(frozen=True)
-class Program:
+class Network:
     """A feed-forward network as statements in execution order; the last one is the scalar output.
 
     Attributes:

@@ -1,7 +1,7 @@
-"""Architectures as programs: written once, read as exponents by the engine and as torch by ``verify``.
+"""Architectures as networks: written once, read as exponents by the engine and as torch by ``verify``.
 
-Adding an architecture: one more ``Program`` in ``ARCHITECTURES``.
-Read next: ``training.py`` (runs and differentiates a program), ``quantities.py`` (what can be asked about one).
+Adding an architecture: one more ``Network`` in ``ARCHITECTURES``.
+Read next: ``training.py`` (runs and differentiates a network), ``quantities.py`` (what can be asked about one).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from scaling_algebra.errors import named
 
-from .language import Adjoint, Aggregate, Gate, Linear, Mode, Noise, Norm, Program, Statement, Sum, Tensor
+from .language import Adjoint, Aggregate, Gate, Linear, Mode, Network, Noise, Norm, Statement, Sum, Tensor
 
 
 def _grid(*roles: str) -> dict[str, dict[str, Mode]]:
@@ -40,7 +40,7 @@ def _router_pieces() -> dict[str, dict[str, Mode]]:
     return pieces
 
 
-MOE_BLOCK = Program(
+MOE_BLOCK = Network(
     name="moe",
     title="minimal MoE block (MSSP paper, App. J.1)",
     tensors={
@@ -73,7 +73,7 @@ MOE_BLOCK = Program(
     pathways={"expert": ("h1", "h2"), "router": ("h1", "psi")},
 )
 
-MLP = Program(
+MLP = Network(
     name="mlp",
     title="dense MLP with one hidden layer (MSSP paper, App. G)",
     tensors={
@@ -88,23 +88,23 @@ MLP = Program(
 )
 
 
-def normed(program: Program) -> Program:
+def normed(network: Network) -> Network:
     """The block with RMSNorm after the aggregation (MSSP paper, App. I.11.1)."""
-    before, last = program.statements[:-1], program.statements[-1]
+    before, last = network.statements[:-1], network.statements[-1]
     assert isinstance(last, Linear)
-    return Program(
-        name=f"{program.name}-rmsnorm",
+    return Network(
+        name=f"{network.name}-rmsnorm",
         title="minimal MoE block with RMSNorm after the aggregation (MSSP paper, App. I.11.1)",
-        tensors=program.tensors,
-        axes=program.axes,
-        signals={**program.signals, "hn": program.signals[last.source]},
+        tensors=network.tensors,
+        axes=network.axes,
+        signals={**network.signals, "hn": network.signals[last.source]},
         statements=(*before, Norm("hn", last.source), Linear(last.out, last.tensor, "hn")),
-        adjoints=program.adjoints,
-        pathways=program.pathways,
+        adjoints=network.adjoints,
+        pathways=network.pathways,
     )
 
 
-def live(program: Program) -> Program:
+def live(network: Network) -> Network:
     """The block with a sigmoid gate that is part of the dynamics, instead of one held at its mean and slope (standing
     assumption B2 of MSSP paper, J.2).
 
@@ -112,14 +112,14 @@ def live(program: Program) -> Program:
     outweighs the random part where M > N.
     """
     return replace(
-        program,
-        name=f"{program.name}-sigmoid",
+        network,
+        name=f"{network.name}-sigmoid",
         title="minimal MoE block with the gate in the dynamics (MSSP paper, J.1, without assumption B2)",
-        statements=tuple(replace(s, kind="sigmoid") if isinstance(s, Gate) else s for s in program.statements),
+        statements=tuple(replace(s, kind="sigmoid") if isinstance(s, Gate) else s for s in network.statements),
     )
 
 
-def stacked(blocks: int) -> Program:
+def stacked(blocks: int) -> Network:
     """``blocks`` MoE blocks in sequence between one input and one readout tensor (MSSP paper, App. I.10).
 
     Signals and roles of block k end in ``_k``; block k reads ``h3_(k-1)``, the first one ``h1``.
@@ -148,7 +148,7 @@ def stacked(blocks: int) -> Program:
         source, below = f"h3_{k}", above
     signals["f"] = ""
     tensors["readout"] = Tensor("W4", below, fan_in=below, fan_out="")
-    return Program(
+    return Network(
         name=f"stack{blocks}",
         title=f"{blocks} MoE blocks in sequence (MSSP paper, App. I.10)",
         tensors=tensors,
@@ -169,7 +169,7 @@ SHIFTS: tuple[Literal["", "bias", "noise"], ...] = ("", "bias", "noise")
 
 def fixed_experts(
     kind: Literal["sigmoid", "softmax"], shift: Literal["", "bias", "noise"] = "", selects: bool = False
-) -> Program:
+) -> Network:
     """A block of linear experts and a router whose gate is part of the dynamics (routers paper, Def. 1).
 
     Args:
@@ -194,7 +194,7 @@ def fixed_experts(
         router = (Linear("logits", "router", "h1"), added, Sum("psi", "logits", "shift"))
     suffix = (f"-{shift}" if shift else "") + ("-topk" if selects else "")
     extras = {"": "", "bias": " with a bias", "noise": " with noise"}[shift] + (" with top-K" if selects else "")
-    return Program(
+    return Network(
         name=f"routers-{kind}{suffix}",
         title=f"fixed number of linear experts, {kind} gate{extras} (routers paper, Def. 1)",
         tensors=tensors,
@@ -221,7 +221,7 @@ def fixed_experts(
     )
 
 
-ARCHITECTURES: dict[str, Program] = {
+ARCHITECTURES: dict[str, Network] = {
     p.name: p
     for p in (
         MOE_BLOCK,
@@ -235,7 +235,7 @@ ARCHITECTURES: dict[str, Program] = {
 """Every architecture, by name."""
 
 
-def architecture(name: str) -> Program:
+def architecture(name: str) -> Network:
     """The architecture called ``name``.
 
     Raises:
