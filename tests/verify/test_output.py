@@ -9,9 +9,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+from scaling_algebra.cli import main
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import session
 from scaling_algebra.verify.campaigns.plans import Effort, job
@@ -19,17 +21,24 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import planted
 from scaling_algebra.verify.judging.report import judge
-from scaling_algebra.verify.measuring.store import Store
+from scaling_algebra.verify.measuring.store import Store, write_plan
 from scaling_algebra.verify.reports import output, plots
 
 HALF = Fraction(1, 2)
 
 
 @pytest.fixture(scope="module")
-def run():
+def kept(tmp_path_factory):
+    """A run in a folder."""
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def run(kept):
     """Two updates, one of which is past the predictions of ``judged``."""
     asked = job(Configuration.of("III", "sgd", "mup"), Effort(sizes=(20, 30, 45, 68), seeds=64))
-    store = Store()
+    store = Store(kept)
+    write_plan(kept, {"runs": [asked.as_json()], "command": "scalecalc verify"})
     session.Session(store, Hardware()).perform([asked])
     return asked, asked.measured(store)
 
@@ -63,6 +72,27 @@ def test_every_gate_is_there_and_passes(run):
         "standard parameterization refuted",
     ]
     assert all(g.passed for g in report.gates) and report.counts["REFUTED"] == 0
+
+
+def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
+    def reported(*options):
+        return CliRunner().invoke(main, ["report", str(kept), *options])
+
+    report = judge(run[1], run[0].signals().prediction())
+    still = [r.quantity for r in report.rows if r.verdict != "AGREES"]
+    short, every = reported(), reported("--all")
+    heading = short.stdout.splitlines()[0]
+    assert heading.startswith("muP, sgd, regime III") and heading.endswith("; 64 seeds")
+    assert report.closing in short.stdout and len(still) > 5 and all(q in short.stdout for q in still)
+    assert len(short.stdout.splitlines()) < len(still) + 15 < len(report.rows) < len(every.stdout.splitlines())
+    share = report.tally.exponents[Verdict.AGREES] / report.tally.judged
+    for required in ("4/5", "50%", "99/100", "100%"):
+        code = 0 if share >= float(Fraction(required.rstrip("%"))) / (100 if "%" in required else 1) else 3
+        assert reported("--require", required).exit_code == code
+    assert reported("--require", "100%").exit_code == 3 and reported("--require", "50%").exit_code == 0
+    for wrong in ("0", "2", "most", "1/0"):
+        found = reported("--require", wrong)
+        assert found.exit_code == 2 and "9/10 or 90%" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
 def tripped(measurement, prediction):

@@ -90,7 +90,8 @@ class Job:
     def heading(self) -> str:
         """What is measured, for people."""
         where = "" if self.testbed == "moe" else f"{self.testbed}, "
-        return f"{where}{self.configuration}; seeds {', '.join(map(str, self.seeds))}"
+        seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
+        return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds"
 
     def signals(self) -> Signals:
         """What the engine predicts of the MoE block, for the first updates."""

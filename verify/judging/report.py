@@ -314,8 +314,8 @@ def reason(row: Row) -> str:
     if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
         return f"{f.sizes} sizes and {f.seeds} seeds are too few"
     if f.bends:
-        return f"bends: the larger half of the sizes goes on towards {f.trend:+.2f}; larger sizes"
-    return f"noise: standard error {f.se:.2f}; more seeds"
+        return f"bends towards {f.trend:+.2f}; take larger sizes"
+    return f"noise, standard error {f.se:.2f}; take more seeds"
 
 
 def _table(rows: Sequence[Row]) -> str:
