@@ -1,5 +1,7 @@
 """What is installed: every folder with code, and every data file that code opens."""
 
+import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -32,3 +34,29 @@ def test_every_data_file_is_installed():
         if path.is_file() and path.suffix not in (".py", ".pyc") and not {"emitted", "evidence"} & set(path.parts)
     }
     assert installed == data
+
+
+def private(path):
+    """Private names of other modules that a test file asks for."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"_[a-z]\w*", node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id == "self") and not node.attr.endswith("_"):
+                yield f"{path.name}:{node.lineno} {node.attr}"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scaling_algebra"):
+            yield from (f"{path.name}:{node.lineno} {x.name}" for x in node.names if x.name.startswith("_"))
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"scaling_algebra\.[\w.]*\._[a-z]\w*", str(node.value)):
+            yield f"{path.name}:{node.lineno} {node.value}"
+
+
+def test_no_test_reaches_for_a_private_name():
+    assert [name for path in sorted((ROOT / "tests").rglob("*.py")) for name in private(path)] == []
+
+
+def test_private_names_are_seen(tmp_path):
+    """Negative control."""
+    file = tmp_path / "test_x.py"
+    file.write_text(
+        "from scaling_algebra.cli import _fail\nimport x\nx._one(x.__doc__)\nx.setattr('scaling_algebra.cli._two')\n",
+        encoding="utf-8",
+    )
+    assert [name.split()[1] for name in private(file)] == ["_fail", "_one", "scaling_algebra.cli._two"]
