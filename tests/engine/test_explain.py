@@ -19,8 +19,7 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import SETTINGS, Setting, explain, explain_quantity
-from scaling_algebra.explanations.layers import graph_of
-from scaling_algebra.explanations.layers import layout
+from scaling_algebra.explanations.layers import graph_of, layout
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.solver.derivation import derive
