@@ -1,4 +1,4 @@
-"""What a document is made of: headings, lines, grids and formulas, and the pieces of text inside them.
+"""What a document is made of: headings, lines and grids, and the pieces of text inside them.
 
 Text is *rich*: plain words with formulas between dollar signs, e.g. ``Router $Q$``; ``\\$`` is a dollar sign. Every
 format sets it its own way. Read next: ``notation.py`` (how a piece reads), ``writers`` (one file per format).
@@ -71,13 +71,6 @@ class Lines:
         """Each line one piece or several."""
         single = (str, Text, Fraction, Power, Size, Marked, Code)
         return cls(tuple((x,) if isinstance(x, single) else tuple(x) for x in lines), listed)
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A displayed formula."""
-
-    text: Text
 
 
 @dataclass(frozen=True)
@@ -174,7 +167,7 @@ class Grid:
             yield group, list(rows)
 
 
-Block: TypeAlias = "Heading | Lines | Formula | Grid"
+Block: TypeAlias = "Heading | Lines | Grid"
 
 
 @dataclass(frozen=True)

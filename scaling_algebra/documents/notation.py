@@ -175,7 +175,7 @@ _ATOM = (
     r"(?![\w@]|\.\w|-\d)"
 )
 _BETWEEN = r"(?: ?(?:=|~|<=|>=|\+|-|/) ?| )"
-_RUN = re.compile(rf"(?<![\w.@,\[(<|-]){_ATOM}(?:{_BETWEEN}{_ATOM})*")
+_RUN = re.compile(rf"(?<![\w.@,\[<|-]){_ATOM}(?:{_BETWEEN}{_ATOM})*")
 _LEXER = re.compile(rf"<=|>=|d\w+/d\w+|(?:Theta|O)\(|{_NAME.pattern}|\d+|.")
 
 

@@ -1,6 +1,6 @@
 """Exact powers of the axes: ``M N_e^(-1/2)`` is a value here, and a number only on a ray.
 
-Read next: ``report.py`` (how they are printed).
+Read next: ``scaling.py`` (a parameterization in powers).
 """
 
 from __future__ import annotations

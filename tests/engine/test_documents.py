@@ -20,7 +20,6 @@ from scaling_algebra.documents.blocks import (
     Cell,
     Code,
     Document,
-    Formula,
     Grid,
     Heading,
     Label,
@@ -181,8 +180,7 @@ NASTY = Document(
     (
         Heading(literal(SIGNS)),
         Lines.of(literal(SIGNS), ("code: ", Code("f(a_b) & <x> | 5%"))),
-        Lines.of(literal(SIGNS), listed=True),
-        Formula(formula("M >= N")),
+        Lines.of(literal(SIGNS), formula("M >= N"), listed=True),
         Grid.of(("a_b", "c|d", "e&f"), [(SIGNS, literal(SIGNS), Code("x|y"))]),
     ),
     {"signs": SIGNS},

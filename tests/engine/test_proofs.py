@@ -296,7 +296,7 @@ def test_json_of_a_proof(tmp_path):
     assert second_opinion(file.read_text()) == ["unsat"] * 11
 
 
-@pytest.mark.parametrize(("form", "mark"), [("markdown", "```text\nproof: unique"), ("latex", "% proof: unique")])
+@pytest.mark.parametrize(("form", "mark"), [("markdown", "## proof: unique"), ("latex", r"proof: unique ($O(1)$ at")])
 def test_a_proof_goes_with_every_format(form, mark):
     result = run("--regime", "I", "--optimizer", "sgd", "--parameterization", "mssp", "--prove", "--format", form)
     assert result.exit_code == 0 and mark in result.output

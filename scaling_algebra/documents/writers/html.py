@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from scaling_algebra.documents.blocks import Block, Document, Formula, Grid, Heading
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading
 from scaling_algebra.documents.notation import html as set_
 from scaling_algebra.documents.notation import joined, plain
 
@@ -48,8 +48,6 @@ def fragment(documents: Sequence[Document]) -> str:
 def _block(block: Block) -> str:
     if isinstance(block, Heading):
         return f"<h{block.level}>{set_(block.text)}</h{block.level}>"
-    if isinstance(block, Formula):
-        return f"<p>{set_(block.text)}</p>"
     if isinstance(block, Grid):
         return _grid(block)
     lines = ["".join(map(set_, line)) for line in block.lines]

@@ -13,7 +13,6 @@ from scaling_algebra.documents.blocks import (
     Cell,
     Code,
     Document,
-    Formula,
     Grid,
     Heading,
     Label,
@@ -44,8 +43,6 @@ def write(documents: Sequence[Document]) -> str:
 def _block(block: Block) -> str:
     if isinstance(block, Heading):
         return rf"\{_LEVELS[block.level - 1]}*{{\raggedright {_set(block.text)}}}"
-    if isinstance(block, Formula):
-        return rf"\[ {block.text.rich.strip('$')} \]"
     if isinstance(block, Grid):
         return "\n".join(_float(block) if block.title else _inline(block))
     lines = ["".join(_set(piece, spaces=True) for piece in line) for line in block.lines]

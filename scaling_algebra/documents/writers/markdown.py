@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from scaling_algebra.documents.blocks import Block, Code, Document, Formula, Grid, Heading, Piece
+from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Piece
 from scaling_algebra.documents.notation import joined, rich, spans
 
 SUFFIX = ".md"
@@ -22,8 +22,6 @@ def write(documents: Sequence[Document]) -> str:
 def _block(block: Block) -> str:
     if isinstance(block, Heading):
         return f"{'#' * block.level} {_marked(block.text)}"
-    if isinstance(block, Formula):
-        return f"$${block.text.rich.strip('$')}$$"
     if isinstance(block, Grid):
         return _grid(block)
     lines = ["".join(map(_marked, line)) for line in block.lines]

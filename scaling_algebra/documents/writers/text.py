@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaling_algebra.documents.blocks import Block, Document, Formula, Grid, Heading, Lines
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
 from scaling_algebra.documents.notation import joined, plain
 
 SUFFIX = ".txt"
@@ -30,8 +30,6 @@ def _lines(blocks: Sequence[Block]) -> list[str]:
             found.append(margin + plain(block.text))
         elif isinstance(block, Lines):
             found += [(inner if block.listed else margin) + "".join(map(plain, line)) for line in block.lines]
-        elif isinstance(block, Formula):
-            found.append(f"{inner}{block.text.plain}")
         else:
             found += [f"{inner}{line}".rstrip() for line in grid(block)] + [""] * (level == 1)
     return found[:-1] if found and not found[-1] else found
