@@ -14,7 +14,7 @@ from math import lcm
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.powers import Form, Power
 
-_UNIT = 720720 << 24
+_UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
 """Exponents are multiples of one over this, times the rates of the ray."""
 FIELD = 24
 """Bits of each component of a packed exponent; components are small counts, far below 2**23."""
