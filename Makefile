@@ -37,10 +37,10 @@ static: tree
 	cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p scaling_algebra
 
 check: static
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist loadscope -m "not slow"
 
 test: static docs browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadscope
 	$(BIN)/scalecalc table --all --check
 
 docs: tree
