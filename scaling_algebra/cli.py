@@ -44,6 +44,9 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 MODULES = {verb: module for section in VERBS.values() for verb, (module, _) in section.items()}
 
 
+HELP = ["-h", "--help"]
+
+
 class Verbs(click.Group):
     """Loads a verb when it is called, and makes one line of every error."""
 
@@ -54,6 +57,7 @@ class Verbs(click.Group):
         if name not in MODULES:
             return None
         command: click.Command = importlib.import_module(f"{__package__}.{MODULES[name]}").command
+        command.context_settings.setdefault("help_option_names", HELP)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -131,7 +135,7 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-@click.group(cls=Verbs, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, no_args_is_help=True, context_settings={"help_option_names": HELP})
 @click.version_option(package_name="scalecalc")
 def main() -> None:
     """Exact scaling exponents for Mixture-of-Experts networks: derive them, print them, measure them.
