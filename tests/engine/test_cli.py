@@ -67,6 +67,7 @@ def test_what_was_searched_and_not_proved_is_undecided(ray, optimizer):
     assert run("signals", *asked).exit_code == 3
 
 
+@pytest.mark.slow
 def test_what_is_proved_not_to_exist_is_exit_1():
     """The same where proofs reach (K = M); what exists besides is printed all the same."""
     result = run("derive", "--ray", "N=1,N_e=1/2,M=3/2", "--optimizer", "sgd", "--format", "json")
@@ -89,6 +90,7 @@ def test_derive_formats_name_every_tensor(form):
     assert "MSSP" in out
 
 
+@pytest.mark.slow
 def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
     """Negative control of the whole chain."""
     base = [

@@ -108,6 +108,7 @@ def test_json_contract():
     assert table["quantities"]["dW1"][0] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readout", ["maximal", "zero"])
 @pytest.mark.parametrize(("regime", "rule", "name"), CONFIGURATIONS)
 def test_every_signal_of_every_configuration_is_certified(regime, rule, name, readout):

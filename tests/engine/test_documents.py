@@ -120,6 +120,7 @@ def check(form, text):
         assert not re.search(r"\\[a-zA-Z]", text) and "$" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kind", RESULTS)
 def test_every_result_in_every_format(kind, form):
@@ -383,6 +384,7 @@ def test_blocks_are_values():
     assert Lines.of("a", ("b", ZERO)).lines == (("a",), ("b", ZERO))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 @pytest.mark.parametrize("kind", RESULTS)
 def test_latex_compiles_and_fits_the_page(kind, tmp_path):

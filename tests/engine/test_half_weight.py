@@ -3,6 +3,7 @@
 import random
 from fractions import Fraction
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def by_engine(ray, letters, net, order, gap):
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
 @given(networks())
 def test_one_copy_equals_two_copies_and_the_engine(case):
@@ -74,6 +76,7 @@ def test_one_copy_equals_two_copies_and_the_engine(case):
     assert algebra.value(algebra.rms(signal)) == exact
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
 @given(networks(), st.sampled_from([Fraction(0), Fraction(1, 2), Fraction(1)]))
 def test_a_certified_answer_is_exact_and_a_bound_is_a_bound(case, gap):

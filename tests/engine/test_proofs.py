@@ -114,6 +114,7 @@ def test_sizes_stand_for_late_changes():
 # --- Result 1 and Result 2 of the MSSP paper ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("name", REGIMES)
 def test_result_1_mup_is_unique(name, rule):
@@ -124,6 +125,7 @@ def test_result_1_mup_is_unique(name, rule):
     assert second_opinion(scripts_of(proof)) == ["unsat"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize(
     ("name", "structure"),
@@ -138,6 +140,7 @@ def test_result_2_mssp_is_unique_with_the_fewest_interventions(name, structure, 
     assert second_opinion(scripts_of(proof)) == ["unsat"] * len(proof.attempts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGIMES)
 def test_which_interventions_mssp_needs(name):
     """All sixteen structures are decided. In I exactly those with a zero router work. In II exactly the exception does,
@@ -199,6 +202,7 @@ MORE_PARAMETERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("name", REGIMES)
 def test_what_every_desideratum_of_mup_determines(name, rule):
@@ -249,6 +253,7 @@ def test_without_a_desideratum_there_are_several():
 # --- where nothing exists -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ray", ["N=1,N_e=1/4,M=1/2", "N=1,N_e=1/2,M=1/4", "N=1,N_e=0,M=1/2"])
 def test_no_mup_where_experts_are_few_and_narrow(ray):
     """M + N_e < N: what meets the demands at t <= 2 diverges at t = 3."""
@@ -266,6 +271,7 @@ def test_mup_with_a_zero_readout(name, verdict):
     assert proved(name, "sgd", "mup", readout_init="zero").outcome.verdict == verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ray", ["N=1,N_e=5/7,M=4/5", "N=1,N_e=1/2,M=3/2", "N=1,N_e=9/7,M=2/5"])
 def test_other_rays(ray):
     proof = prove(None, "sgd", "mup", ray=ray)
@@ -302,6 +308,7 @@ def test_a_proof_goes_with_every_format(form, mark):
     assert result.exit_code == 0 and mark in result.output
 
 
+@pytest.mark.slow
 def test_nothing_decided_is_no_certificate(tmp_path):
     """A stack of blocks is beyond the work limit: exit code 3, and no empty file."""
     file = tmp_path / "c.smt2"

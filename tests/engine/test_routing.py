@@ -76,6 +76,7 @@ def test_mssp_with_few_active_experts():
     assert set(d.scaling.tied) == {"expert_in", "expert_out"} and d.scaling.tensors["router"].init_std is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ray", SPARSE[:2])
 def test_measured_with_few_active_experts(ray):
     predicted = signals(None, "adam", "mup", ray=ray)

@@ -42,6 +42,7 @@ def test_committed_files_are_fresh(name):
         assert (EMITTED / file).read_text(encoding="utf-8") == text, f"{file}: run scalecalc table --all"
 
 
+@pytest.mark.slow
 def test_check_says_fresh_in_one_line():
     result = run("--all", "--check")
     assert result.exit_code == 0 and len(result.output.splitlines()) == 1
@@ -77,6 +78,7 @@ def test_check_names_every_stale_or_missing_file(copy):
     assert run("g2", "--check", "-o", copy).exit_code == 0
 
 
+@pytest.mark.slow
 def test_all_writes_fresh_files_and_deletes_nothing(tmp_path):
     folder = tmp_path / "new" / "folder"
     folder.mkdir(parents=True)

@@ -137,6 +137,7 @@ def test_the_engine_reads_no_table():
         assert "tables.published" not in text and (reads or "tomllib" not in text), path
 
 
+@pytest.mark.slow
 def test_table_b1_on_another_ray():
     """Where MSSP exists the table shows both; where it does not it says why; elsewhere --ray is refused."""
     wall = CliRunner().invoke(main, ["table", "b1", "--ray", "N=1,N_e=1,M=1/2", "--format", "csv"])

@@ -41,6 +41,7 @@ def check(name, where, claims=()):
     return judge(found, run.prediction(), [Claim.parse(c) for c in claims])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "where"), [("mup", "III"), ("mssp", "III"), ("mup", "II"), ("mssp", "II")])
 def test_predictions_hold(name, where):
     report = check(name, where)

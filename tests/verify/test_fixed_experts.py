@@ -51,9 +51,11 @@ def derived(architecture, parameterization="mup", optimizer="sgd", zero_router=F
 
 
 @cache
-def measured(architecture, parameterization="mup", steps=2, zero_router=False, seeds=SEEDS):
+def measured(architecture, parameterization="mup", steps=2, zero_router=False, late=False):
+    """``late``: a quantity that moves only where the mask has switched needs many replicas of smaller networks."""
     d = derived(architecture, parameterization, zero_router=zero_router)
-    return measure_fixed_experts(d, sizes=SIZES if steps > 1 else SIZES[:3], seeds=seeds, steps=steps)
+    sizes, seeds = ([48, 80, 132, 216], 4 * SEEDS) if late else (SIZES if steps > 1 else SIZES[:3], SEEDS)
+    return measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps)
 
 
 def distance(fit, exponent):
@@ -143,6 +145,7 @@ def test_one_active_softmax_expert_gets_no_router_gradient():
     assert not any(seen[q, t].any() for q in ("gpsi", "psi.effective") for t in range(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", BLOCKS)
 def test_measured_slopes_agree_with_the_engine(architecture):
     run, look = measured(architecture), derived(architecture).analysis()
@@ -162,17 +165,19 @@ def test_every_quantity_of_the_sigmoid_block_agrees():
     assert all(gate.passed for gate in report.gates) and report.exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_soft_softmax_router_freezes_and_the_others_learn():
     """The one quantity that tells the gates apart: psi.effective, n^(-1/2) or n^0, at t = 2; under top-K one step later
     and with more seeds, because it moves only where the mask has switched."""
     for architecture in BLOCKS:
         frozen, late = architecture == "routers-softmax", "topk" in architecture
         t = 3 if late else 2
-        slope = fit_of(measured(architecture, steps=t, seeds=6 * SEEDS if late else SEEDS), "psi.effective", t)
+        slope = fit_of(measured(architecture, steps=t, late=late), "psi.effective", t)
         found = [judge_exponent(slope, Fraction(-k, 2)) for k in (0, 1)]
         assert found[frozen] is Verdict.AGREES and found[not frozen] is not Verdict.AGREES, architecture
 
 
+@pytest.mark.slow
 def test_sp_with_moving_features_saturates():
     run, look = measured("routers-softmax", "sp-feature", 1), derived("routers-softmax", "sp-feature").analysis()
     for name, exponent in (("h1.change", 0), ("psi.propagating", Fraction(1, 2)), ("psi.effective", Fraction(3, 2))):
@@ -194,6 +199,7 @@ def test_sp_exponents_are_refuted_under_mup():
         assert distance(fit, wrong) > 0.3 and judge_exponent(fit, wrong) is Verdict.REFUTED, name
 
 
+@pytest.mark.slow
 def test_a_router_initialised_to_zero():
     run = measured("routers-softmax", steps=1, zero_router=True)
     look = derived("routers-softmax", zero_router=True).analysis()

@@ -74,6 +74,7 @@ def test_every_gate_is_there_and_passes(run):
     assert all(g.passed for g in report.gates) and report.counts["REFUTED"] == 0
 
 
+@pytest.mark.slow
 def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
     def reported(*options):
         return CliRunner().invoke(main, ["report", str(kept), *options])

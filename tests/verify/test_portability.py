@@ -44,6 +44,7 @@ def test_wrong_use_is_seen_before_torch_is_loaded():
     assert found.returncode == 2 and "torch" not in found.stderr and len(found.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_system_without_resource_measures_all_the_same(monkeypatch):
     """Windows has none."""
     pytest.importorskip("torch")
@@ -56,6 +57,7 @@ def test_a_system_without_resource_measures_all_the_same(monkeypatch):
     assert found.returncode == 3 and "peak memory unknown" in found.stdout, found.stderr
 
 
+@pytest.mark.slow
 def test_every_file_is_opened_as_utf8(tmp_path):
     """A run whose files are read and written, on a system whose own encoding is another one."""
     pytest.importorskip("torch")

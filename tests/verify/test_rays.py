@@ -19,6 +19,7 @@ RAYS = {
 """Inside the cell M <= N <= N_e, on the wall N_e = N below M, and on the edge M + N_e > N of narrow networks."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ray", RAYS)
 def test_measured_exponents_on_other_rays(ray):
     """muP with Adam: no exponent is refuted and most agree; half a power more, and none agrees and most are refuted."""

@@ -258,6 +258,7 @@ def test_default_plans_grow_every_growing_axis_and_stay_affordable(rates):
     assert dims[-1]["N"] * dims[-1]["N_e"] * dims[-1]["M"] < 5e6
 
 
+@pytest.mark.slow
 def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
     """With gates held at mean and slope (MSSP paper, J.2, B2) this product would be n^(-1/2)."""
     aligned, ray = "<g1.router.Q0@1, h1@0>", "N=1/2,N_e=1/2,M=1"

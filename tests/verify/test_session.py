@@ -149,6 +149,7 @@ def test_a_folder_keeps_what_memory_keeps(whole, tmp_path):
     assert without_time(run.report(Store(tmp_path))) == without_time(report)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatch):
     folder, real, done = tmp_path / "run", runs.train_block, []
 
@@ -222,6 +223,7 @@ def test_a_folder_of_another_run_is_left_alone(tmp_path):
     assert len(read_plan(tmp_path)["runs"]) == 1
 
 
+@pytest.mark.slow
 def test_processes_write_one_folder_and_a_lost_one_costs_only_its_cells(whole, tmp_path):
     """Two processes as torchrun starts them; one is killed, the other is not disturbed, --resume does the rest."""
     folder = tmp_path / "run"
@@ -302,6 +304,7 @@ def test_seeds_go_where_noise_is_and_cost_is_not(whole):
     assert budget.allocate(setup, m, [], entries=3e6) == setup.seeds
 
 
+@pytest.mark.slow
 def test_a_budget_chooses_sizes_and_seeds_and_widens_intervals(tmp_path):
     found = invoke(*VERIFY, "--budget", "6s", "--max-memory", "40MB", "-o", tmp_path / "run")
     plan = read_plan(tmp_path / "run")["runs"][0]
@@ -313,6 +316,7 @@ def test_a_budget_chooses_sizes_and_seeds_and_widens_intervals(tmp_path):
     assert closing(again) == closing(found)
 
 
+@pytest.mark.slow
 def test_an_interrupted_budget_goes_on_with_all_its_runs(tmp_path, monkeypatch):
     (tmp_path / "two.toml").write_text(
         'steps = 0\nseeds = 8\nsizes = [8, 12, 18]\n[[run]]\nregimes = ["I", "III"]\noptimizers = ["sgd"]\n'

@@ -102,6 +102,7 @@ def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
     assert (min(long.log2_lr) < grid[0]) == (grid[0] > -9)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 def test_a_compiled_network_learns_the_same():
     for n in (8, 16):
