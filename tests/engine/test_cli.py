@@ -49,6 +49,7 @@ def test_wrong_usage_is_one_line_and_exit_2(args, words):
     assert len(result.output.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_infeasible_is_exit_1():
     result = run("derive", "--ray", "N=1,N_e=0,M=1/2", "--optimizer", "sgd", "--parameterization", "mssp")
     assert result.exit_code == 1 and "found no MSSP" in result.output

@@ -133,6 +133,7 @@ def test_every_result_in_every_format(kind, form):
         assert re.sub(r"\W", "", heading)[:12] in re.sub(r"\W", "", shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RESULTS)
 def test_a_result_shows_itself(kind):
     """``str`` is the text, ``repr`` one short line, and a notebook shows a fragment of a page."""

@@ -25,6 +25,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.tables.derived.layouts import CONES as LAYOUT_CONES
 
+pytestmark = pytest.mark.slow
+
+
 HALF = Fraction(1, 2)
 MUP, MSSP = PARAMETERIZATIONS["mup"], PARAMETERIZATIONS["mssp"]
 
@@ -54,7 +57,6 @@ def test_five_cells_and_three_walls_under_mup():
     assert area / 2 == 4  # the cells fill the square, exactly
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_no_mup_where_experts_are_few_and_narrow(rule):
     """M + N_e < N: nothing is found, at one ray it is proved that nothing exists, and the wall is where muP ends."""
@@ -106,7 +108,6 @@ def test_one_learning_rate_formula_and_the_spectral_condition():
             assert t.init_std.on(r) == law, (cell.name, role)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("cell", CONES)
 def test_formulas_hold_on_whole_cones(cell, rule):
@@ -120,7 +121,6 @@ def test_formulas_hold_on_whole_cones(cell, rule):
     assert {tuple(r[axis] for axis in PLANE_AXES) for r in found.rays} == spans
 
 
-@pytest.mark.slow
 def test_a_derivation_names_its_cone():
     """On a ray the cone is printed with the formula; in a regime, where axes are fixed, there is none."""
     d = derive(None, "adam", "mup", ray="N=1,N_e=5/7,M=4/5")
@@ -180,7 +180,6 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
     assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_mssp_lives_on_two_walls(rule):
     """MSSP is found on no generic ray, but on N_e = N with tied experts and on M + N_e = N with a free h3i."""
@@ -208,7 +207,6 @@ def test_the_solution_does_not_depend_on_the_start():
     assert reached[0] == reached[1]
 
 
-@pytest.mark.slow
 def test_planes_show_one_space():
     """The wall M + N_e = N is found in another plane as well."""
     assert "N_e + M = N" in {str(w) for w in phases("sgd", "mup", plane=("N", "N_e")).walls}
@@ -259,7 +257,6 @@ def test_walls_where_mssp_exists_are_marked():
     assert "MSSP exists on this wall, and on neither side" in svg and "wall on which no MSSP is found" in svg
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mup", "mssp"])
 def test_the_page_in_a_browser(name, browser):
     """Chosen by keyboard and by touch; nothing wider than a phone; no label on another."""

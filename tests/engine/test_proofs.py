@@ -224,6 +224,7 @@ def test_what_every_desideratum_of_mup_determines(name, rule):
     assert {x: names for x, names in found.items() if names != ()} == expected
 
 
+@pytest.mark.slow
 def test_what_is_freed_moves_and_the_rest_stays():
     """Regime II without the effective update of expert out: two solutions, apart in what is freed and nothing else."""
     prover, goal = Prover(MOE_BLOCK, regime("II"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
@@ -323,6 +324,7 @@ def test_under_an_epsilon_the_conflict_names_mu_3():
     assert core[-1].startswith("mu-3: epsilon of every tensor")
 
 
+@pytest.mark.slow
 def test_nothing_to_derive_is_a_proof_too():
     result = run("--ray", "N=1,N_e=1/4,M=1/2", "--optimizer", "adam", "--parameterization", "mup", "--prove")
     assert result.exit_code == 1

@@ -90,6 +90,7 @@ def test_measured_with_few_active_experts(ray):
     assert {row.quantity for row in wrong} >= {"h3.A1", "g3i.init"}  # K = M is refuted where it differs
 
 
+@pytest.mark.slow
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
     assert "active experts" in text and "times K/M, the share of the batch" in text

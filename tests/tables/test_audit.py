@@ -18,6 +18,9 @@ from scaling_algebra.tables.audit.errata import errata, unlisted
 from scaling_algebra.tables.commands import audit as audit_command
 from scaling_algebra.tables.published.reading import SOURCES, load
 
+pytestmark = pytest.mark.slow
+
+
 DRIFT = 0.1
 """Finite-size drift that still counts as agreement, as in verify."""
 

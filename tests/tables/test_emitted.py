@@ -64,6 +64,7 @@ def copy(tmp_path):
     return shutil.copytree(EMITTED, tmp_path / "emitted")
 
 
+@pytest.mark.slow
 def test_check_names_every_stale_or_missing_file(copy):
     """Negative control: one altered exponent and one missing file are found, and nothing else."""
     stale = copy / "j45.tex"

@@ -25,6 +25,9 @@ from scaling_algebra.verify.experiments.clusters import (
 from scaling_algebra.verify.experiments.findings import By, Plan
 from scaling_algebra.verify.judging.fit import Verdict
 
+pytestmark = pytest.mark.slow
+
+
 TABLE_5 = [[0, 0, 3971, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 4, 4005, 0], [8, 4, 4, 6, 0, 1304, 4, 2711], [3979] + [0] * 7]
 TABLE_6 = [
     [0, 630, 1629, 1298, 27, 87, 4, 296],
@@ -127,7 +130,6 @@ def test_the_same_seed_is_the_same_run():
     assert (runs[0].dispatch == runs[1].dispatch).all() and runs[0].dispatch.sum() == 200
 
 
-@pytest.mark.slow
 def test_cubic_experts_specialise_and_linear_ones_fail_the_same_claims(monkeypatch):
     """Then linear experts in the place of the cubic ones: the control that must fail."""
     how, linear = Plan("cpu", (), 4), replace(claims.LINEAR, steps=100)
@@ -140,7 +142,6 @@ def test_cubic_experts_specialise_and_linear_ones_fail_the_same_claims(monkeypat
     assert swapped["cubic minus linear: accuracy"].outcome is not Verdict.AGREES
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cubic", [True, False])
 def test_steps_until_experts_align_depend_on_init_over_lr_alone(cubic):
     """While the loss has its first slope and routing is uniform."""
@@ -151,7 +152,6 @@ def test_steps_until_experts_align_depend_on_init_over_lr_alone(cubic):
     assert np.isfinite(steps[0]).all() == cubic and (not cubic or steps[0].min() > 10)
 
 
-@pytest.mark.slow
 def test_the_initial_scale_sets_the_steps_until_experts_align(monkeypatch):
     monkeypatch.setattr(claims, "steps_to_align", lambda *a, **k: steps_to_align(*a, n=400, **k))
     found = claims.exploration(1, replace(claims.SLOW, steps=400), (2.5e-4, 5e-4, 1e-3), Plan("cpu", (), 5))

@@ -27,6 +27,7 @@ def differences(run):
     return {(q, t) for q, t, predicted, *_ in run["rows"] if today.get((q, t), "none") != predicted}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 def test_evidence_matches_todays_predictions(name):
     for run in RECORDS[name]["runs"]:

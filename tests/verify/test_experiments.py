@@ -32,6 +32,9 @@ from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, pla
 from scaling_algebra.verify.experiments.routers import Asked
 from scaling_algebra.verify.judging.fit import Verdict, fit
 
+pytestmark = pytest.mark.slow
+
+
 AGREES, REFUTED, INCONCLUSIVE = Verdict.AGREES, Verdict.REFUTED, Verdict.INCONCLUSIVE
 SIZES = [16, 32, 64, 128]
 HALF = Fraction(1, 2)

@@ -27,6 +27,9 @@ from scaling_algebra.verify.experiments.fixed_experts import (
 from scaling_algebra.verify.judging.fit import Verdict, judge_exponent
 from scaling_algebra.verify.judging.report import fit_of
 
+pytestmark = pytest.mark.slow
+
+
 BLOCKS = ["routers-softmax", "routers-sigmoid", "routers-softmax-bias", "routers-softmax-topk", "routers-sigmoid-topk"]
 BLOCKS += ["routers-softmax-noise", "routers-sigmoid-noise-topk"]
 ROUTER = ["gpsi", "psi.change", "psi.effective", "psi.propagating"]
@@ -145,7 +148,6 @@ def test_one_active_softmax_expert_gets_no_router_gradient():
     assert not any(seen[q, t].any() for q in ("gpsi", "psi.effective") for t in range(3))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", BLOCKS)
 def test_measured_slopes_agree_with_the_engine(architecture):
     run, look = measured(architecture), derived(architecture).analysis()
@@ -165,7 +167,6 @@ def test_every_quantity_of_the_sigmoid_block_agrees():
     assert all(gate.passed for gate in report.gates) and report.exit_code == 0
 
 
-@pytest.mark.slow
 def test_a_soft_softmax_router_freezes_and_the_others_learn():
     """The one quantity that tells the gates apart: psi.effective, n^(-1/2) or n^0, at t = 2; under top-K one step later
     and with more seeds, because it moves only where the mask has switched."""
@@ -177,7 +178,6 @@ def test_a_soft_softmax_router_freezes_and_the_others_learn():
         assert found[frozen] is Verdict.AGREES and found[not frozen] is not Verdict.AGREES, architecture
 
 
-@pytest.mark.slow
 def test_sp_with_moving_features_saturates():
     run, look = measured("routers-softmax", "sp-feature", 1), derived("routers-softmax", "sp-feature").analysis()
     for name, exponent in (("h1.change", 0), ("psi.propagating", Fraction(1, 2)), ("psi.effective", Fraction(3, 2))):
@@ -199,7 +199,6 @@ def test_sp_exponents_are_refuted_under_mup():
         assert distance(fit, wrong) > 0.3 and judge_exponent(fit, wrong) is Verdict.REFUTED, name
 
 
-@pytest.mark.slow
 def test_a_router_initialised_to_zero():
     run = measured("routers-softmax", steps=1, zero_router=True)
     look = derived("routers-softmax", zero_router=True).analysis()

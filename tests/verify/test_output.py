@@ -116,6 +116,7 @@ def test_each_control_trips_its_gate(run):
     assert planted([(narrow, Fraction(0))], HALF).passed
 
 
+@pytest.mark.slow
 def test_too_little_precision_is_seen_and_does_not_count():
     asked = job(Configuration.of("III", "sgd", "mssp"), Effort(sizes=(12, 18, 27, 40), seeds=16, dtype="bfloat16"))
     store = Store()

@@ -260,6 +260,7 @@ def test_processes_write_one_folder_and_a_lost_one_costs_only_its_cells(whole, t
     assert files() == mine | yours
 
 
+@pytest.mark.slow
 def test_parts_in_several_folders_are_merged(whole, tmp_path):
     run, kept, report = whole
     folders = [tmp_path / "a", tmp_path / "b"]
