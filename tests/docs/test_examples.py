@@ -82,7 +82,7 @@ def test_commands_that_are_not_run_are_understood(block):
         assert known is not None, command
         given = known.make_context(verb, rest).params
         if given.get("campaign"):
-            from scaling_algebra.verify.campaigns.campaign import load
+            from scaling_algebra.verify.campaigns.plans import load
 
             assert load(given["campaign"])
 
