@@ -2,7 +2,7 @@
 
 The backward pass is the derivative of the network (a multilinear network: remove the leaf), so no gradient is written
 by hand. Every linear map splits as W_t x_t = W_0 x_0 + W_0 dx + dW x_0 + dW dx.
-Read next: ``quantities.py`` (the named parts), ``solver.py`` (which parameters make them Theta(1)).
+Read next: ``quantities.py`` (the named parts), ``newton.py`` (which parameters make them Theta(1)).
 """
 
 from __future__ import annotations

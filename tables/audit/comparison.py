@@ -1,6 +1,6 @@
 """Published against derived: every printed cell is AGREES, DISAGREES or NOT COMPARABLE, with the reason.
 
-Read next: ``reference.py`` (the printed cells), ``errata.py`` (confirmed disagreements), ``audit_command.py``.
+Read next: ``published/reading.py`` (the printed cells), ``errata.py`` (confirmed disagreements), ``presentation.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Architectures as networks: written once, read as exponents by the engine and as torch by ``verify``.
 
 Adding an architecture: one more ``Network`` in ``ARCHITECTURES``.
-Read next: ``training.py`` (runs and differentiates a network), ``quantities.py`` (what can be asked about one).
+Read next: ``trajectory.py`` (runs and differentiates a network), ``quantities.py`` (what can be asked about one).
 """
 
 from __future__ import annotations
