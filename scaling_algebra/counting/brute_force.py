@@ -1,6 +1,6 @@
 """Brute force for one monomial, written plainly and without pruning: what the engine is tested and timed against.
 
-Read next: ``tests/test_half_weight.py`` (thousands of random networks), ``benchmarks/`` (the ratio of the times).
+Read next: ``tests/engine/test_half_weight.py`` (random networks), ``benchmarks/`` (the ratio of the times).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Signals in normal order: exact exponents of sums of Gaussian tensor networks, on one ray.
 
 A signal maps kernels to packed exponents (``packing.py``). What pruning drops is bounded by ``Signal.tail``.
-Read next: ``training.py`` (which signals a network makes), ``kernels.py`` (the product of two kernels),
+Read next: ``trajectory.py`` (which signals a network makes), ``kernels.py`` (the product of two kernels),
 ``monomials.py`` (walks back from a kernel to the initial tensors).
 """
 

@@ -1,6 +1,6 @@
 """Certified exponents of named quantities: evaluate, and widen the search until every answer is proved.
 
-Read next: ``quantities.py`` (what can be asked), ``solver.py`` and ``api.py`` (who asks).
+Read next: ``quantities.py`` (what can be asked), ``newton.py`` and ``derivation.py`` (who asks).
 """
 
 from __future__ import annotations

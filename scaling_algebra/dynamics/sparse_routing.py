@@ -3,7 +3,7 @@
 Model: a step averages over many tokens (more than any power of n that matters), each routed to K of M experts at
 random, independently of the weights. The update of an expert is then an average over its share K/M of the batch, and
 sums over experts inside an update run over all M with weight K/M, while a token sees its own K experts. With K = M both
-are the block itself. Read next: ``training.py`` (a trajectory), ``analysis.py`` (who asks for one).
+are the block itself. Read next: ``trajectory.py`` (what it runs in), ``analysis.py`` (who asks for one).
 """
 
 from __future__ import annotations

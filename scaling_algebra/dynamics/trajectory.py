@@ -2,7 +2,7 @@
 
 The backward pass is the derivative of the network (a multilinear network: remove the leaf), so no gradient is written
 by hand. Every linear map splits as W_t x_t = W_0 x_0 + W_0 dx + dW x_0 + dW dx.
-Read next: ``quantities.py`` (the named parts), ``solver.py`` (which parameters make them Theta(1)).
+Read next: ``quantities.py`` (the named parts), ``newton.py`` (which parameters make them Theta(1)).
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Trajectory:
 
     def _logits(self, statement: Gate, x: Signal) -> Signal:
         """What of the argument a gate sees: softmax ignores a common shift."""
-        return self.algebra.centred(x, self.network.signals[statement.source][-1]) if statement.kind == "softmax" else x
+        return self.algebra.centred(x, self.network.signals[statement.source][-1]) if statement.normalised else x
 
     def _gated(self, statement: Gate, t: int) -> Signal:
         """Mean of the gate plus its linear part, times the selection."""
@@ -373,7 +373,7 @@ class Trajectory:
         """Law: softmax J = diag(phi)(I - 1 phi^T) annihilates constants; a selection leaves only the selected."""
         if statement.kind == "held":
             return above
-        if statement.kind == "softmax":
+        if statement.normalised:
             selection = self._selected(statement, t) if statement.selects else ""
             above = self.algebra.centred(above, self.network.signals[statement.source][-1], selection)
         return self.algebra.contract(self.value(statement.out, t), above, self.network.signals[statement.source])

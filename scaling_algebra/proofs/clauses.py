@@ -1,8 +1,8 @@
 """Desiderata as clauses over the unknown b, c and alpha, and z3 to solve them.
 
 A clause is a disjunction of linear inequalities that every parameterization meeting the demand satisfies. The sizes
-behind it hold at every parameter point (``forms.py``), so that leaving clauses out proves less, never more.
-Read next: ``proofs.py`` (adds clauses until the question is decided).
+behind it hold at every parameter point (``symbolic.py``), so that leaving clauses out proves less, never more.
+Read next: ``prover.py`` (adds clauses until the question is decided).
 """
 
 from __future__ import annotations

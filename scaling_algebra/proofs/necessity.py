@@ -2,7 +2,7 @@
 
 One question to z3 for all of them: a point that meets all demands but one, and differs from the proved one by more than
 is known to be free without that one. What it proposes, the engine examines; when nothing is left, every other unknown
-is proved to keep its value. Read next: ``proofs.py`` (the proof this starts from).
+is proved to keep its value. Read next: ``prover.py`` (the proof this starts from).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Proofs: do exactly one, none or several parameterizations meet a set of desiderata?
 
-Every demand becomes clauses over the unknown b, c and alpha, from sizes that hold at every point (``forms.py``). z3
+Every demand becomes clauses over the unknown b, c and alpha, from sizes that hold at every point (``symbolic.py``). z3
 proposes a point that meets them, the engine examines it exactly and adds the clause that rules it out, until z3 finds
 that nothing is left: the parameterization is unique, or none exists and the unsatisfiable core names the conflict.
 Adam: if epsilon has the size of the largest gradient (mu-3), every normaliser equals it, so a run is one of gradient

@@ -3,7 +3,7 @@
 A signal is split by how often each unknown enters (its grade). All monomials of one grade move together when the
 parameters change, so pruning among them is as certain as at one point, and what remains is the complete max-plus form.
 Where that becomes too large, a change demanded to be O(1) may be replaced by its size alone, an unknown of its own.
-Read next: ``proofs.py`` (turns the forms into constraints).
+Read next: ``prover.py`` (turns the forms into constraints).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 At a scaling that is linear in the rates every size is a maximum of linear functions of the rates, so that the rays on
 which nothing exceeds O(1) are a cone, and its spanning rays are enough to check it.
-Read next: ``phases.py`` (the map of all cells), ``solver.py`` (a formula on one ray).
+Read next: ``phases.py`` (the map of all cells), ``newton.py`` (a formula on one ray).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Infeasible(Exception):
 
 
 class NotFound(Infeasible):
-    """The search found no parameterization, which proves nothing by itself: ``proofs.settled`` may.
+    """The search found no parameterization, which proves nothing by itself: ``prover.settled`` may.
 
     Attributes:
         configuration: what was asked. failure: the demand that fails without any intervention.

@@ -192,7 +192,7 @@ def derive(
 
     Args:
         regime: I, II or III; or a whole ``Configuration``, and nothing else.
-        ray: instead of a regime, ``"N=1,N_e=1/2,M=1"`` or ``{"N": 1, "N_e": "1/2", "M": 1}``.
+        where: by name, see ``Where``: ``ray`` instead of a regime, ``readout_init``, ``architecture``.
 
     Examples:
         >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")

@@ -1,6 +1,6 @@
 """Scaling axes, rays and regimes: how every dimension of the network grows with n.
 
-Read next: ``exponents.py`` (powers of the axes), ``signals.py`` (where dimensions become weights of sums).
+Read next: ``powers.py`` (powers of the axes), ``signals.py`` (where dimensions become weights of sums).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ray:
 
     Args:
         rates: exact rate of every axis; N, N_e and M are required, K defaults to M (all experts active up to a
-            constant factor; smaller: ``routing.py``) and L to 0.
+            constant factor; smaller: ``dynamics/sparse_routing.py``) and L to 0.
         name: what reports call it.
 
     Raises:

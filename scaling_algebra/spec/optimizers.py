@@ -1,6 +1,6 @@
 """Optimizers as update rules on exponents. Adding an optimizer: one more entry in ``OPTIMIZERS``.
 
-Read next: ``training.py`` (applies the rule at every step).
+Read next: ``trajectory.py`` (applies the rule at every step).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Published against derived: every printed cell is AGREES, DISAGREES or NOT COMPARABLE, with the reason.
 
-Read next: ``reference.py`` (the printed cells), ``errata.py`` (confirmed disagreements), ``audit_command.py``.
+Read next: ``published/reading.py`` (the printed cells), ``errata.py`` (confirmed disagreements), ``presentation.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.explanations.explanations import SETTINGS, explain_quantity
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.networks.library import GATES
+from scaling_algebra.spec.networks.language import GATES
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import SOURCES, Printed, load

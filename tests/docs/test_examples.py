@@ -57,7 +57,7 @@ def marked(block):
     return pytest.param(block, id=str(block), marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.mark.parametrize("block", map(marked, blocks("console")))
+@pytest.mark.parametrize("block", [marked(b) for b in blocks("console")])
 def test_what_is_shown_is_what_is_printed(block, tmp_path, monkeypatch):
     """Commands exit with 0, unless ``$ echo $?`` below them shows another code."""
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_commands_that_are_not_run_are_understood(block):
         assert known is not None, command
         given = known.make_context(verb, rest).params
         if given.get("campaign"):
-            from scaling_algebra.verify.campaigns.campaign import load
+            from scaling_algebra.verify.campaigns.plans import load
 
             assert load(given["campaign"])
 

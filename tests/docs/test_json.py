@@ -63,10 +63,17 @@ def test_keys_are_those_of_the_page(section, tmp_path, monkeypatch):
     for command in commands(section):
         result = CliRunner().invoke(main, shlex.split(command)[1:])
         found |= set(paths(json.loads(result.stdout)))
+    compare(section, found)
+    if (kept := tmp_path / "run" / "report.json").exists():
+        compare("report.json", set(paths(json.loads(kept.read_text(encoding="utf-8")))))
+
+
+def compare(section, found):
+    """The keys that were found against those that are documented."""
     keys = documented(section)
     unnamed = {path for path in found if not any(matches(key, path) for key in keys)}
     unseen = {key for key in keys if not any(matches(key, path) for path in found)}
-    assert not unnamed and not unseen, (sorted(unnamed), sorted(unseen))
+    assert not unnamed and not unseen, (section, sorted(unnamed), sorted(unseen))
 
 
 def test_every_verb_that_prints_json_is_documented():

@@ -37,6 +37,14 @@ def test_files_and_folders_that_are_named_exist(page):
         assert list(ROOT.glob(name.rstrip("/"))), name
 
 
+def test_modules_that_docstrings_name_exist():
+    ours = [p for top in TOP for p in (ROOT / top).rglob("*") if p.is_file()]
+    paths = ["/" + p.relative_to(ROOT).as_posix() for p in ours]
+    for module in (p for p in ours if p.suffix == ".py"):
+        for name in re.findall(r"``([\w/]+\.(?:py|toml|j2))``", module.read_text(encoding="utf-8")):
+            assert any(path.endswith(f"/{name}") for path in paths), (module, name)
+
+
 def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):

@@ -24,6 +24,12 @@ def test_counts_are_those_of_the_evidence(campaign):
     _, shown = RESULTS.split(record["command"])
     table = shown[shown.index("\n|") :].split("\n\n")[0].strip().splitlines()[2:]
     every = [row for run in record["runs"] for row in run["rows"]]
-    jobs = [[run["job"][k] for k in ("regime", "optimizer", "parameterization")] for run in record["runs"]]
+    asked = [run["job"]["configuration"] for run in record["runs"]]
+    jobs = [[one[k] for k in ("regime", "optimizer", "parameterization")] for one in asked]
     assert table[:-1] == [line(job, run["rows"]) for job, run in zip(jobs, record["runs"], strict=True)]
     assert table[-1] == line(("all", "", ""), every)
+
+
+def test_the_front_page_shows_the_evidence():
+    kept = ROOT / "verify" / "evidence" / "quick" / "predicted_and_measured.png"
+    assert (ROOT / "docs" / "assets" / "predicted_and_measured.png").read_bytes() == kept.read_bytes()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from scaling_algebra.commands.options import examples
+from scaling_algebra.documents.writers.json import SCHEMA
 from scaling_algebra.errors import UsageError
 
 from .shared import DEVICE, FORMAT, check_file, numbers
@@ -84,7 +85,7 @@ def command(
             if results[-1].interrupted:
                 break
     code = max((result.exit_code for result in results), key=(0, 3, 1, 130).index)
-    data = {"experiments": [result.as_json() for result in results], "exit_code": code}
+    data = {"schema": SCHEMA, "experiments": [result.as_json() for result in results], "exit_code": code}
     if output is not None:
         output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     click.echo(json.dumps(data, indent=2) if form == "json" else "\n\n".join(r.text() for r in results))

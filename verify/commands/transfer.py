@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scaling_algebra.commands.options import WHERE, Name, examples
+from scaling_algebra.documents.writers.json import SCHEMA
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -101,7 +102,7 @@ def command(**given: Any) -> int:
         data.build(each, each.dims(widths[0]), [0], "cpu")
     course = Course(task, data, steps, range(given["seeds"]), hardware, given["compiled"])
     report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
-    record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **report.as_json()}
+    record = {"schema": SCHEMA, "command": "scalecalc " + " ".join(sys.argv[1:]), **report.as_json()}
     if given["output"] is not None:
         given["output"].write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     click.echo(json.dumps(record, indent=2) if given["form"] == "json" else report.text())

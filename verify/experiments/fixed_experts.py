@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
@@ -166,13 +167,12 @@ class FixedExperts(nn.Module):
         return {**named, "f": (w["W4"] * h3).sum(-1)}
 
     def gated(self, psi: Tensor) -> Tensor:
-        """phi, (S,M): softmax over the selected experts, or masked sigmoid; no gradient passes through the mask."""
+        """phi, (S,M): softmax over the selected experts, or masked entries; no gradient passes through the mask."""
         mask = torch.ones_like(psi, dtype=torch.bool)
         if self.gate.selects:
             mask = torch.zeros_like(mask).scatter(1, psi.detach().topk(self.active).indices, True)
-        if self.gate.kind == "softmax":
-            return psi.masked_fill(~mask, -torch.inf).softmax(-1)
-        return psi.sigmoid() * mask
+        gate: Callable[..., Tensor] = getattr(functional, self.gate.kind)
+        return gate(psi.masked_fill(~mask, -torch.inf), -1) if self.gate.normalised else gate(psi) * mask
 
     def aggregate(self, phi: Tensor, h3i: Tensor) -> Tensor:
         """``multiplier * sum_i phi_i h3i``: (S,M) with (S,M,N) -> (S,N)."""
@@ -250,7 +250,7 @@ def split_experts(model: FixedExperts, start: Mapping[str, Tensor]) -> Named:
         named["psi.spread"] = named["psi"] - named["psi"].mean(1, keepdim=True)
         phi_0 = model.gated(named["psi.init"])
         named["phi.change"] = named["phi"] - phi_0
-        if model.gate.kind == "softmax":
+        if model.gate.normalised:
             named |= _entropy(named["phi"], model.active if model.gate.selects else named["phi"].shape[1])
         linear("h3i", "W3", h1_0, dh1)
         for part in ("init", "propagating", "effective", "cross"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import jinja2
 
+from scaling_algebra.documents.writers.json import SCHEMA
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.campaigns.plans import Job
 from scaling_algebra.verify.judging.report import Report, Row, Tally, reason
@@ -27,6 +28,7 @@ Judged = Sequence[tuple[Job, Report]]
 def document(judged: Judged, command: str) -> dict[str, Any]:
     """The content of ``report.json``: every run in the JSON contract of ``verify``, and the total."""
     return {
+        "schema": SCHEMA,
         "command": command,
         "total": total(judged),
         "runs": [{"name": job.name, **as_json(job, report)} for job, report in judged],
@@ -35,7 +37,9 @@ def document(judged: Judged, command: str) -> dict[str, Any]:
 
 def contract(judged: Judged, command: str) -> dict[str, Any]:
     """One run in the JSON contract of ``verify``; several as a document."""
-    return {"command": command, **as_json(*judged[0])} if len(judged) == 1 else document(judged, command)
+    if len(judged) != 1:
+        return document(judged, command)
+    return {"schema": SCHEMA, "command": command, **as_json(*judged[0])}
 
 
 def write_json(path: Path, judged: Judged, command: str) -> None:

@@ -1,6 +1,6 @@
 """What a network is: tensors, signals and the statements that compute them.
 
-Read next: ``architectures.py`` (every network), ``training.py`` (runs and differentiates one).
+Read next: ``library.py`` (every network), ``scaling_algebra/dynamics/trajectory.py`` (runs and differentiates one).
 """
 
 from __future__ import annotations
@@ -45,25 +45,47 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class GateKind:
+    """A gate that takes part in the dynamics: mean and slope are Theta(1) while its argument is O(1).
+
+    Attributes:
+        name: that of the function in ``torch.nn.functional``, too.
+        normalised: over the last index: it ignores a common shift, and its Jacobian annihilates what is constant
+            there. Else it is entrywise.
+    """
+
+    name: str
+    normalised: bool = False
+
+
+GATES: dict[str, GateKind] = {g.name: g for g in (GateKind("softmax", normalised=True), GateKind("sigmoid"))}
+"""Every gate that takes part in the dynamics, by name. Adding one: one more entry."""
+
+
+@dataclass(frozen=True)
 class Gate:
     """``out = gate(source)``.
 
     Attributes:
-        kind: ``held``: Theta(1) with Theta(1) slope, dependence on its argument left out of the aggregate (standing
-            assumption B2 of MSSP paper, J.2). ``sigmoid``: entrywise. ``softmax``: over the last index; its Jacobian
-            annihilates what is constant there.
+        kind: one of ``GATES``, or ``held``: Theta(1) with Theta(1) slope, dependence on its argument left out of the
+            aggregate (standing assumption B2 of MSSP paper, J.2).
         selects: top-K: a random mask with a Theta(1) fraction of ones multiplies the gate. It is drawn anew when the
             logits moved by at least their spread, and is constant in the backward pass (routers paper, App. F).
     """
 
     out: str
     source: str
-    kind: Literal["held", "sigmoid", "softmax"] = "held"
+    kind: str = "held"
     selects: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
         return (self.source,)
+
+    @property
+    def normalised(self) -> bool:
+        """See ``GateKind``."""
+        return self.kind in GATES and GATES[self.kind].normalised
 
 
 @dataclass(frozen=True)

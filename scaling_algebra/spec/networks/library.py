@@ -1,7 +1,7 @@
 """Architectures as networks: written once, read as exponents by the engine and as torch by ``verify``.
 
 Adding an architecture: one more ``Network`` in ``ARCHITECTURES``.
-Read next: ``training.py`` (runs and differentiates a network), ``quantities.py`` (what can be asked about one).
+Read next: ``trajectory.py`` (runs and differentiates a network), ``quantities.py`` (what can be asked about one).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from scaling_algebra.errors import named
 
-from .language import Adjoint, Aggregate, Gate, Linear, Mode, Network, Noise, Norm, Statement, Sum, Tensor
+from .language import GATES, Adjoint, Aggregate, Gate, Linear, Mode, Network, Noise, Norm, Statement, Sum, Tensor
 
 
 def _grid(*roles: str) -> dict[str, dict[str, Mode]]:
@@ -159,21 +159,15 @@ def stacked(blocks: int) -> Network:
     )
 
 
-GATES: tuple[Literal["softmax", "sigmoid"], ...] = ("softmax", "sigmoid")
-"""Gates that take part in the dynamics."""
-
-
 SHIFTS: tuple[Literal["", "bias", "noise"], ...] = ("", "bias", "noise")
 """What may be added to the logits of the router."""
 
 
-def fixed_experts(
-    kind: Literal["sigmoid", "softmax"], shift: Literal["", "bias", "noise"] = "", selects: bool = False
-) -> Network:
+def fixed_experts(kind: str, shift: Literal["", "bias", "noise"] = "", selects: bool = False) -> Network:
     """A block of linear experts and a router whose gate is part of the dynamics (routers paper, Def. 1).
 
     Args:
-        kind: gate.
+        kind: one of ``GATES``.
         shift: added to the logits: nothing, a trained Theta(1) bias, or Theta(1) noise, drawn anew at every step
             (routers paper, App. F.1, both cases).
         selects: top-K.
