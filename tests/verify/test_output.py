@@ -148,11 +148,8 @@ def test_files_say_the_same(folder, judged):
     (_, report), text = judged[0], (folder / "report.md").read_text()
     data = json.loads((folder / "report.json").read_text())
     assert data["total"] == {"predicted": len(report.rows), **report.counts}
-    assert (
-        data["schema"] == 1
-        and data["runs"][0]["counts"] == report.counts
-        and data["command"] == "scalecalc verify --regime III"
-    )
+    assert data["schema"] == 1 and data["command"] == "scalecalc verify --regime III"
+    assert data["runs"][0]["counts"] == report.counts
     assert judged[0][1].closing in text and re.search(r"\| h3\.A1 +\| 1 +\| \$1/2\$ .* REFUTED ", text)
     several = render(output.document(judged * 2, "scalecalc verify"))
     assert several.startswith(output.closing(judged * 2)) and "REFUTED: h3.A1 at t=1, predicted 1/2" in several

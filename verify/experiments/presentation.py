@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.presentation import interval, signed
 
 from .findings import Experiment, Finding
 
@@ -50,11 +50,10 @@ def listed(experiments: Sequence[Experiment]) -> Document:
 
 
 def _row(f: Finding) -> tuple[Piece, ...]:
-    measured = "none" if not math.isfinite(f.measured) else f"{f.measured:+.3f}"
-    interval = "" if math.isnan(f.low) else f"[{f.low:+.3f}, {f.high:+.3f}]"
     verdict = str(f.verdict)
     if f.outcome is not Verdict.AGREES:
         verdict += f", must be {f.expected}"
     elif f.verdict is not Verdict.AGREES:
         verdict += ", as it must be"
-    return f.quantity, str(f.by), typeset(f.claimed), measured, interval, verdict, f.data, f.source
+    measured = signed(f.measured), interval(f.low, f.high)
+    return f.quantity, str(f.by), typeset(f.claimed), *measured, verdict, f.data, f.source

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
+from scaling_algebra.documents.notation import formula, plain
 
 from .fit import MIN_SEEDS, MIN_SIZES, Fit, Verdict
 
@@ -48,13 +49,19 @@ def predicted(row: Row) -> Piece:
     return "zero" if row.predicted is None else row.predicted
 
 
-def measured(f: Fit) -> tuple[str, str]:
-    """Slope and interval; there is none of what is zero, or was measured at one size."""
-    if f.zero:
-        return "zero", ""
-    if math.isnan(f.slope):
-        return "none", ""
-    return f"{f.slope:+.3f}", f"[{f.low:+.3f}, {f.high:+.3f}]"
+def measured(f: Fit) -> tuple[Piece, Piece]:
+    """Slope and interval."""
+    return "zero" if f.zero else signed(f.slope), interval(f.low, f.high)
+
+
+def signed(x: float, digits: int = 3, otherwise: str = "none") -> Piece:
+    """``+0.017``."""
+    return formula(f"{x:+.{digits}f}") if math.isfinite(x) else otherwise
+
+
+def interval(low: float, high: float, digits: int = 3) -> Piece:
+    """``[-0.114, +0.110]``; empty where there is none."""
+    return "" if math.isnan(low) else formula(f"[{low:+.{digits}f}, {high:+.{digits}f}]")
 
 
 def reason(row: Row) -> str:
@@ -71,7 +78,7 @@ def reason(row: Row) -> str:
 
 def sentence(row: Row) -> str:
     """One row in words, with the reason why it is not decided."""
-    slope, interval = measured(row.fit)
+    slope, between = map(plain, measured(row.fit))
     told = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"
     why = reason(row)
-    return told + (f" in {interval}" if interval else "") + (f" ({why})" if why else "")
+    return told + (f" in {between}" if between else "") + (f" ({why})" if why else "")

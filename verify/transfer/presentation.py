@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
+from scaling_algebra.documents.notation import formula, plain
+from scaling_algebra.verify.judging.presentation import interval, signed
 
 from .optimum import Curve, Optimum, Transfer
 from .tuning import Tuned
@@ -35,17 +36,18 @@ def study(r: TransferReport) -> Document:
     return Document((*blocks, Lines.of(*told), Heading(str(r.verdict), 2)), r.as_json())
 
 
-def _optimum(s: Swept, o: Optimum, c: Curve) -> tuple[str, ...]:
-    place = {-1: "<= ", 0: "", 1: ">= "}[o.edge] + _signed(o.log2_lr)
+def _optimum(s: Swept, o: Optimum, c: Curve) -> tuple[Piece, ...]:
     sizes = (str(c.dims[axis]) for axis in ("N", "N_e", "M", "K"))
+    edge = {-1: "<= ", 0: "", 1: ">= "}[o.edge]
+    optimum = formula(edge + plain(signed(o.log2_lr, 2, "unknown")))
     loss = f"{o.loss:.3f} +- {o.loss_se:.3f}"
-    return s.recipe.name, *sizes, str(c.parameters), place, _interval(o.low, o.high), loss, f"{o.held:.3f}"
+    return s.recipe.name, *sizes, str(c.parameters), optimum, interval(o.low, o.high, 2), loss, f"{o.held:.3f}"
 
 
-def _drift(s: Swept) -> tuple[str, ...]:
+def _drift(s: Swept) -> tuple[Piece, ...]:
     d = s.drift
-    falls = {True: "yes", False: "no", None: "unclear"}[d.improves]
-    return s.recipe.name, _signed(d.slope), _interval(d.low, d.high), falls, str(d.verdict), d.why
+    slope, falls = signed(d.slope, 2, "unknown"), {True: "yes", False: "no", None: "unclear"}[d.improves]
+    return s.recipe.name, slope, interval(d.low, d.high, 2), falls, str(d.verdict), d.why
 
 
 def _multipliers(name: str, tuned: Tuned) -> str:
@@ -55,11 +57,3 @@ def _multipliers(name: str, tuned: Tuned) -> str:
         f"{name} tuned in {tuned.trials} trials, loss {tuned.untuned:.3f} to {tuned.loss:.3f}: log2 lr "
         f"{tuned.log2_lr:g}, init {m.init:g}, aggregation {m.aggregation:g}, lr of {rates}"
     )
-
-
-def _signed(x: float) -> str:
-    return "unknown" if math.isnan(x) else f"{x:+.2f}"
-
-
-def _interval(low: float, high: float) -> str:
-    return "" if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
