@@ -136,16 +136,19 @@ def configured(command: Command) -> Command:
     return options(WHERE, parameterization(), ARCHITECTURE, READOUT_INIT)(run)
 
 
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=Name("format", FORMATS),
+    metavar="FORMAT",
+    help=f"{', '.join(FORMATS)}; by default text, or what the ending of -o FILE says.",
+)
+
+
 def printed(command: Command) -> Command:
     """--format and -o; the command gets ``form`` (None: not given) and ``output``, for ``emit``."""
     return options(
-        click.option(
-            "--format",
-            "form",
-            type=Name("format", FORMATS),
-            metavar="FORMAT",
-            help=f"{', '.join(FORMATS)}; by default text, or what the ending of -o FILE says.",
-        ),
+        FORMAT,
         click.option(
             "-o",
             "--output",

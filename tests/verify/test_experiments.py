@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main
+from scaling_algebra.documents import render
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.experiments import epsilon, routers
 from scaling_algebra.verify.experiments.findings import (
@@ -217,8 +219,12 @@ def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "tiny", tiny("tiny", AGREES, REFUTED))
     listed = CliRunner().invoke(main, ["experiment", "--list"])
     assert listed.exit_code == 0 and all(name in listed.output for name in EXPERIMENTS)
+    names = json.loads(CliRunner().invoke(main, ["experiment", "tiny", "--list", "--format", "json"]).stdout)
+    assert [e["trials"] for e in names["experiments"]] == [["trial 0", "trial 1"]]
     out = tmp_path / "r.json"
-    shown = CliRunner().invoke(main, ["experiment", "TINY", "--device", "cpu", "-o", str(out)])
+    written = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "-o", str(out)])
+    assert written.exit_code == 1 and not written.stdout
+    shown = CliRunner().invoke(main, ["experiment", "TINY", "--device", "cpu"])
     assert shown.exit_code == 1 and "REFUTED, must be AGREES" in shown.output
     assert "tiny: 1 claims as predicted, 1 against, 0 inconclusive" in shown.output
     data = json.loads(out.read_text())
@@ -245,7 +251,8 @@ def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
         (["epsilon", "--seeds", "0"], "give at least 1"),
         (["routers", "--only", "relu"], "no trial has 'relu' in its title"),
         (["epsilon", "--device", "tpu"], "no device named 'tpu'"),
-        (["epsilon", "--format", "xml"], "known: text, json"),
+        (["epsilon", "--format", "xml"], "known: csv, html, json"),
+        (["epsilon", "-o", "r.docx"], "by its ending"),
         (["epsilon", "-o", "/nonexistent/r.json"], "is not a folder"),
     ],
 )
@@ -255,8 +262,17 @@ def test_wrong_usage_is_one_line_and_exit_2(args, words):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_file_that_cannot_be_written_is_one_line(monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "tiny", tiny("tiny", AGREES))
+    result = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "-o", "/dev/full"])
+    assert result.exit_code == 2 and "cannot write /dev/full" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_result_text_has_claim_interval_verdict_and_source():
     found = [exponent("q@1", fit(SIZES, law(-0.5)), -HALF, -HALF, By.PREDICTED, "some paper, Sec. 1", SIZES)]
-    text = Result(tiny("tiny"), Plan("cpu", (16, 32), 4), {"a trial": found}, 0.0).text()
+    said = Result(tiny("tiny"), Plan("cpu", (16, 32), 4), {"a trial": found}, 0.0).document()
     for word in ("a trial", "q@1", "n^(-1/2)", "predicted", "AGREES", "some paper, Sec. 1", "n = 16 to 128, 32 seeds"):
-        assert word in text
+        assert word in render(said)
+    assert "$n^{-1/2}$" in render(said, "markdown") and render(said, "csv").splitlines()[0].startswith("quantity,by,")

@@ -163,7 +163,7 @@ def test_every_quantity_of_the_sigmoid_block_agrees():
     look = derived("routers-sigmoid").analysis()
     report = judge(measured("routers-sigmoid"), {n: tuple(a.exponent for a in row) for n, row in look.all(2).items()})
     counts = report.counts
-    assert counts["REFUTED"] == 0 and counts["AGREES"] >= 0.9 * len(report.rows) > 120, report.text()
+    assert counts["REFUTED"] == 0 and counts["AGREES"] >= 0.9 * len(report.rows) > 120, str(report)
     assert all(gate.passed for gate in report.gates) and report.exit_code == 0
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main
+from scaling_algebra.documents import FORMATS, render, suffixes
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import session
 from scaling_algebra.verify.campaigns.plans import Effort, job
@@ -96,6 +97,16 @@ def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
         assert found.exit_code == 2 and "9/10 or 90%" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_file_has_the_format_of_its_ending(form, kept, run, tmp_path):
+    """Instead of stdout, and of the files of a folder."""
+    file = tmp_path / f"verdicts{suffixes()[form]}"
+    written = CliRunner().invoke(main, ["report", str(kept), "-o", str(file)])
+    shown = CliRunner().invoke(main, ["report", str(kept), "--format", form])
+    assert written.exit_code == shown.exit_code and not written.stdout and [*tmp_path.iterdir()] == [file]
+    assert file.read_text(encoding="utf-8") == shown.stdout
+
+
 def tripped(measurement, prediction):
     report = judge(measurement, prediction)
     assert report.exit_code == 3 and "gates failed" in report.closing
@@ -138,8 +149,11 @@ def test_files_say_the_same(folder, judged):
     (_, report), text = judged[0], (folder / "report.md").read_text()
     data = json.loads((folder / "report.json").read_text())
     assert data["total"] == {"predicted": len(report.rows), **report.counts}
-    assert data["runs"][0]["counts"] == report.counts and data["command"] == "scalecalc verify --regime III"
-    assert output.closing(judged) in text and "REFUTED: h3.A1 at t=1, predicted 1/2" in text
+    assert data["schema"] == 1 and data["command"] == "scalecalc verify --regime III"
+    assert data["runs"][0]["counts"] == report.counts
+    assert judged[0][1].closing in text and re.search(r"\| h3\.A1 +\| 1 +\| \$1/2\$ .* REFUTED ", text)
+    several = render(output.document(judged * 2, "scalecalc verify"))
+    assert several.startswith(output.closing(judged * 2)) and "REFUTED: h3.A1 at t=1, predicted 1/2" in several
     assert len(data["runs"][0]["later"]) > 50 and {row["step"] for row in data["runs"][0]["later"]} == {2}
     assert output.exit_code(judged) == 1 and output.exit_code([]) == 3
 

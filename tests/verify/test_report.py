@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from fractions import Fraction
+from html import unescape
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
+from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -61,13 +63,14 @@ def mup():
 
 def test_right_predictions_agree(mup):
     report = judge(mup, PREDICTION, [])
-    assert report.counts["REFUTED"] == 0 and report.counts["AGREES"] >= 8, report.text()
+    assert report.counts["REFUTED"] == 0 and report.counts["AGREES"] >= 8, str(report)
     assert all(g.passed for g in report.gates) and report.exit_code == 0
     zeros = sum(r.predicted is None for r in report.rows)
     assert report.closing.endswith(f"0 inconclusive; {zeros} exactly zero as predicted")
-    heading, _, closing, *rest = report.text("the MoE block").splitlines()[:4]
-    assert heading == "the MoE block" and "n = 16" in report.text() and not closing and rest == [report.closing]
-    assert "h3.A1" not in report.text() and "h3.A1" in report.text(every=True)
+    heading, conditions, closing = render(report.document("the MoE block")).splitlines()[:3]
+    assert heading == "the MoE block" and conditions.startswith("n = 16") and closing == report.closing
+    assert "h3.A1" not in str(report) and "h3.A1" in render(report.document(every=True))
+    assert repr(report) == f"<Report: {report.closing}>"
 
 
 def test_planted_wrong_exponents_are_refuted(mup):
@@ -81,7 +84,7 @@ def test_standard_parameterization_is_refuted_against_a_stable_one():
     standard = PARAMETERIZATIONS["sp"].defined(MOE_BLOCK, False)
     run = measure(block(standard), sizes=SIZES, seeds=48, steps=1, device="cpu")
     report = judge(run, {"h3.A3": (None, Fraction(0)), "h2.effective": (None, Fraction(0))}, [])
-    assert report.counts["REFUTED"] == 2 and report.exit_code == 1, report.text()
+    assert report.counts["REFUTED"] == 2 and report.exit_code == 1, str(report)
 
 
 def test_claims_decide_the_exit_code(mup):
@@ -178,7 +181,22 @@ def test_zeros_are_told_apart_from_exponents():
     few = verdicts((Fraction(0), RIGHT, 41), (Fraction(0), OPEN, 95), ZERO)
     assert few.closing.endswith("fewer than 4/5 of the exponents agree, so the run is INCONCLUSIVE")
     assert few.as_json()["tally"]["exponents"] == {"AGREES": 41, "REFUTED": 0, "INCONCLUSIVE": 95}
-    assert "more seeds" in few.text() and "more seeds" not in verdicts((Fraction(0), RIGHT, 5)).text()
+    assert "more seeds" in str(few) and "more seeds" not in str(verdicts((Fraction(0), RIGHT, 5)))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_says_what_was_found(form):
+    """The claims, the line that sums up, the rows that do not agree with their reasons, and the gates."""
+    report = verdicts((Fraction(0), RIGHT, 9), (Fraction(0), OPEN, 1), ZERO, gate=replace(GATE, passed=False))
+    claimed = replace(report, claims=(Row("<h3@0, h3@2>", 2, Fraction(0), RIGHT, Verdict.AGREES),))
+    text = unescape(render(claimed.document("the MoE block"), form))
+    if form == "json":
+        record = json.loads(text)
+        assert record == {"schema": 1, **json.loads(json.dumps(claimed.as_json()))} and len(record["quantities"]) == 174
+        return
+    words = ["0.300", "[-0.100, +0.700]", "standard error 0.20", "h3@0, h3@2"]
+    words += [] if form == "csv" else ["claims: 1 of 1 exponents agree", "gate FAILED: a gate", "the MoE block"]
+    assert all(word in text for word in words) and text.count("AGREES") == 1
 
 
 def test_few_seeds_are_inconclusive():
@@ -194,14 +212,14 @@ def test_interrupting_keeps_the_sizes_that_are_complete():
     run = measure(MUP, sizes=SIZES, seeds=8, steps=1, device="cpu", progress=stop)
     assert run.interrupted and run.sizes == SIZES[:3] and len(run.values["h3", 1]) == 3
     assert judge(run, PREDICTION, []).exit_code == 130
-    assert "interrupted, so the run is INCONCLUSIVE" in judge(run, PREDICTION, []).text()
+    assert "interrupted, so the run is INCONCLUSIVE" in str(judge(run, PREDICTION, []))
 
     def at_once(done, total, message):
         raise KeyboardInterrupt
 
     nothing = measure(MUP, sizes=SIZES, seeds=8, device="cpu", progress=at_once)
     report = judge(nothing, PREDICTION, [])
-    assert nothing.sizes == [] and report.exit_code == 130 and report.text() and report.as_json()
+    assert nothing.sizes == [] and report.exit_code == 130 and str(report) and report.as_json()
 
 
 @pytest.mark.parametrize(

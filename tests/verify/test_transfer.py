@@ -169,10 +169,11 @@ QUICK = ["--regime", "I", "--base", "N=8,N_e=8,M=2,K=2", "--widths", "8,12,16", 
 
 def test_an_optimum_on_the_edge_ends_with_exit_3(tmp_path):
     """Negative control of the whole chain: a grid far below every optimum proves nothing."""
-    out = tmp_path / "report.json"
-    found = run(*QUICK, "--parameterization", "mup", "--grid=-16,-14", "--extend", "0", "-o", str(out))
-    assert found.exit_code == 3 and found.output.strip().endswith("INCONCLUSIVE")
+    out, asked = tmp_path / "report.json", [*QUICK, "--parameterization", "mup", "--grid=-16,-14", "--extend", "0"]
+    found, written = run(*asked), run(*asked, "-o", str(out))
+    assert found.exit_code == written.exit_code == 3 and found.output.strip().endswith("INCONCLUSIVE")
     assert "fewer than two widths" in found.output and "<=" not in found.output and ">= -14" in found.output
+    assert not written.stdout
     report = json.loads(out.read_text())
     (only,) = report["parameterizations"].values()
     assert [w["edge"] for w in only["widths"]] == [1, 1, 1] and only["drift"]["verdict"] == "INCONCLUSIVE"
@@ -225,6 +226,7 @@ def test_json_is_only_json_and_carries_the_tuned_multipliers():
         (["--regime", "I", "--data", "text", "--widths", "24,32,48"], "multiple of the head dimension"),
         (["--regime", "I", "--parameterization", "mssp", "--base", "K=2"], "top-K cannot choose 2 of 4"),
         (["--regime", "I", "-o", "/nonexistent/r.json"], "is not a folder"),
+        (["--regime", "I", "-o", "r.docx"], "by its ending"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(args, words):

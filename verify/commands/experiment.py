@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +10,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.commands.options import examples
-from scaling_algebra.documents.writers.json import SCHEMA
+from scaling_algebra.commands.options import emit, examples, printed
 from scaling_algebra.errors import UsageError
 
-from .shared import DEVICE, FORMAT, check_file, numbers
+from .shared import DEVICE, check_file, numbers
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.experiments.findings import Experiment
@@ -23,7 +21,10 @@ if TYPE_CHECKING:
 
 @click.command(
     "experiment",
-    epilog=examples("scalecalc experiment --list", "scalecalc experiment routers --only softmax --seeds 64"),
+    epilog=examples(
+        "scalecalc experiment --list",
+        "scalecalc experiment routers --only softmax --seeds 64 -o routers.md",
+    ),
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments and their trials.")
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 @DEVICE
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=int, help="Replicas at every size; default: the experiment's own.")
-@FORMAT
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON.")
+@printed
 def command(
     names: tuple[str, ...],
     listing: bool,
@@ -40,7 +40,7 @@ def command(
     device: str,
     sizes: str | None,
     seeds: int | None,
-    form: str,
+    form: str | None,
     output: Path | None,
 ) -> int:
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
@@ -49,11 +49,12 @@ def command(
     claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
     are complete are reported).
     """
-    check_file(output)
+    check_file(output, form)
 
     import numpy  # noqa: F401  torch warns where it is missing
 
-    from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials
+    from scaling_algebra.verify.experiments.presentation import listed, shown
+    from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials, worst
 
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
@@ -61,7 +62,7 @@ def command(
         if not chosen:
             raise UsageError(f"no trial has {only!r} in its title; see scalecalc experiment --list")
     if listing:
-        click.echo("\n".join(f"{e.name}: {e.title} ({e.source})\n{_titles(e)}" for e in chosen))
+        emit(listed(chosen), form, output)
         return 0
     values = None if sizes is None else numbers("sizes", sizes, int)
     plans = [planned(e, device, values, seeds) for e in chosen]
@@ -84,19 +85,11 @@ def command(
             bar.remove_task(task)
             if results[-1].interrupted:
                 break
-    code = max((result.exit_code for result in results), key=(0, 3, 1, 130).index)
-    data = {"schema": SCHEMA, "experiments": [result.as_json() for result in results], "exit_code": code}
-    if output is not None:
-        output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    click.echo(json.dumps(data, indent=2) if form == "json" else "\n\n".join(r.text() for r in results))
+    emit(shown(results), form, output)
     if any(result.interrupted for result in results):
         click.echo("scalecalc: interrupted; run it again, or give fewer --sizes or --seeds", err=True)
-    return code
+    return worst(results)
 
 
 def _restricted(e: Experiment, text: str) -> Experiment:
     return replace(e, trials=tuple(trial for trial in e.trials if text.lower() in trial.title.lower()))
-
-
-def _titles(e: Experiment) -> str:
-    return "\n".join(f"  {trial.title}" for trial in e.trials)

@@ -9,7 +9,7 @@ import click
 from scaling_algebra.commands.options import examples
 from scaling_algebra.errors import UsageError
 
-from .shared import REPORTING, finish, required_share, runs_of
+from .shared import REPORTING, finish, place, required_share, runs_of
 
 
 @click.command(
@@ -17,14 +17,21 @@ from .shared import REPORTING, finish, required_share, runs_of
     epilog=examples(
         "scalecalc report runs/a",
         "scalecalc report runs/a runs/b -o runs/both --all",
+        "scalecalc report runs/a -o verdicts.tex",
     ),
 )
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
 @REPORTING
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Default: the first DIR.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE",
+    help="A folder (by default the first DIR), or a file instead of stdout.",
+)
 @click.option("--evidence", type=click.Path(path_type=Path), metavar="DIR", help="Also write a short record to keep.")
 def command(
-    folders: tuple[Path, ...], require: str, every: bool, form: str, output: Path | None, evidence: Path | None
+    folders: tuple[Path, ...], require: str, every: bool, form: str | None, output: Path | None, evidence: Path | None
 ) -> int:
     """Merge what one or several processes measured into one report: report.json, report.md, report.html.
 
@@ -32,17 +39,18 @@ def command(
     parts are missing.
     """
     required = required_share(require)
+    folder, file = place(output or folders[0], form)
 
     from scaling_algebra.verify.measuring.store import Store, read_plan
     from scaling_algebra.verify.reports.output import evidence as write_evidence
 
     plans = [read_plan(folder) for folder in folders]
-    for folder, plan in zip(folders, plans, strict=True):
+    for part, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
-            raise UsageError(f"{folder} holds other runs than {folders[0]}; report them separately")
+            raise UsageError(f"{part} holds other runs than {folders[0]}; report them separately")
     jobs, wanted, said = runs_of(plans[0])
     store = Store(*folders)
     judged = [(run, run.report(store, wanted, required=required)) for run in jobs]
     if evidence is not None:
         write_evidence(evidence, judged, said)
-    return finish(judged, said, output or folders[0], form, every)
+    return finish(judged, said, folder, file, form, every)

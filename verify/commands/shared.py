@@ -5,16 +5,16 @@ Imports neither torch nor numpy: help is for every machine.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from tabulate import tabulate
 
-from scaling_algebra.commands.options import Name, options
+from scaling_algebra.commands.options import FORMAT, emit, options
+from scaling_algebra.documents import format_of, suffixes
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-FORMAT = click.option(
-    "--format",
-    "form",
-    type=Name("format", ("text", "json")),
-    default="text",
-    show_default=True,
-    metavar="FORMAT",
-    help="text or json.",
-)
 DEVICE = click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda.")
 REPORTING = options(
     click.option(
@@ -48,10 +39,28 @@ REPORTING = options(
 """How verdicts are printed and turned into an exit code."""
 
 
-def check_file(output: Path | None) -> None:
-    """Raises UsageError where a file cannot be written."""
-    if output is not None and not output.parent.is_dir():
+def check_file(output: Path | None, form: str | None = None) -> None:
+    """Before the long part: raises UsageError where a file cannot be written, or its ending names no format."""
+    if output is None:
+        return
+    if form is None:
+        format_of(output, "text")
+    if not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
+    if not os.access(output if output.exists() else output.parent, os.W_OK):
+        raise UsageError(f"cannot write {output}: permission denied; choose another -o FILE")
+
+
+def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
+    """What -o DIR|FILE names: a folder, or a file, whose ending is that of a format.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    if output is None or output.is_dir() or output.suffix.lower() not in suffixes().values():
+        return output, None
+    check_file(output, form)
+    return None, output
 
 
 def numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
@@ -94,37 +103,11 @@ def runs_of(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     return [Job.from_json(run) for run in plan["runs"]], claims, str(plan.get("command", ""))
 
 
-def finish(judged: Judged, command: str, folder: Path | None, form: str, every: bool) -> int:
-    """Prints what runs show, writes it into a folder if there is one; the exit code."""
+def finish(judged: Judged, command: str, folder: Path | None, file: Path | None, form: str | None, every: bool) -> int:
+    """Writes what runs show into a folder if there is one, and prints it or writes it to a file; the exit code."""
     from scaling_algebra.verify.reports import output
 
     if folder is not None:
         output.write(folder, judged, command)
-    if form == "json":
-        click.echo(json.dumps(output.contract(judged, command), indent=2))
-    elif len(judged) == 1:
-        ((job, report),) = judged
-        click.echo(report.text(job.heading, every))
-    else:
-        click.echo(_summary(judged, every))
+    emit(output.document(judged, command, every), form, file)
     return output.exit_code(judged)
-
-
-def _summary(judged: Judged, every: bool) -> str:
-    """One closing line, a table of runs, and what does not agree."""
-    from scaling_algebra.verify.reports.output import closing, sentence
-
-    rows = [
-        (run.name, *report.counts.values(), f"{report.environment.get('wall_seconds', 0):.0f} s")
-        for run, report in judged
-    ]
-    table = tabulate(rows, ("run", "agree", "refuted", "inconclusive", "time"), tablefmt="simple")
-    shown = [
-        f"{job.name}: {line}"
-        for job, report in judged
-        for line in [
-            *(str(g) for g in report.gates if every or not g.passed),
-            *(sentence(r) for r in report.judged if every or str(r.verdict) != "AGREES"),
-        ]
-    ]
-    return "\n\n".join([closing(judged), table, *(["\n".join(shown)] if shown else [])])

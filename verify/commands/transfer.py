@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.commands.options import WHERE, Name, examples
-from scaling_algebra.documents.writers.json import SCHEMA
+from scaling_algebra.commands.options import WHERE, Name, emit, examples, printed
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS
 
-from .shared import DEVICE, FORMAT, check_file, numbers
+from .shared import DEVICE, check_file, numbers
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.networks.base_shapes import Recipe
@@ -69,15 +66,14 @@ if TYPE_CHECKING:
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
 @DEVICE
-@FORMAT
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as JSON.")
+@printed
 def command(**given: Any) -> int:
     """Sweep the learning rate at several widths and say whether the optimum stays where it is.
 
     Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. With a negative control beside
     them (sp), derived parameterizations transfer only where the control is seen to drift.
     """
-    check_file(given["output"])
+    check_file(given["output"], given["form"])
     task = TASKS[given["data"]]
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
@@ -102,10 +98,9 @@ def command(**given: Any) -> int:
         data.build(each, each.dims(widths[0]), [0], "cpu")
     course = Course(task, data, steps, range(given["seeds"]), hardware, given["compiled"])
     report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
-    record = {"schema": SCHEMA, "command": "scalecalc " + " ".join(sys.argv[1:]), **report.as_json()}
-    if given["output"] is not None:
-        given["output"].write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    click.echo(json.dumps(record, indent=2) if given["form"] == "json" else report.text())
+    said = report.document()
+    record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **said.record}
+    emit(replace(said, record=record), given["form"], given["output"])
     return report.exit_code
 
 

@@ -22,7 +22,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import campaigns
 from scaling_algebra.verify.networks.scales import CONSTANTS
 
-from .shared import DEVICE, REPORTING, check_file, finish, numbers, required_share, runs_of
+from .shared import DEVICE, REPORTING, finish, numbers, place, required_share, runs_of
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "scalecalc verify --regime III --optimizer adam --parameterization mssp",
         "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
+        "scalecalc verify --regime I --optimizer sgd --all -o rows.csv",
     ),
 )
 @WHERE
@@ -74,8 +75,9 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    metavar="DIR|FILE.json",
-    help="Write report.json, report.md and report.html here, and what is needed to go on after an interrupt.",
+    metavar="DIR|FILE",
+    help="A folder for report.json, report.md, report.html and what is needed to go on after an interrupt; or a file "
+    "(ending .json, .md, ...) instead of stdout.",
 )
 @click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with an interrupted -o DIR.")
 @click.pass_context
@@ -91,22 +93,18 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     2 wrong usage; 130 interrupted: what was measured is kept and reported, and proves nothing.
     """
     asked = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
-    output: Path | None = given["output"]
     resume: Path | None = given["resume"]
-    folder = resume or (output if output and output.suffix != ".json" else None)
+    folder, file = place(resume or given["output"], given["form"])
     required = required_share(given["require"])
 
     from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
     from scaling_algebra.verify.measuring.cells import rank
     from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
-    from scaling_algebra.verify.reports.output import write_json
 
     mine, processes = rank()
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = in_bytes(given["max_memory"]) if given["max_memory"] else None
     _check_combination(asked, folder, processes)
-    if folder is None:
-        check_file(output)
     jobs, wanted, said = runs_of(read_plan(resume)) if resume is not None else (*_asked(given), _command())
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
         raise UsageError("--budget chooses sizes of the MoE block; give --sizes and --seeds for a transformer")
@@ -131,9 +129,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
         click.echo(f"process {mine} of {processes} is done; merge with: scalecalc report {folder}", err=True)
         return 130 if session.interrupted else 0
     judged = [(run, run.report(session.store, wanted, session.interrupted, required)) for run in jobs]
-    code = finish(judged, said, folder, given["form"], given["every"])
-    if output is not None and folder is None:
-        write_json(output, judged, said)
+    code = finish(judged, said, folder, file, given["form"], given["every"])
     if session.interrupted:
         again = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
         click.echo(f"scalecalc: interrupted; {again}", err=True)

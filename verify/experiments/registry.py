@@ -1,25 +1,22 @@
 """Every experiment by name, and what running one gives: a table of claims, counts and an exit code.
 
 Adding an experiment: one more ``Experiment`` in ``EXPERIMENTS``.
-Read next: ``findings.py`` (claims and verdicts), ``commands/experiment.py`` (the command line).
+Read next: ``findings.py`` (claims and verdicts), ``presentation.py`` (what a result says).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tabulate import tabulate
-
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 
 from .cluster_claims import CLUSTERED
@@ -34,8 +31,8 @@ Watch = Callable[[int, int, str], None]
 """Called with (trials done, trials in all, what is being trained)."""
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Rendered):
     """What an experiment showed.
 
     Attributes:
@@ -78,16 +75,27 @@ class Result:
             "exit_code": self.exit_code,
         }
 
-    def text(self) -> str:
-        """One table for each trial, and a closing line with the counts."""
-        blocks = [f"{self.experiment.name}: {self.experiment.title}"]
-        blocks += [f"{title}\n{_table(part)}" for title, part in self.findings.items()]
-        counts = self.counts
-        closing = (
-            f"{self.experiment.name}: {counts[Verdict.AGREES]} claims as predicted, {counts[Verdict.REFUTED]} against, "
-            f"{counts[Verdict.INCONCLUSIVE]} inconclusive ({self.seconds:.1f} s on {self.plan.device})"
-        )
-        return "\n\n".join([*blocks, closing + ("; interrupted" if self.interrupted else "")])
+    @property
+    def about(self) -> str:
+        return f"{self.experiment.name}, {self.closing}"
+
+    @property
+    def closing(self) -> str:
+        """One line: the counts, and how long it took."""
+        agree, against, undecided = self.counts.values()
+        line = f"{agree} claims as predicted, {against} against, {undecided} inconclusive"
+        return f"{line} ({self.seconds:.1f} s on {self.plan.device})" + ("; interrupted" if self.interrupted else "")
+
+    def document(self) -> Document:
+        """One grid for each trial, and a closing line with the counts."""
+        from .presentation import result
+
+        return result(self)
+
+
+def worst(results: Sequence[Result]) -> int:
+    """The exit code of several: interrupted, against the prediction, inconclusive, then agreement."""
+    return max((r.exit_code for r in results), key=(0, 3, 1, 130).index)
 
 
 def experiment(name: str) -> Experiment:
@@ -131,22 +139,3 @@ def run_trials(chosen: Experiment, plan: Plan, watch: Watch | None = None) -> Re
     except KeyboardInterrupt:
         interrupted = True
     return Result(chosen, plan, findings, time.perf_counter() - started, interrupted)
-
-
-def _table(findings: Sequence[Finding]) -> str:
-    body = [(f.quantity, str(f.by), f.claimed, *_shown(f), _verdict(f), f.data, f.source) for f in findings]
-    header = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data", "source")
-    align = ("left", "left", "left", "right", "left", "left", "left", "left")
-    text: str = tabulate(body, header, tablefmt="simple", disable_numparse=True, colalign=align)
-    return text
-
-
-def _shown(f: Finding) -> tuple[str, str]:
-    interval = "" if math.isnan(f.low) else f"[{f.low:+.3f}, {f.high:+.3f}]"
-    return "none" if number(f.measured) is None else f"{f.measured:+.3f}", interval
-
-
-def _verdict(f: Finding) -> str:
-    if f.outcome is not Verdict.AGREES:
-        return f"{f.verdict}, must be {f.expected}"
-    return str(f.verdict) if f.verdict is Verdict.AGREES else f"{f.verdict}, as it must be"

@@ -8,7 +8,7 @@ The rule, for the rows judged (the claims if there are any, else all predictions
 - 3: of the rows that are not predicted to be exactly zero fewer than ``REQUIRED`` agree, or none is left to judge.
 - 0: otherwise. Zeros hold by construction of the network, so that they cannot make up for rows that stay open.
 
-Read next: ``fit.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``output.py`` (reports as files).
+Read next: ``fit.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``presentation.py`` (what it says).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from tabulate import tabulate
+from scaling_algebra.documents import Document, Rendered
 
 from .claims import Claim
-from .fit import MIN_SEEDS, MIN_SIZES, Fit, Means, Verdict, fit, judge_exponent, means
+from .fit import Fit, Means, Verdict, fit, judge_exponent, means
 from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
 from .measurement import Measurement
 
@@ -111,8 +111,8 @@ class Tally:
         return "; ".join(said)
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Rendered):
     """Everything a run showed.
 
     Attributes:
@@ -181,26 +181,19 @@ class Report:
             "exit_code": self.exit_code,
         }
 
-    def text(self, heading: str = "", every: bool = False) -> str:
+    @property
+    def about(self) -> str:
+        return self.closing
+
+    def document(self, heading: str = "", every: bool = False) -> Document:
         """Heading, claims, what was found, and the rows that do not agree with their reasons; ``every`` row if asked.
 
         Args:
             heading: what was measured.
         """
-        sizes = f"n = {', '.join(f'{n:g}' for n in self.sizes)}; " if self.sizes else ""
-        blocks = [f"{heading}\n{sizes}{self.conditions}" if heading else sizes + self.conditions]
-        if self.claims:
-            blocks.append("claims\n" + _table(self.claims))
-        blocks.append(self.closing)
-        shown = [r for r in self.rows if every or r.verdict is not Verdict.AGREES]
-        if shown:
-            blocks.append(_table(shown))
-        if self.unmeasured:
-            blocks.append("not measured: " + ", ".join(self.unmeasured))
-        kept = [str(gate) for gate in self.gates if every or not gate.passed]
-        passed = ", ".join(gate.name for gate in self.gates if gate.passed)
-        blocks.append("\n".join([*kept, *([f"gates passed: {passed}"] if passed and not every else [])]))
-        return "\n\n".join(blocks)
+        from .presentation import report
+
+        return report(self, heading, every)
 
     @property
     def conditions(self) -> str:
@@ -304,40 +297,6 @@ def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
 def spacing_of(m: Measurement) -> Fraction:
     """Exponents are half-integer combinations of the rates of the axes, hence multiples of this."""
     return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in ("N", "N_e", "M", "K"))))
-
-
-def reason(row: Row) -> str:
-    """Why a row is not decided: rounding, too little data, noise, or a law that still bends at these sizes."""
-    f = row.fit
-    if row.note or row.verdict is not Verdict.INCONCLUSIVE:
-        return row.note
-    if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
-        return f"{f.sizes} sizes and {f.seeds} seeds are too few"
-    if f.bends:
-        return f"bends towards {f.trend:+.2f}; take larger sizes"
-    return f"noise, standard error {f.se:.2f}; take more seeds"
-
-
-def _table(rows: Sequence[Row]) -> str:
-    """The last column, the reason why a row is not decided, is left out where there is none."""
-    told = [
-        (r.quantity, str(r.step), "zero" if r.predicted is None else str(r.predicted), *_shown(r.fit), str(r.verdict))
-        for r in rows
-    ]
-    header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
-    align = ["left", "right", "right", "right", "left", "left", "left"]
-    reasons = [reason(r) for r in rows]
-    body = [(*row, why) if any(reasons) else row for row, why in zip(told, reasons, strict=True)]
-    columns = len(body[0]) if body else 0
-    return str(tabulate(body, header[:columns], tablefmt="simple", disable_numparse=True, colalign=align[:columns]))
-
-
-def _shown(f: Fit) -> tuple[str, str]:
-    if f.zero:
-        return "zero", ""
-    if math.isnan(f.slope):
-        return "none", ""
-    return f"{f.slope:+.3f}", f"[{f.low:+.3f}, {f.high:+.3f}]"
 
 
 def _fit_json(f: Fit) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Reports as files: ``report.json``, ``report.md`` and ``report.html``, which needs no network and no other file.
 
-Read next: ``plots.py`` (pictures), ``report.html.j2`` (the page), ``report.py`` (what a report says).
+Read next: ``plots.py`` (pictures), ``report.html.j2`` (the page), ``judging/presentation.py`` (what a report says).
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from scaling_algebra.documents.writers.json import SCHEMA
+from scaling_algebra.documents import Document, render
+from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.campaigns.plans import Job
-from scaling_algebra.verify.judging.report import Report, Row, Tally, reason
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.presentation import reason, sentence
+from scaling_algebra.verify.judging.report import Report, Row, Tally
 
 from . import plots
 
@@ -25,26 +29,37 @@ Judged = Sequence[tuple[Job, Report]]
 """Runs with what they show."""
 
 
-def document(judged: Judged, command: str) -> dict[str, Any]:
-    """The content of ``report.json``: every run in the JSON contract of ``verify``, and the total."""
-    return {
-        "schema": SCHEMA,
-        "command": command,
-        "total": total(judged),
-        "runs": [{"name": job.name, **as_json(job, report)} for job, report in judged],
-    }
+def document(judged: Judged, command: str, every: bool = False) -> Document:
+    """What runs say: one its report; several a line that sums up, a table of runs, and what does not agree.
+
+    The record is the JSON contract of ``verify``: of one run, or of all runs with the total.
+
+    Args:
+        every: what agrees, too.
+    """
+    if len(judged) == 1:
+        ((job, report),) = judged
+        record = {"command": command, **as_json(job, report)}
+        return replace(report.document(job.heading, every), record=record, source=command)
+    header = ("run", "agree", "refuted", "inconclusive", "sizes n", "seeds", "device", "time")
+    blocks: list[Block] = [Heading(closing(judged)), Grid.of(header, [_overview(*run) for run in judged])]
+    for job, report in judged:
+        told = [str(gate) for gate in report.gates if every or not gate.passed]
+        told += [sentence(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
+        if told:
+            blocks += [Heading(job.name, 2), Lines.of(*told, listed=True)]
+    return Document(tuple(blocks), _record(judged, command), command)
 
 
-def contract(judged: Judged, command: str) -> dict[str, Any]:
-    """One run in the JSON contract of ``verify``; several as a document."""
-    if len(judged) != 1:
-        return document(judged, command)
-    return {"schema": SCHEMA, "command": command, **as_json(*judged[0])}
+def _overview(job: Job, report: Report) -> tuple[str, ...]:
+    seeds, e = f"{min(job.seeds)} to {max(job.seeds)}", report.environment
+    sizes, time = ", ".join(f"{n:g}" for n in report.sizes), f"{e.get('wall_seconds', 0):.0f} s"
+    return job.name, *map(str, report.counts.values()), sizes, seeds, e.get("device", ""), time
 
 
-def write_json(path: Path, judged: Judged, command: str) -> None:
-    """Writes the contract into a file."""
-    path.write_text(json.dumps(contract(judged, command), indent=1) + "\n", encoding="utf-8")
+def _record(judged: Judged, command: str) -> dict[str, Any]:
+    runs = [{"name": job.name, **as_json(job, report)} for job, report in judged]
+    return {"command": command, "total": total(judged), "runs": runs}
 
 
 def as_json(job: Job, report: Report) -> dict[str, Any]:
@@ -74,52 +89,18 @@ def exit_code(judged: Judged) -> int:
     return next(code for code in (130, 1, 3, 0) if code in codes)
 
 
-def markdown(judged: Judged, command: str) -> str:
-    """A page of text: the command, the closing line, one table of runs, what does not agree, gates that failed."""
-    lines = ["# scalecalc verify", "", f"`{command}`", "", closing(judged), ""]
-    lines += [
-        "| run | agree | refuted | inconclusive | sizes n | seeds | device | time |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for job, report in judged:
-        counts, e = report.counts, report.environment
-        seeds = f"{min(job.seeds)} to {max(job.seeds)}"
-        sizes = ", ".join(f"{n:g}" for n in report.sizes)
-        cells = (job.name, *counts.values(), sizes, seeds, e.get("device", ""), f"{e.get('wall_seconds', 0):.0f} s")
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    for job, report in judged:
-        other = [r for r in report.judged if str(r.verdict) != "AGREES"]
-        failed = [str(g) for g in report.gates if not g.passed]
-        if other or failed:
-            lines += ["", f"## {job.name}", ""]
-            lines += [f"- {line}" for line in failed]
-            lines += [f"- {sentence(r)}" for r in other]
-    return "\n".join(lines) + "\n"
-
-
-def sentence(row: Row) -> str:
-    """One row in words, with the reason why it is not decided."""
-    told = "zero" if row.predicted is None else str(row.predicted)
-    f = row.fit
-    if f.zero:
-        return f"{row.verdict}: {row.quantity} at t={row.step}, predicted {told}, measured exactly zero"
-    where = f"measured {f.slope:+.3f} in [{f.low:+.3f}, {f.high:+.3f}]"
-    why = reason(row)
-    return f"{row.verdict}: {row.quantity} at t={row.step}, predicted {told}, {where}" + (f" ({why})" if why else "")
-
-
 def html(judged: Judged, command: str) -> str:
     """The page, with all pictures in it."""
     text = (Path(__file__).parent / "report.html.j2").read_text(encoding="utf-8")
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
-    rows = [(job.name, row) for job, report in judged for row in report.judged if str(row.verdict) != "AGREES"]
-    rows.sort(key=lambda found: str(found[1].verdict) != "REFUTED")
+    rows = [(job.name, row) for job, report in judged for row in report.judged if row.verdict is not Verdict.AGREES]
+    rows.sort(key=lambda found: found[1].verdict is not Verdict.REFUTED)
     runs = [
         {
             "job": job,
             "report": report,
             "pictures": [plots.slopes(report), plots.over_time(report)] if report.sizes else [],
-            "agreeing": [(job.name, row) for row in report.judged if str(row.verdict) == "AGREES"],
+            "agreeing": [(job.name, row) for row in report.judged if row.verdict is Verdict.AGREES],
         }
         for job, report in judged
     ]
@@ -142,8 +123,8 @@ def write(folder: Path, judged: Judged, command: str) -> None:
         UsageError: it cannot be written.
     """
     files = {
-        "report.json": json.dumps(document(judged, command), indent=1) + "\n",
-        "report.md": markdown(judged, command),
+        "report.json": render(Document((), _record(judged, command)), "json") + "\n",
+        "report.md": render(document(judged, command), "markdown") + "\n",
         "report.html": html(judged, command),
     }
     try:

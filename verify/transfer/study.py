@@ -1,19 +1,18 @@
 """Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side, and a report.
 
-Read next: ``optimum.py`` (what the sweeps prove), ``sweep.py`` (trains), ``commands/transfer.py`` (the command line).
+Read next: ``optimum.py`` (what the sweeps prove), ``sweep.py`` (trains), ``presentation.py`` (what a study says).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from tabulate import tabulate
 
+from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.networks.base_shapes import Recipe
 
@@ -56,8 +55,8 @@ class Swept:
         return self.recipe.configuration.parameterization.derived
 
 
-@dataclass(frozen=True)
-class TransferReport:
+@dataclass(frozen=True, repr=False)
+class TransferReport(Rendered):
     """Everything a study showed; ``verdict`` is that of the derived parameterizations, see ``optimum.overall``."""
 
     course: Course
@@ -111,35 +110,15 @@ class TransferReport:
             "exit_code": self.exit_code,
         }
 
-    def text(self) -> str:
+    @property
+    def about(self) -> str:
+        return f"{self.title}: {self.verdict}"
+
+    def document(self) -> Document:
         """Optima by width, tuned multipliers, drifts with verdicts, and one closing line."""
-        rows = [
-            (s.recipe.name, *(c.dims[a] for a in ("N", "N_e", "M", "K")), c.parameters, *_shown(o))
-            for s in self.series
-            for o, c in zip(s.optima, s.curves, strict=True)
-        ]
-        header = ("", "N", "N_e", "M", "K", "parameters", "log2 lr", "interval", "loss", "held out")
-        align = ("left", *["right"] * 6, "left", "right", "right")
-        blocks = [self.title, str(tabulate(rows, header, tablefmt="simple", disable_numparse=True, colalign=align))]
-        blocks += [_multipliers(s.recipe.name, s.tuned) for s in self.series if s.tuned]
-        drifts = [
-            (s.recipe.name, _signed(d.slope), _interval(d.low, d.high), _yes(d.improves), str(d.verdict), d.why)
-            for s in self.series
-            for d in (s.drift,)
-        ]
-        head = ("", "drift", "interval", "loss falls", "verdict", "because")
-        blocks.append(str(tabulate(drifts, head, tablefmt="simple", disable_numparse=True)))
-        blocks.append("drift: change of log2 of the best learning rate per doubling of N")
-        e = self.environment
-        blocks.append(
-            f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
-            f"{self.course.steps} steps, {len(self.course.seeds)} seeds{', compiled' if self.course.compiled else ''}"
-        )
-        controls = [s for s in self.series if not s.derived]
-        if len(controls) < len(self.series):
-            seen = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
-            blocks += [f"control: {s.recipe.name} {seen[s.drift.verdict == Transfer.DRIFTS]}" for s in controls]
-        return "\n\n".join([*blocks, str(self.verdict)])
+        from .presentation import study
+
+        return study(self)
 
 
 def transfer(course: Course, recipes: Sequence[Recipe], sweeps: Sweeps) -> TransferReport:
@@ -168,32 +147,6 @@ def _swept(course: Course, recipe: Recipe, sweeps: Sweeps) -> Swept:
     grid = sweeps.grid or [first + k * spacing for k in range(count + 1)]
     curves = tuple(sweep(course, recipe, n, grid, sweeps.extend) for n in sweeps.widths)
     return Swept(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves))
-
-
-def _shown(o: Optimum) -> tuple[str, str, str, str]:
-    place = {-1: "<= ", 0: "", 1: ">= "}[o.edge] + _signed(o.log2_lr)
-    return place, _interval(o.low, o.high), f"{o.loss:.3f} +- {o.loss_se:.3f}", f"{o.held:.3f}"
-
-
-def _multipliers(name: str, tuned: Tuned) -> str:
-    m = tuned.multipliers
-    rates = ", ".join(f"{role} {x:g}" for role, x in m.lr.items())
-    return (
-        f"{name} tuned in {tuned.trials} trials, loss {tuned.untuned:.3f} to {tuned.loss:.3f}: log2 lr "
-        f"{tuned.log2_lr:g}, init {m.init:g}, aggregation {m.aggregation:g}, lr of {rates}"
-    )
-
-
-def _yes(answer: bool | None) -> str:
-    return {True: "yes", False: "no", None: "unclear"}[answer]
-
-
-def _signed(x: float) -> str:
-    return "unknown" if math.isnan(x) else f"{x:+.2f}"
-
-
-def _interval(low: float, high: float) -> str:
-    return "" if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:

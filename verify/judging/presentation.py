@@ -1,0 +1,84 @@
+"""What a report says. Read next: ``documents`` (how that is printed)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
+from scaling_algebra.documents.notation import formula, plain
+
+from .fit import MIN_SEEDS, MIN_SIZES, Fit, Verdict
+
+if TYPE_CHECKING:
+    from .report import Report, Row
+
+
+def report(r: Report, heading: str = "", every: bool = False) -> Document:
+    """Claims, the line that sums up, the rows that do not agree or ``every`` row, and the gates."""
+    sizes = f"n = {', '.join(f'{n:g}' for n in r.sizes)}; " if r.sizes else ""
+    blocks: list[Block] = [Heading(literal(heading))] if heading else []
+    blocks.append(Lines.of(sizes + r.conditions))
+    if r.claims:
+        blocks.append(_grid(r.claims))
+    blocks.append(Lines.of(r.closing))
+    if shown := [row for row in r.rows if every or row.verdict is not Verdict.AGREES]:
+        blocks += [Heading("every prediction" if every else "predictions that do not agree", 2), _grid(shown)]
+    if r.unmeasured:
+        blocks += [Heading("not measured", 2), Lines.of(", ".join(r.unmeasured), listed=True)]
+    gates = [str(gate) for gate in r.gates if every or not gate.passed]
+    passed = ", ".join(gate.name for gate in r.gates if gate.passed)
+    gates += [f"gates passed: {passed}"] if passed and not every else []
+    if gates:
+        blocks += [Heading("gates", 2), Lines.of(*gates, listed=True)]
+    return Document(tuple(blocks), r.as_json())
+
+
+def _grid(rows: Sequence[Row]) -> Grid:
+    """The last column, the reason why a row is not decided, is left out where there is none."""
+    header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
+    told: list[tuple[Piece, ...]] = [
+        (r.quantity, str(r.step), predicted(r), *measured(r.fit), str(r.verdict), reason(r)) for r in rows
+    ]
+    columns = len(header) - (not any(map(reason, rows)))
+    return Grid.of(header[:columns], [row[:columns] for row in told])
+
+
+def predicted(row: Row) -> Piece:
+    return "zero" if row.predicted is None else row.predicted
+
+
+def measured(f: Fit) -> tuple[Piece, Piece]:
+    """Slope and interval."""
+    return "zero" if f.zero else signed(f.slope), interval(f.low, f.high)
+
+
+def signed(x: float, digits: int = 3, otherwise: str = "none") -> Piece:
+    """``+0.017``."""
+    return formula(f"{x:+.{digits}f}") if math.isfinite(x) else otherwise
+
+
+def interval(low: float, high: float, digits: int = 3) -> Piece:
+    """``[-0.114, +0.110]``; empty where there is none."""
+    return "" if math.isnan(low) else formula(f"[{low:+.{digits}f}, {high:+.{digits}f}]")
+
+
+def reason(row: Row) -> str:
+    """Why a row is not decided: rounding, too little data, noise, or a law that still bends at these sizes."""
+    f = row.fit
+    if row.note or row.verdict is not Verdict.INCONCLUSIVE:
+        return row.note
+    if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
+        return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+    if f.bends:
+        return f"bends towards {f.trend:+.2f}; take larger sizes"
+    return f"noise, standard error {f.se:.2f}; take more seeds"
+
+
+def sentence(row: Row) -> str:
+    """One row in words, with the reason why it is not decided."""
+    slope, between = map(plain, measured(row.fit))
+    told = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"
+    why = reason(row)
+    return told + (f" in {between}" if between else "") + (f" ({why})" if why else "")
