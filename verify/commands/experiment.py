@@ -52,6 +52,7 @@ def command(
     check_file(output, form)
 
     import numpy  # noqa: F401  torch warns where it is missing
+    import torch  # noqa: F401  scipy stumbles where it is missing
 
     from scaling_algebra.verify.experiments.presentation import listed, shown
     from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials, worst
