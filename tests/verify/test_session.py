@@ -174,6 +174,16 @@ def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatc
     assert without_time(small().report(Store(folder))) == without_time(whole[2])
 
 
+def test_an_interrupted_run_writes_its_file(tmp_path, monkeypatch):
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "train_block", stops)
+    found = invoke(*SMALL, "-o", tmp_path / "verdicts.md")
+    assert found.exit_code == 130 and not found.stdout and "give -o DIR" in found.stderr
+    assert "interrupted, so the run is INCONCLUSIVE" in (tmp_path / "verdicts.md").read_text(encoding="utf-8")
+
+
 def test_a_damaged_cell_is_measured_again(whole, tmp_path):
     run, kept, report = whole
     store = Store(tmp_path)
