@@ -7,9 +7,7 @@ from pathlib import Path
 import click
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.explanations.alignments import alignments
-from scaling_algebra.explanations.explanations import Setting, explain
-from scaling_algebra.solver.derivation import derive
+from scaling_algebra.explanations.explanations import Explanation, Setting, explain
 from scaling_algebra.spec.configuration import Configuration
 
 from .options import configured, emit, examples, printed
@@ -38,16 +36,13 @@ def command(asked: Configuration, what: str, graph: Path | None, form: str | Non
     parameter (expert_out.lr, router.init, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
     of every linear map.
     """
-    if what == "alignment":
-        if graph is not None:
-            raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
-        emit(alignments(derive(asked)).document(), form, output)
-        return
+    if what == "alignment" and graph is not None:
+        raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
     found = explain(what, asked)
     if graph is not None:
         from scaling_algebra.explanations.graph import draw
 
-        picture = found.behind if isinstance(found, Setting) else found
+        picture = found if isinstance(found, Explanation) else found.behind if isinstance(found, Setting) else None
         if picture is None:
             raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
         draw(picture, graph)

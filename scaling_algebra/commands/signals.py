@@ -28,4 +28,4 @@ def command(asked: Configuration, steps: int, names: tuple[str, ...], form: str 
 
     An exponent without a certificate is printed as undecided.
     """
-    emit(signals(asked, steps=steps, names=names or None).document(), form, output)
+    emit(signals(asked, steps=steps, quantities=names or None).document(), form, output)

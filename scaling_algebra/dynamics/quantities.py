@@ -85,6 +85,8 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
         if not (isinstance(left, Signal) and isinstance(right, Signal)):
             raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
         experts = "".join(x for x in tr.network.axes if tr.network.axes[x] in ("M", "K"))
+        if set(left.letters) - set(experts) != set(right.letters) - set(experts):
+            raise UsageError(f"{name}: an inner product is of signals with the same indices; these have others")
         return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
 
     formulas = (table[q].formula if s is None else table[q].formula.replace("_t", f"_{s}") for q, s in sides)

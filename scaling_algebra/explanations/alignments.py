@@ -67,7 +67,7 @@ def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) ->
 def _alignment(d: Derivation, look: Analysis, statement: Linear, t: int) -> Alignment:
     """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
     tensor = d.network.tensors[statement.tensor]
-    sizes = _map_sizes(d, look, statement, t)
+    sizes = _map_sizes(look, statement, t)
     b = d.exponents(statement.tensor)[0]
     w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).exponent
 
@@ -88,7 +88,7 @@ def _alignment(d: Derivation, look: Analysis, statement: Linear, t: int) -> Alig
     )
 
 
-def _map_sizes(d: Derivation, look: Analysis, statement: Linear, t: int) -> dict[str, Fraction | None]:
+def _map_sizes(look: Analysis, statement: Linear, t: int) -> dict[str, Fraction | None]:
     try:
         run = look.run(statement.out, t)
         return _certified_sizes(run, statement, t)

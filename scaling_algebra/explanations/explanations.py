@@ -14,7 +14,7 @@ from typing import Unpack
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.quantities import quantity
+from scaling_algebra.dynamics.quantities import inner_product, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Fixing
@@ -22,6 +22,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.powers import Form, Power
 
+from .alignments import Alignments, alignments
 from .mechanisms import Mechanism, mechanisms
 from .monomials import Choice, Monomial, monomial
 from .reasons import reason, setting_reason
@@ -171,15 +172,13 @@ def explain(
     regime: str | Configuration | None = None,
     optimizer: str = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
-    *,
-    step: int | None = None,
     **where: Unpack[Where],
-) -> Explanation | Setting:
+) -> Explanation | Setting | Alignments:
     """Why a quantity has its exponent, or what fixes a parameter.
 
     Args:
         what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update; default: 2), ``"<h2@0, h2@1>"``, or a parameter:
-            ``"expert_out.lr"``, ``"router.init"``, ``"readout.eps"``, ``"aggregation"``.
+            ``"expert_out.lr"``, ``"router.init"``, ``"readout.eps"``, ``"aggregation"``; or ``"alignment"``.
 
     Examples:
         >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
@@ -191,7 +190,11 @@ def explain(
         UsageError: no such quantity or parameter, or an exponent that is undecided.
         Infeasible: as ``derive``.
     """
+    if not isinstance(what, str):
+        raise UsageError(f"explain {what!r}: give a quantity or a parameter, such as 'h3.A2.2@1' or 'router.lr'")
     d = derive(regime, optimizer, parameterization, **where)
+    if what == "alignment":
+        return alignments(d)
     role, _, setting = what.partition(".")
     if what in ("aggregation", "aggregation.alpha", "alpha"):
         return _explain_setting(d, "aggregation", "alpha")
@@ -206,10 +209,8 @@ def explain(
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
     if at and not text.isdigit():
         raise UsageError(f"cannot read the step in {what!r}; write QUANTITY@t with t = 0, 1, 2, ...")
-    if not at:
-        name, t = what, HORIZON if step is None else step
-    else:
-        t = int(text)
+    steps = [HORIZON if t is None else t for _, t in inner_product(what)]
+    name, t = (name, int(text)) if at else (what, max(steps, default=HORIZON))
     return explain_quantity(d, d.analysis(), name, t)
 
 

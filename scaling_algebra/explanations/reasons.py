@@ -35,6 +35,8 @@ def reason(e: Explanation) -> str:
 
 def setting_reason(s: Setting) -> str:
     """What fixes a parameter: what its quantity is without it, and the value that makes it Theta(1)."""
+    if s.value is None and s.behind is None:
+        return f"{s.because}."
     if s.behind is None or s.value is None or not s.behind.terms:
         return f"{_capital(s.because)}."
     wanted = "the aggregation multiplier" if s.name.startswith("aggregation") else s.name
@@ -125,7 +127,9 @@ def _power(term: Term) -> Power:
 def _factors(constants: Iterable[Constant]) -> str:
     """``lr of expert_in N_e M N^-1, std of readout N^-1``; factors of size 1 are left out."""
     times = Counter(c for c in constants if c.power.terms)
-    parts = [f"{c.label} {c.power * k}" + (f" ({k} times)" if k > 1 else "") for c, k in times.items()]
+    parts = [
+        f"{c.label} {c.power}" + (" twice" if k == 2 else f" {k} times" if k > 2 else "") for c, k in times.items()
+    ]
     return ", ".join(parts) or "factors of size 1 only"
 
 

@@ -220,7 +220,7 @@ def signals(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
     steps: int = 2,
-    names: Sequence[str] | None = None,
+    quantities: Sequence[str] | None = None,
     **where: Unpack[Where],
 ) -> Signals:
     """Exponent of every named quantity at t = 0 .. steps, each certified exact.
@@ -234,13 +234,14 @@ def signals(
         UsageError: as ``derive``; also negative steps or an unknown quantity.
         Infeasible: as ``derive``.
     """
-    if steps < 0:
-        raise UsageError(f"steps is {steps}; give 0 or more")
+    if not isinstance(steps, int) or steps < 0:
+        raise UsageError(f"steps is {steps!r}; give 0 or more")
+    quantities = [quantities] if isinstance(quantities, str) else quantities
     d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()
-    for name in names or ():
+    for name in quantities or ():
         quantity(look.table, name)
-    return Signals(d, steps, look.all(steps, names))
+    return Signals(d, steps, look.all(steps, quantities))
 
 
 def _derived(asked: Configuration) -> Derivation:

@@ -43,6 +43,8 @@ class Ray:
     _exact: dict[str, Fraction] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rates, Mapping):
+            raise UsageError(f"the rates are {self.rates!r}; give a dict, or a text to Ray.parse")
         exact: dict[str, Fraction] = {}
         for axis, rate in self.rates.items():
             if axis not in AXES:
@@ -91,6 +93,9 @@ class Ray:
             rates[axis.strip()] = rate.strip()
         return cls(rates)
 
+    def __repr__(self) -> str:
+        return f"<Ray: {self}>"
+
     def __str__(self) -> str:
         rates = ",".join(f"{axis}={rate}" for axis, rate in self._exact.items())
         return f"regime {self.name} ({rates})" if self.name else rates
@@ -103,7 +108,7 @@ def _rational(axis: str, rate: Fraction | int | str) -> Fraction:
         )
     try:
         exact = Fraction(rate)
-    except (ValueError, ZeroDivisionError):
+    except (TypeError, ValueError, ZeroDivisionError):
         raise UsageError(f"the rate of {axis} is {rate!r}, not a rational number; write it as 1, 1/2 or 0.5") from None
     if exact < 0:
         raise UsageError(f"the rate of {axis} is {exact}, but axes do not shrink; rates are >= 0")

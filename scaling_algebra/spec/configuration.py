@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
-from scaling_algebra.errors import UsageError, named
+from scaling_algebra.errors import UsageError, named, unknown_name
 
 from .axes import Ray, regime
 from .networks.language import Network
@@ -74,10 +74,14 @@ class Configuration:
         Raises:
             UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
         """
-        if isinstance(regime, Configuration):
-            return regime
         if unknown := set(where) - set(Where.__annotations__):
-            raise TypeError(f"unknown argument {min(unknown)!r}; known: {', '.join(Where.__annotations__)}")
+            raise unknown_name(
+                "argument", min(unknown), ("regime", "optimizer", "parameterization", *Where.__annotations__)
+            )
+        if isinstance(regime, Configuration):
+            if where or (optimizer, parameterization) != (DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION):
+                raise UsageError("a configuration says everything; change it with configuration.but(optimizer=...)")
+            return regime
         rule, readout = _parameterization(parameterization), where.get("readout_init")
         return cls(
             _architecture(where.get("architecture", DEFAULT_ARCHITECTURE)),
@@ -119,6 +123,9 @@ class Configuration:
             readout_init=record["readout_init"],
             architecture=record["architecture"],
         )
+
+    def __repr__(self) -> str:
+        return f"<Configuration: {self}>"
 
     def __str__(self) -> str:
         where = "" if self.network == MOE_BLOCK else f"{self.network.title}, "

@@ -50,6 +50,12 @@ class Optimizer:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    @property
+    def untrained(self) -> str:
+        """Why it cannot be trained here, and what to take instead; empty if torch has it."""
+        instead = "use adam, which scales the same way" if self.normalises == "entry" else "take another optimizer"
+        return "" if self.torch else f"torch has no {self.name}; {instead}"
+
     def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
         """Packed exponent the gradient of this step is divided by.
 

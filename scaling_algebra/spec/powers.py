@@ -51,6 +51,9 @@ class Power:
         """For JSON: ``{"N": "-1/2"}``."""
         return {axis: str(e) for axis, e in self.terms}
 
+    def __repr__(self) -> str:
+        return f"<Power: {self}>"
+
     def __str__(self) -> str:
         return " ".join(axis if e == 1 else f"{axis}^{exponent_text(e)}" for axis, e in self.ordered()) or "1"
 

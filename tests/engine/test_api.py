@@ -27,7 +27,7 @@ def test_functions_that_ask_take_the_same_arguments(function):
     assert [name for name in taken if name in ASKED] == list(ASKED)
     assert [taken[name].default for name in ASKED] == [None, "adam", "mup"]
     assert taken["where"].kind is inspect.Parameter.VAR_KEYWORD
-    with pytest.raises(TypeError, match="unknown argument 'rays'"):
+    with pytest.raises(UsageError, match="no argument named 'rays'; did you mean 'ray'"):
         function(*["h3"] * ("what" in taken), "III", rays="N=1")
 
 
@@ -51,6 +51,14 @@ def test_a_ray_is_a_text_a_dict_or_a_ray():
         lambda: derive("III", architecture=None),
         lambda: derive("III")["W9"],
         lambda: explain("h3.A9", "III"),
+        lambda: explain(3, "III"),
+        lambda: explain("<h2@0, h3@1>", "III"),
+        lambda: explain("<h1@0, psi@0>", "III"),
+        lambda: derive(Configuration.of("III"), optimizer="sgd"),
+        lambda: derive(Configuration.of("III"), ray="N=1,N_e=1,M=1"),
+        lambda: derive(ray={"N": None, "N_e": 1, "M": 1}),
+        lambda: Ray("N=1,N_e=1,M=1"),
+        lambda: signals("III", steps="2"),
         lambda: table("b9"),
         lambda: table("g1", ray="N=1,N_e=1,M=1"),
     ],
@@ -79,3 +87,19 @@ def test_results_show_themselves():
         assert "<table" in result._repr_html_() and "<script" not in result._repr_html_()
         assert r"\begin{" in result._repr_latex_()
         assert str(result) == render(result.document()) and str(result).count("\n") > 5
+
+
+def test_values_have_a_short_repr():
+    d = derive("III", "sgd")
+    assert repr(d["router"].lr) == "<Power: M N^-1>" and len(repr(d["router"])) < 120
+    assert repr(d.configuration) == f"<Configuration: {d.configuration}>" and len(repr(d.ray)) < 80
+
+
+def test_alignment_is_explained_too():
+    found = explain("alignment", "III", "sgd")
+    assert [a.role for a in found] == list(derive("III", "sgd")) and "p backward" in str(found)
+
+
+def test_an_inner_product_is_of_the_step_that_it_names():
+    assert str(explain("<h1@0, h1@1>", "III", "sgd")).startswith("<h1@0, h1@1> after 1 update")
+    assert list(signals("III", "sgd", quantities="h3").quantities) == ["h3"]

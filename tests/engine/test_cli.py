@@ -40,6 +40,8 @@ def run(*args):
         (["verify", "--regime", "I", "-o", "/nonexistent/r.json"], "is not a folder"),
         (["verify", "--regime", "I", "--optimizer", "signsgd", "--sizes", "8,12,16"], "signsgd"),
         (["verify", "--regime", "I", "--device", "tpu", "--sizes", "8,12,16"], "no device named"),
+        (["verify", "--regime", "I", "--optimizer", "muon", "--sizes", "8,12,16"], "torch has no muon; take another"),
+        (["verify", "--regime", "I", "-o", "x.docx", "--sizes", "8,12,16"], "cannot tell the format of x.docx"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(args, words):

@@ -158,7 +158,7 @@ def test_bad_input_is_one_line():
         (lambda: Ray.parse("N;1"), "axis=rate"),
         (lambda: Ray.parse("N=1,N=1,M=1,N_e=1"), "twice"),
         (lambda: signals("I", steps=-1), "give 0 or more"),
-        (lambda: signals("I", names=["h9"]), "no quantity named"),
+        (lambda: signals("I", quantities=["h9"]), "no quantity named"),
         (lambda: derive("I", readout_init="big"), "no readout init named"),
     ):
         with pytest.raises(UsageError) as error:

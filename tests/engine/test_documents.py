@@ -404,3 +404,12 @@ def test_latex_compiles_and_fits_the_page(kind, tmp_path):
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_table_is_a_document(form):
     check(form, render(table(TABLES["unified"]()), form))
+
+
+def test_csv_leaves_nothing_out():
+    """Heading, multiplier, reasons and notes beside the grid: muP and MSSP are told apart."""
+    text = render([derive("III", "adam", name).document() for name in ("mup", "mssp")], "csv")
+    rows = list(csv.reader(text.splitlines()))
+    heads = [row[0] for row in rows if len(row) == 1]
+    assert [head.split(",")[0] for head in heads if "regime III" in head] == ["muP", "MSSP"]
+    assert any("aggregation multiplier: M^-1" in head for head in heads) and "notes" in heads

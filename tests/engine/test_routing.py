@@ -59,7 +59,7 @@ def test_sparsity_enters_mup_through_the_multiplier_alone(ray, rule):
 def test_the_sum_over_active_experts_is_what_a_token_sees():
     """The random sum A1 is K^(-1/2); each expert's own signals do not know K; the raw gradient is that of K = M."""
     dense, sparse = (
-        signals(None, "sgd", "mup", ray=ray, names=["h3.A1", "h3i.change", "gW2", "g2"]).quantities
+        signals(None, "sgd", "mup", ray=ray, quantities=["h3.A1", "h3i.change", "gW2", "g2"]).quantities
         for ray in ("N=1,N_e=1,M=1", SPARSE[0])
     )
     assert [str(a) for a in sparse["h3.A1"]] == ["-1/4"] * 3

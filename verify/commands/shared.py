@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra.commands.options import FORMAT, emit, options
-from scaling_algebra.documents import format_of, suffixes
+from scaling_algebra.documents import format_of
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | No
     Raises:
         UsageError: the file cannot be written.
     """
-    if output is None or output.is_dir() or output.suffix.lower() not in suffixes().values():
+    if output is None or output.is_dir() or not output.suffix:
         return output, None
     check_file(output, form)
     return None, output

@@ -61,7 +61,7 @@ def predicted_layers(asked: Configuration, steps: int = 2) -> Prediction:
     """
     names = [f"{x}.init" for x in (*LINEAR, "h3")]
     asked.parameterization.check_derived(MOE_BLOCK)
-    block = signals(asked.but(readout_init="zero"), steps=0, names=names)
+    block = signals(asked.but(readout_init="zero"), steps=0, quantities=names)
     init = {x: block.prediction()[f"{x}.init"][0] for x in (*LINEAR, "h3")}
     free = frozenset(x for x in LINEAR if (init[x] or 0) > 0)  # mu-1 bounds every other signal
     scaling = block.derivation.scaling

@@ -95,8 +95,7 @@ def recipe(asked: Configuration, base: Dims, transformer: bool) -> Recipe:
     if not asked.ray["N"]:
         raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
     if not asked.optimizer.torch:
-        name = asked.optimizer.name
-        raise UsageError(f"{name} cannot be trained: torch has no such optimizer; use adam, which scales the same way")
+        raise UsageError(f"{asked.optimizer.name} cannot be trained: {asked.optimizer.untrained}")
     d = derive(asked)
     tensors = d.scaling.tensors
     if transformer:

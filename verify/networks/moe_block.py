@@ -115,9 +115,7 @@ class MoEBlock(nn.Module):
             UsageError: torch has no such optimizer, or the scaling lacks an epsilon that it needs.
         """
         if not rule.torch:
-            raise UsageError(
-                f"{rule.name} cannot be measured: torch has no such optimizer; use adam, which scales the same way"
-            )
+            raise UsageError(f"{rule.name} cannot be measured: {rule.untrained}")
         groups, dims = [], self.replicas.dims
         for role, tensor in MOE_BLOCK.tensors.items():
             scale = self.scaling.tensors[role]
