@@ -214,7 +214,7 @@ def test_a_router_initialised_to_zero():
         ({"network": "routers-sigmoid-bias"}, {}, "gives bias no complete scaling"),
         ({"ray": derive("II", "sgd", "mup").ray}, {}, "fixed number of experts"),
         ({"optimizer": "adam"}, {}, "gives input no complete scaling"),
-        ({"optimizer": "signsgd"}, {}, "torch has no such optimizer"),
+        ({"optimizer": "signsgd"}, {}, "torch has no signsgd"),
         ({}, {"active": 5}, "active <= experts; got 2, 5 and 4"),
         ({}, {"steps": -1}, "got -1, 2 and 4"),
         ({}, {"sizes": [64, 32, 16]}, "increasing"),

@@ -287,7 +287,7 @@ def _check(derivation: Derivation, steps: int, experts: int, active: int) -> Non
     if derivation.ray["M"] or not derivation.ray["N"]:
         raise UsageError(f"this block has a fixed number of experts and grows in N, but the ray is {derivation.ray}")
     if not rule.torch:
-        raise UsageError(f"{rule.name} cannot be measured: torch has no such optimizer; use adam")
+        raise UsageError(f"{rule.name} cannot be measured: {rule.untrained}")
     for role in network.tensors:
         if role not in scaling.tensors or (rule.epsilon and scaling.tensors[role].eps is None):
             raise UsageError(f"the derivation gives {role} no complete scaling, but {network.name} trains it")
