@@ -79,6 +79,7 @@ def test_nothing_is_kept_by_name():
     assert derive(asked).scaling == block.scaling
 
 
+@pytest.mark.slow
 def test_results_show_themselves():
     d = derive("III", "sgd", "mup")
     explained = explain("h3@1", "III", "sgd"), explain("router.lr", "III", "sgd")

@@ -57,6 +57,7 @@ def test_infeasible_is_exit_1():
     assert result.exit_code == 1 and "found no MSSP" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ray", "optimizer"), [("N=1,N_e=0,M=1,K=1/2", "sgd"), ("N=1,N_e=0,M=1/2", "signsgd")])
 def test_what_was_searched_and_not_proved_is_undecided(ray, optimizer):
     """K < M, and optimizers that divide by unknown sizes, are beyond proofs: exit code 3, in text and in JSON."""
@@ -159,6 +160,7 @@ def test_help_lists_every_command():
         assert run(name, "--help").exit_code == 0
 
 
+@pytest.mark.slow
 def test_docstring_examples():
     """Of every module that has some."""
     modules = [name for _, name, _ in pkgutil.walk_packages(scaling_algebra.__path__, "scaling_algebra.")]

@@ -139,6 +139,7 @@ def test_the_module_is_the_command():
     assert out.returncode == 0 and out.stdout.startswith("scalecalc, version ")
 
 
+@pytest.mark.slow
 def test_files_are_utf8_whatever_the_system_prefers(tmp_path):
     """A system whose own encoding is not UTF-8: what is read and written is all the same."""
     environment = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0"}

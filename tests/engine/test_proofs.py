@@ -240,6 +240,7 @@ def test_what_is_freed_moves_and_the_rest_stays():
     assert cut is not None and cut.label.startswith("mu-1")
 
 
+@pytest.mark.slow
 def test_without_a_desideratum_there_are_several():
     """Negative control of uniqueness: two certified points, and both are solutions."""
     prover, goal = Prover(MOE_BLOCK, regime("III"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
@@ -319,6 +320,7 @@ def test_nothing_decided_is_no_certificate(tmp_path):
     assert "nothing was decided" in result.stderr
 
 
+@pytest.mark.slow
 def test_under_an_epsilon_the_conflict_names_mu_3():
     core = proved("III", "adam", "mssp").attempts[0].core
     assert core[-1].startswith("mu-3: epsilon of every tensor")

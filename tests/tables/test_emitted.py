@@ -253,6 +253,7 @@ def test_routers_tables_are_the_printed_ones(number):
     assert {(LAYERS[c["layer"] - 1], c["quantity"]): c["exponent"] for c in printed} == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", TITLES)
 def test_routers_captions_claim_what_is_derived(optimizer):
     """The gates said to share the numbers of the sigmoid do so, and plain softmax does not."""
