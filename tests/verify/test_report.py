@@ -136,6 +136,14 @@ def test_a_control_that_is_too_noisy_to_be_flat_trips_its_gate(mup, slope, noise
     assert report.exit_code == (0 if passes else 3)
 
 
+@pytest.mark.parametrize("drift", [0, 1])
+def test_a_control_that_drifts_in_the_last_step_only_trips_its_gate(mup, drift):
+    first = {q: series for (q, t), series in mup.control.items() if t == 1}
+    late = {(q, 2): [v * n**drift for v, n in zip(x, SIZES, strict=True)] for q, x in first.items()}
+    report = judge(replace(mup, steps=2, control={**mup.control, **late}), PREDICTION, [])
+    assert [g.name for g in report.gates if not g.passed] == ["width-independent control flat"] * drift
+
+
 RIGHT, OPEN = Fit(0.0, 0.01, -0.02, 0.02, 0.0, False, 5, 32), Fit(0.3, 0.2, -0.1, 0.7, 0.3, False, 5, 32)
 GONE = Fit(*[float("nan")] * 5, True, 5, 32)
 GATE = Gate("a gate", True, "")

@@ -114,16 +114,19 @@ def _gradients(m: Measurement) -> Gate:
 def _flat(m: Measurement, spacing: Fraction) -> Gate:
     """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact.
 
-    After one update, where tails are light. The interval holds 0, give or take ``DRIFT``, and no other exponent: a wide
-    one would hide a slope.
+    After one update and after the last the interval holds 0, give or take ``DRIFT``; after one, where tails are light,
+    it holds no other exponent: a wide one would hide a slope.
     """
     name = "width-independent control flat"
-    seen, passed, watched = [], True, ("h1", "psi", "h3")
-    for quantity in watched:
-        series = m.control.get((quantity, min(1, m.steps)), [])
-        if series and not any(v.any() for v in series):
-            continue  # zero init
-        slope = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
-        passed &= -spacing < slope.low <= DRIFT and -DRIFT <= slope.high < spacing
-        seen.append(f"{quantity} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
+    seen, passed, watched, first = [], True, ("h1", "psi", "h3"), min(1, m.steps)
+    for step in dict.fromkeys((first, m.steps)):
+        for quantity in watched:
+            series = m.control.get((quantity, step), [])
+            if series and not any(v.any() for v in series):
+                continue  # zero init
+            slope = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
+            passed &= slope.low <= DRIFT and slope.high >= -DRIFT
+            if step == first:
+                passed &= -spacing < slope.low and slope.high < spacing
+            seen.append(f"{quantity}@{step} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
     return Gate(name, passed and bool(seen), "slopes at frozen dimensions: " + (", ".join(seen) or "nothing measured"))
