@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .solver.derivation import Derivation, Signals, derive, signals
     from .spec.axes import REGIMES, Ray
     from .spec.configuration import Configuration
+    from .spec.networks.files import read_network
+    from .spec.networks.grammar import network
     from .spec.powers import Power
     from .tables.audit.comparison import audit
     from .tables.audit.errata import errata
@@ -42,8 +44,10 @@ _HOME = {
     "derive": "solver.derivation",
     "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
+    "network": "spec.networks.grammar",
     "phases": "phase_map.phases",
     "prove": "proofs.prover",
+    "read_network": "spec.networks.files",
     "signals": "solver.derivation",
     "table": "tables.derived.layouts",
 }
@@ -62,8 +66,10 @@ __all__ = [
     "derive",
     "errata",
     "explain",
+    "network",
     "phases",
     "prove",
+    "read_network",
     "signals",
     "table",
 ]

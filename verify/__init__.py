@@ -1,7 +1,8 @@
 """Measures every predicted exponent on real torch models; the only part of the project that imports torch.
 
-``measure`` trains, ``judge`` compares. Importing this package imports neither torch nor numpy; the first use does.
-Read next: ``networks/moe_block.py`` (what is trained), ``decomposition/parts.py`` (what is measured),
+``measure`` trains, ``judge`` compares, also what somebody else logged (``judging/logged.py``). Importing this package
+imports neither torch nor numpy; the first use does.
+Read next: ``networks/reading.py`` (any network in torch), ``decomposition/moments.py`` (what is measured),
 ``judging/fit.py`` (slopes and verdicts), ``transfer/study.py`` (learning-rate sweeps).
 """
 

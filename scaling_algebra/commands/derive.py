@@ -19,7 +19,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
-from .options import ARCHITECTURE, READOUT_INIT, WHERE, emit, examples, parameterization, printed, write
+from .options import GIVEN, READOUT_INIT, WHERE, emit, examples, network_of, parameterization, printed, write
 
 CODES = {True: 0, False: 1, None: 3}
 """Exit code by whether a parameterization is the only one."""
@@ -31,12 +31,14 @@ CODES = {True: 0, False: 1, None: 3}
         "scalecalc derive --regime III --optimizer adam",
         "scalecalc derive --ray N=1,N_e=1/2,M=3/2 --optimizer sgd --parameterization mup -o mup.tex",
         "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
+        "scalecalc derive --regime III --parameterization mup --given router.init=N^-1/2 --given readout.init=0",
     ),
 )
 @WHERE
-@ARCHITECTURE
+@network_of
 @parameterization(default=None, show_default=False, help="Parameterization; without it muP and MSSP, both.")
 @READOUT_INIT
+@GIVEN
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
@@ -57,14 +59,17 @@ def command(
 ) -> int:
     """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
 
+    With --given the rest is derived; the desiderata that do not hold then are named.
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     if (drop or smtlib) and not proving:
         raise UsageError("--drop and --smtlib need --prove")
+    if drop and where["given"]:
+        raise UsageError("--drop is about the desiderata alone; leave out --given")
     if smtlib is not None and not smtlib.parent.is_dir():
         raise UsageError(f"cannot write {smtlib}: {smtlib.parent} is not a folder; choose another file")
-    both = ("mup", "mssp") if where["architecture"] == MOE_BLOCK.name else ("mup",)
+    both = ("mup", "mssp") if where["network"] == MOE_BLOCK else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     asked = [
         Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
@@ -106,8 +111,9 @@ def _prove(asked: list[Configuration], drop: bool, file: Path | None, form: str 
             derived = replace(derive(configuration), unique=proof.unique)
         except Infeasible:
             derived = None
-        own = configuration.readout_init == configuration.parameterization.readout_init
-        if derived is not None and own and proof.unique is not None and not proof.agrees(derived.scaling):
+        own = configuration.given or configuration.readout_init == configuration.parameterization.readout_init
+        other = proof.unique if derived is None or derived.unmet else not proof.agrees(derived.scaling)
+        if derived is not None and own and proof.unique is not None and other:
             name = configuration.parameterization.name
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append(CODES[proof.unique])

@@ -1,4 +1,4 @@
-"""``scalecalc list``: every name the other commands accept, and what the words mean."""
+"""``scalecalc list``: every name the other commands accept, one network as equations, and what the words mean."""
 
 from __future__ import annotations
 
@@ -9,42 +9,84 @@ from typing import Any
 import click
 
 from scaling_algebra.documents import Document
-from scaling_algebra.documents.blocks import Grid, Heading
+from scaling_algebra.documents.blocks import Grid, Heading, Lines, Text, literal
 from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.mechanisms import TITLES
-from scaling_algebra.spec.axes import AXES, REGIMES
+from scaling_algebra.spec.axes import AXES, FIXED, REGIMES
 from scaling_algebra.spec.desiderata import ABOUT
 from scaling_algebra.spec.glossary import TERMS
-from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.library import TITLES as NETWORKS
+from scaling_algebra.spec.networks.parsing import indexed
+from scaling_algebra.spec.networks.printing import as_text, latex_sides
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .options import ARCHITECTURE, emit, examples, printed
+from .options import NETWORK, chosen, emit, examples, printed
 
 
 @click.command(
     "list",
-    epilog=examples("scalecalc list", "scalecalc list --glossary -o glossary.md"),
+    epilog=examples(
+        "scalecalc list",
+        "scalecalc list --architecture attention",
+        "scalecalc list --glossary -o glossary.md",
+    ),
 )
-@ARCHITECTURE
+@NETWORK
 @click.option("--glossary", is_flag=True, help="What every word, quantity, desideratum and mechanism is.")
 @printed
-def command(architecture: str, glossary: bool, form: str | None, output: Path | None) -> None:
-    """List every name the other commands accept, and the quantities of a network."""
-    emit(glossary_document() if glossary else names_document(architecture), form, output)
+def command(
+    architecture: str | None, network: Path | None, glossary: bool, form: str | None, output: Path | None
+) -> None:
+    """List every name the other commands accept; or, of one network, its equations and quantities."""
+    found = chosen(architecture, network)
+    if glossary and found is not None:
+        raise UsageError("--glossary is about no network; leave out --architecture and --network")
+    document = glossary_document() if glossary else names_document() if found is None else network_document(found)
+    emit(document, form, output)
 
 
-def names_document(architecture: str) -> Document:
-    """The registries, and the quantities of one network."""
+def names_document() -> Document:
+    """The registries, and the quantities of the MoE block."""
     sections = {
         "axes": AXES,
         "regimes": {name: _rates(ray.rates) for name, ray in REGIMES.items()},
         "optimizers": {name: o.source or f"torch.optim.{o.torch}" for name, o in OPTIMIZERS.items()},
         "parameterizations": {name: f"{p.title}: {p.about}" for name, p in PARAMETERIZATIONS.items()},
-        "architectures": {name: p.title for name, p in ARCHITECTURES.items()},
-        f"quantities of {architecture}": _formulas(architecture),
+        "architectures": NETWORKS,
+        f"quantities of {MOE_BLOCK.name}": _formulas(MOE_BLOCK),
     }
-    return _sections(sections, {"architecture": architecture})
+    return _sections(sections, {"architecture": MOE_BLOCK.name})
+
+
+def network_document(network: Network) -> Document:
+    """One network: its equations, what its letters and tensors are, its quantities."""
+    rows = zip(as_text(network).splitlines(), latex_sides(network), strict=True)
+    equations = [Text(f"  {line}", f"${left} = {right}$") for line, (left, right) in rows]
+    known = {**AXES, **FIXED}
+    letters = {x: f"{axis} ({known[axis]})" for x, axis in network.axes.items()}
+    tensors = {role: indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
+    record = {
+        "architecture": network.name,
+        "title": network.title,
+        "equations": as_text(network),
+        "letters": dict(network.axes),
+        "tensors": tensors,
+        "multipliers": list(network.multipliers),
+        "quantities": _formulas(network),
+    }
+    blocks = [
+        Heading(literal(f"{network.name}: {network.title}")),
+        Heading("equations", 2),
+        Lines.of(*equations),
+        *_section("letters", letters.items()),
+        *_section("tensors", tensors.items()),
+        *_section("quantities", _formulas(network).items()),
+    ]
+    return Document(tuple(blocks), record)
 
 
 def glossary_document() -> Document:
@@ -53,13 +95,13 @@ def glossary_document() -> Document:
         "words": TERMS,
         "mechanisms": {letter: title for letter, title in TITLES.items()},
         "desiderata": ABOUT,
-        "quantities": _formulas(MOE_BLOCK.name),
+        "quantities": _formulas(MOE_BLOCK),
     }
     return _sections(sections, {})
 
 
-def _formulas(architecture: str) -> dict[str, str]:
-    return {q.name: q.formula for q in quantities(ARCHITECTURES[architecture]).values()}
+def _formulas(network: Network) -> dict[str, str]:
+    return {q.name: q.formula for q in quantities(network).values()}
 
 
 def _rates(rates: Mapping[str, Any]) -> str:

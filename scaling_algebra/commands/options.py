@@ -6,7 +6,7 @@ Read next: any other file of this folder, each one verb.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from pathlib import Path
 from shutil import get_terminal_size
@@ -24,8 +24,10 @@ from scaling_algebra.spec.configuration import (
     DEFAULT_PARAMETERIZATION,
     Configuration,
 )
+from scaling_algebra.spec.networks.files import read_network
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 
 if TYPE_CHECKING:
@@ -39,13 +41,15 @@ class Name(click.ParamType[str]):
 
     name = "name"
 
-    def __init__(self, kind: str, known: Iterable[str]) -> None:
-        self.kind, self.known = kind, tuple(known)
+    def __init__(self, kind: str, known: Collection[str]) -> None:
+        self.kind, self.known = kind, known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         for name in self.known:
             if str(value).lower() == name.lower():
                 return name
+        if value in self.known:  # a name that is there without being listed
+            return str(value)
         raise unknown_name(self.kind, str(value), self.known)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -71,13 +75,21 @@ def options(*made: Callable[[Command], Command]) -> Callable[[Command], Command]
     return decorate
 
 
-OPTIMIZER = click.option(
-    "--optimizer",
-    type=Name("optimizer", OPTIMIZERS),
-    default=DEFAULT_OPTIMIZER,
-    show_default=True,
-    metavar="NAME",
-    help="Optimizer.",
+OPTIMIZER = options(
+    click.option(
+        "--optimizer",
+        type=Name("optimizer", OPTIMIZERS),
+        default=DEFAULT_OPTIMIZER,
+        show_default=True,
+        metavar="NAME",
+        help="Optimizer.",
+    ),
+    click.option(
+        "--epsilon",
+        type=Name("epsilon regime", EPSILONS),
+        metavar="REGIME",
+        help="Of an optimizer that has one: derived (the default), or negligible, far below every gradient.",
+    ),
 )
 RAY = options(
     click.option(
@@ -89,19 +101,55 @@ RAY = options(
     click.option(
         "--ray",
         metavar="RATES",
-        help="Instead of a regime, how each axis grows: N=1,N_e=1/2,M=3/2; K=1/2 for fewer active experts.",
+        help="Instead of a regime, how each axis of the network grows: N=1,N_e=1/2,M=3/2; K=1/2 for fewer active "
+        "experts.",
     ),
 )
 WHERE = options(RAY, OPTIMIZER)
-"""--regime or --ray, and --optimizer."""
-ARCHITECTURE = click.option(
-    "--architecture",
-    type=Name("architecture", ARCHITECTURES),
-    default=DEFAULT_ARCHITECTURE,
-    show_default=True,
-    metavar="NAME",
-    help="Network.",
+"""--regime or --ray, and --optimizer with its --epsilon."""
+
+
+NETWORK = options(
+    click.option(
+        "--architecture",
+        type=Name("architecture", ARCHITECTURES),
+        metavar="NAME",
+        help=f"Network.  [default: {DEFAULT_ARCHITECTURE}]",
+    ),
+    click.option(
+        "--network",
+        type=click.Path(path_type=Path),
+        metavar="FILE.toml",
+        help="Instead of an architecture, a network of your own.",
+    ),
 )
+"""--architecture and --network, for ``chosen``."""
+
+
+def chosen(architecture: str | None, network: Path | None) -> Network | None:
+    """The network that is named; None for none.
+
+    Raises:
+        UsageError: both are given, or a file that is no network.
+    """
+    if architecture is not None and network is not None:
+        raise UsageError("--architecture and --network both say which network; leave out one of them")
+    if network is not None:
+        return read_network(network)
+    return None if architecture is None else ARCHITECTURES[architecture]
+
+
+def network_of(command: Command) -> Command:
+    """--architecture or --network; the command gets ``network``, a Network."""
+
+    @wraps(command)
+    def run(*arguments: Any, architecture: str | None, network: Path | None, **rest: Any) -> Any:
+        found = chosen(architecture, network) or ARCHITECTURES[DEFAULT_ARCHITECTURE]
+        return command(*arguments, network=found, **rest)
+
+    return NETWORK(run)
+
+
 READOUT_INIT = click.option(
     "--readout-init",
     type=Name("readout init", READOUTS),
@@ -110,7 +158,16 @@ READOUT_INIT = click.option(
 )
 
 
-def parameterization(known: Iterable[str] = PARAMETERIZATIONS, **more: Any) -> Callable[[Command], Command]:
+GIVEN = click.option(
+    "--given",
+    multiple=True,
+    metavar="NAME=POWER",
+    help="Hold an exponent and derive the rest, e.g. router.init=N^-1/2, W2.lr=1/N, readout.init=0, aggregation=M^-1 "
+    "(repeatable).",
+)
+
+
+def parameterization(known: Collection[str] = PARAMETERIZATIONS, **more: Any) -> Callable[[Command], Command]:
     """--parameterization; ``default=None`` and another help text where a command takes several."""
     said = {"default": DEFAULT_PARAMETERIZATION, "show_default": True, "help": "Parameterization.", **more}
     return click.option("--parameterization", type=Name("parameterization", known), metavar="NAME", **said)
@@ -127,13 +184,21 @@ def configured(command: Command) -> Command:
         optimizer: str,
         parameterization: str,
         readout_init: str | None,
-        architecture: str,
+        network: Network,
+        epsilon: str | None,
+        given: tuple[str, ...],
         **rest: Any,
     ) -> Any:
-        where: dict[str, Any] = {"ray": ray, "readout_init": readout_init, "architecture": architecture}
+        where: dict[str, Any] = {
+            "ray": ray,
+            "readout_init": readout_init,
+            "network": network,
+            "epsilon": epsilon,
+            "given": given,
+        }
         return command(Configuration.of(regime, optimizer, parameterization, **where), *arguments, **rest)
 
-    return options(WHERE, parameterization(), ARCHITECTURE, READOUT_INIT)(run)
+    return options(WHERE, parameterization(), network_of, READOUT_INIT, GIVEN)(run)
 
 
 FORMAT = click.option(

@@ -38,13 +38,19 @@ from .options import OPTIMIZER, Name, emit, examples, parameterization, write
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to this file."
 )
 def command(
-    parameterization: str, optimizer: str, plane: str, prove: bool, form: str | None, output: Path | None
+    parameterization: str,
+    optimizer: str,
+    epsilon: str | None,
+    plane: str,
+    prove: bool,
+    form: str | None,
+    output: Path | None,
 ) -> None:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove)
+    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
     drawn = form or (output.suffix.lstrip(".").lower() if output is not None else "")
     if drawn not in ("svg", "html"):
         emit(found.document(), form, output)

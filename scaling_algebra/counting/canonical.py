@@ -102,12 +102,28 @@ def _label(
         by_colour.setdefault(colour[c], []).append(c)
     tied = next((by_colour[k] for k in sorted(by_colour) if len(by_colour[k]) > 1), None)
     if tied is None:
-        order = sorted(colour, key=colour.__getitem__)
-        number = {c: k for k, c in enumerate(order)}
-        return order, tuple(sorted((name, tuple(number[c] for c in classes)) for name, classes in leaves))
+        return _ordered(sorted(colour, key=colour.__getitem__), leaves)
+    apart = sorted((c for c in colour if len(by_colour.get(colour[c], ())) < 2), key=colour.__getitem__)
+    known = {c: k for k, c in enumerate(apart)}
+    parts = _components(leaves, known)
+    if len(parts) > 1:  # what only meets in classes that are told apart is labelled apart, and copies are equal
+        labelled = []
+        for part in parts:
+            loose = sorted({c for _, classes in part for c in classes if c not in known})
+            inner = {**known, **{c: len(apart) + colour[c] for c in loose}}
+            order, named = _label(inner, part, len(apart), loose)
+            labelled.append(([colour[c] for c in order[len(apart) :]], named, order[len(apart) :]))
+        labelled.sort(key=lambda x: x[:2])
+        return _ordered([*apart, *(c for _, _, order in labelled for c in order)], leaves)
     options = []
     for c in tied:
         split = {d: k if k < first else 2 * k + 1 for d, k in colour.items()}
         split[c] -= 1
         options.append(_label(split, leaves, first, rest))
     return min(options, key=lambda option: option[1])
+
+
+def _ordered(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
+    """The order with the leaves in its numbering."""
+    number = {c: k for k, c in enumerate(order)}
+    return order, tuple(sorted((name, tuple(number[c] for c in classes)) for name, classes in leaves))

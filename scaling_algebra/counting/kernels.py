@@ -58,6 +58,9 @@ INDICATOR = "1"
 not Gaussian and have a positive mean, so they are never matched and leave the weights of the sums as they are; equal
 ones are one (1_S 1_S = 1_S). They only record what a kernel depends on."""
 
+DOUBT: Leaf = (f"{INDICATOR}?", ())
+"""Marks a kernel of which only an upper bound is known: something orthogonal was taken from it."""
+
 
 def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kernel:
     """The signal of one initial tensor. ``indices`` are the open positions it uses: a tensor shared by all experts
@@ -311,6 +314,11 @@ def _merged(types: Sequence[str], forest: list[int]) -> Sequence[str]:
         return types
     active = {forest[c] for c, axis in enumerate(types) if axis == "K"}
     return ["K" if c in active else axis for c, axis in enumerate(types)]
+
+
+def population(axis: str) -> str:
+    """The axis whose indices an axis runs over: active experts are some of all experts."""
+    return "M" if axis == "K" else axis
 
 
 def union(forest: list[int], c: int, d: int) -> list[int]:

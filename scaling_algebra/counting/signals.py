@@ -8,23 +8,37 @@ Read next: ``trajectory.py`` (which signals a network makes), ``kernels.py`` (th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.axes import AXES, Ray
 
-from .canonical import canonical
-from .kernels import Contraction, Kernel, Matching, leaf_kernel, multiply, witness
+from .canonical import Leaf, canonical
+from .kernels import (
+    DOUBT,
+    INDICATOR,
+    Contraction,
+    Exhausted,
+    Kernel,
+    Matching,
+    leaf_kernel,
+    multiply,
+    population,
+    witness,
+)
 from .packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A deterministic factor: what it is called, and its packed size."""
+    """A deterministic factor: what it is called, its packed size, and whether that size is certified."""
 
     label: str
     size: int
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +50,29 @@ class Made:
         tag: what kind of product it is, e.g. ``forward ROLE``: the inner product of a rank-one update with its input.
     """
 
-    rule: Literal["tensor", "constant", "product", "sum", "scaled", "centred", "restricted"]
+    rule: Literal["tensor", "constant", "product", "sum", "scaled", "centred", "restricted", "relabelled", "doubted"]
     parts: tuple[Signal, ...] = ()
     scalars: tuple[Scalar, ...] = ()
     tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """How closely signals are kept: one rung of a ladder that is climbed until an answer is certified.
+
+    Attributes:
+        gap: kernels this far below the leading one are dropped, in powers of the axis that grows fastest.
+        most: a signal keeps at most so many kernels, the largest, and among equals those with the fewest leaves.
+        leaves: kernels with more leaves than this are dropped.
+        work: nodes of matching searches that one product of two signals may take.
+        total: nodes of all products that one question may need.
+    """
+
+    gap: Fraction
+    most: int | None = None
+    leaves: int | None = None
+    work: int | None = None
+    total: int | None = None
 
 
 @dataclass(slots=True)
@@ -53,6 +86,10 @@ class Signal:
         leaf: letters of the tensor when the signal is one initial tensor (enables the operator-norm bound).
         name: what explanations call it; empty for intermediate results.
         made: how it was made.
+        flat: letters along which all of it is constant, what pruning dropped included.
+        centred: letters along which all of it sums to zero.
+        least: packed lower bound on its root-mean-square that no kernel shows.
+        sound: every size that it was divided by is certified.
     """
 
     letters: str
@@ -61,11 +98,19 @@ class Signal:
     leaf: str | None = None
     name: str = ""
     made: Made | None = None
+    flat: frozenset[str] = frozenset()
+    centred: frozenset[str] = frozenset()
+    least: int | None = None
+    sound: bool = True
 
     @property
     def zero(self) -> bool:
         """Exactly zero: no kernels and nothing dropped."""
         return not self.terms and self.tail is None
+
+
+_PRIVATE = 0xF0000
+"""Where characters for private use begin: letters that no network writes."""
 
 
 class Algebra(Packing):
@@ -75,47 +120,80 @@ class Algebra(Packing):
         ray: rates of the axes.
         letters: axis of each index letter, e.g. ``{"a": "N", "i": "M"}``.
         unknowns: names whose counts the packed exponents carry.
-        gap: kernels this far (in powers of n) below the leading one of a signal are dropped, and bounded.
+        gap: see ``Rung``; ``at`` gives the same algebra on another rung.
         tracked: letters to keep even where their axis does not grow, because what depends on them matters.
 
-    Indices of other axes that do not grow have weight 0 everywhere, so they are left out of the kernels.
+    Indices of other axes that do not grow have weight 0 everywhere, so they are left out of the kernels. Every product
+    of two signals is a pure function of them and of the rung: what was computed before changes no result.
     """
 
     def __init__(
         self, ray: Ray, letters: Mapping[str, str], unknowns: Sequence[str], gap: Fraction, tracked: str = ""
     ) -> None:
         super().__init__(ray, unknowns)
-        self.letters = {x: axis for x, axis in letters.items() if axis in AXES and (ray[axis] or x in tracked)}
-        self._half = {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
-        self.work = 0
-        """Nodes of matching searches left: each analysis sets it, and what it does not suffice for is undecided."""
-        self._gap, self._step = self.pack(gap, {}, {}), self.pack(Fraction(1, 2), {}, {})
+        self.axes = dict(letters)
+        self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
+        self._half = dict.fromkeys(letters.values(), 0)
+        self._half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
+        self._unit_gap = max(ray[axis] for axis in AXES)
+        self._step = self.pack(self._unit_gap / 2, {}, {})
         self._ids: dict[Kernel, int] = {}
         self._kernels: list[Kernel] = []
         self._weights: list[int] = []
+        self._doubted: list[bool] = []
+        self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
         self._halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self._half.items()}
-        self._products: dict[tuple[int, int, int], tuple[int, tuple[tuple[int, int], ...], int | None]] = {}
-        self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
+        self._products: dict[tuple[int, int, int], _Searched] = {}
+        self._contractions: dict[Contraction, int] = {}
+        self.work: int | None = None
+        self.spent = 0
+        """Nodes of the products made so far."""
+        self._set(Rung(gap))
+
+    def rate(self, axis: str) -> Fraction:
+        """How fast an axis grows."""
+        return self.ray[axis] if axis in AXES else Fraction(0)
+
+    def at(self, rung: Rung) -> Algebra:
+        """The same algebra on another rung; kernels and their products are shared."""
+        other = copy(self)
+        other._set(rung)
+        return other
+
+    def _set(self, rung: Rung) -> None:
+        self.rung, self.work = rung, rung.work
+        self._gap = self.pack(rung.gap * self._unit_gap, {}, {})
 
     # signals ---------------------------------------------------------------------------------------------------
 
     def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
         """An initial tensor with entries of size ``exponent``. ``indices``: the letters it truly has (others are
         broadcast: a tensor shared across experts has no expert index)."""
-        live = self._live(letters)
-        own = self._live(letters if indices is None else indices)
+        live = self.live(letters)
+        own = self.live(letters if indices is None else indices)
         kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in own])
-        return Signal(live, {self.intern(kernel): exponent}, leaf=own, made=Made("tensor"))
+        flat = frozenset(live) - frozenset(own)
+        return Signal(live, {self.intern(kernel): exponent}, leaf=own, made=Made("tensor"), flat=flat)
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
         """A deterministic tensor with all entries of size ``exponent``."""
-        live = self._live(letters)
+        live = self.live(letters)
         kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
-        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"))
+        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=frozenset(live))
+
+    def unknown(self, letters: str) -> Signal:
+        """A signal with entries O(1) of which nothing else is known."""
+        return Signal(self.live(letters), {}, 0, made=Made("constant"))
+
+    def marked(self, name: str, letters: str, along: str) -> Signal:
+        """A constant that depends on some of its indices, as ``centred`` sees it."""
+        live = self.live(letters)
+        kernel = leaf_kernel(INDICATOR + name, [self.letters[x] for x in live], [live.index(x) for x in along])
+        return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"))
 
     def nothing(self, letters: str) -> Signal:
         """Exactly zero."""
-        return Signal(self._live(letters), {})
+        return Signal(self.live(letters), {})
 
     def rms(self, s: Signal) -> int | None:
         """Packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
@@ -123,23 +201,39 @@ class Algebra(Packing):
         Law: each kernel weighs 1/2 per summed class, and -1/2 per repeated open class; the largest kernel wins.
         Source: the half-weight rule, tested against the Wick sum in tests/test_half_weight.py.
         """
-        return max((e + self._weights[k] for k, e in s.terms.items()), default=None)
+        clear = (e + self._weights[k] for k, e in s.terms.items() if not self._doubted[k])
+        return _max(s.least, max(clear, default=None))
 
     def bound(self, s: Signal) -> int | None:
         """Packed upper bound on the root-mean-square of the whole signal, dropped kernels included."""
-        return _max(self.rms(s), s.tail)
+        doubted = (e + self._weights[k] for k, e in s.terms.items() if self._doubted[k])
+        return _max(_max(self.rms(s), s.tail), max(doubted, default=None))
 
     def certified(self, s: Signal) -> bool:
-        """The leading exponent stands above everything that was dropped."""
+        """The leading exponent stands above everything that was dropped, and was divided by certified sizes only."""
+        lead, bound = self.rms(s), self.bound(s)
+        return s.sound and (bound is None or (lead is not None and self.value(lead) >= self.value(bound)))
+
+    def doubtful(self, s: Signal) -> bool:
+        """What may cancel is as large as the rest."""
+        lead, bound = self.rms(s), self.bound(s)
+        above = s.tail if lead is None else _max(s.tail, lead)
+        return bound is not None and (above is None or self.value(bound) > self.value(above))
+
+    def complete(self, s: Signal) -> bool:
+        """Certified, and no kernel of the leading size was dropped."""
         lead = self.rms(s)
-        return s.tail is None or (lead is not None and self.value(lead) >= self.value(s.tail))
+        return s.sound and (s.tail is None or (lead is not None and self.value(lead) > self.value(s.tail)))
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
         """Multiply by deterministic factors."""
         exponent = sum(x.size for x in scalars)
         tail = None if s.tail is None else s.tail + exponent
         terms = {k: e + exponent for k, e in s.terms.items()}
-        return Signal(s.letters, terms, tail, made=Made("scaled", (s,), scalars))
+        sound = s.zero or (s.sound and all(x.certain for x in scalars))
+        made = Made("scaled", (s,), scalars)
+        least = None if s.least is None else s.least + exponent
+        return replace(s, terms=terms, tail=tail, leaf=None, name="", made=made, least=least, sound=sound)
 
     def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
         """Subtract the mean over an index: the part that is constant along it cancels exactly, the rest keeps its size.
@@ -151,9 +245,13 @@ class Algebra(Packing):
         """
         if letter not in s.letters:
             raise ValueError(f"cannot centre over {letter!r}: the algebra does not track it")
+        if letter in s.flat:
+            return self.nothing(s.letters)
         at = s.letters.index(letter)
         keep = {k: e for k, e in s.terms.items() if self._varies(self._kernels[k], at, ignoring)}
-        return Signal(s.letters, keep, s.tail, made=Made("centred", (s,)))
+        s = replace(s, least=None)
+        zero = s.centred if ignoring else s.centred | {letter}
+        return replace(s, terms=keep, leaf=None, name="", made=Made("centred", (s,)), centred=zero)
 
     def restricted(self, s: Signal, letter: str, to: str) -> Signal:
         """Keep some entries of an index: those of an index of a smaller axis, chosen without regard to the signal.
@@ -166,7 +264,9 @@ class Algebra(Packing):
         for k, e in s.terms.items():
             found = self.retyped(k, at, to)
             terms[found] = max(e, terms.get(found, e))
-        return replace(s, letters=s.letters.replace(letter, to), terms=terms, made=Made("restricted", (s,)))
+        letters, flat = s.letters.replace(letter, to), frozenset(to if x == letter else x for x in s.flat)
+        made, zero = Made("restricted", (s,)), s.centred - {letter}
+        return replace(s, letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
 
     def retyped(self, k: int, at: int, to: str) -> int:
         """A kernel with the axis of one open index replaced by that of a letter."""
@@ -175,51 +275,133 @@ class Algebra(Packing):
         types[kernel.opens[at]] = self.letters[to]
         return self.intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
 
+    def doubted(self, s: Signal, along: Signal) -> Signal:
+        """The part of a signal that is orthogonal to another: what both have may cancel in later products, so there it
+        counts as an upper bound only; the size of the whole is known."""
+        terms = dict[int, int]()
+        for k, e in s.terms.items():
+            found = self.with_doubt(k) if k in along.terms else k
+            terms[found] = max(e, terms.get(found, e))
+        made = Made("doubted", (s,))
+        return replace(s, terms=terms, least=self.rms(s), leaf=None, made=made)
+
+    def with_doubt(self, k: int) -> int:
+        kernel = self._kernels[k]
+        leaves = tuple(sorted({*kernel.leaves, DOUBT}))
+        return k if self._doubted[k] else self.intern(Kernel(kernel.types, kernel.opens, leaves))
+
+    def relabelled(self, s: Signal, old: str, new: str) -> Signal:
+        """The same signal with its letters ``old`` called ``new``, position by position.
+
+        Raises:
+            ValueError: the letters do not correspond one to one, or change their axis.
+        """
+        to = dict(zip(old, new, strict=False))
+        if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
+            raise ValueError(f"cannot call {old!r} {new!r}: letters must correspond one to one")
+        for x, y in to.items():
+            if self.axes.get(x) is None or self.axes.get(x) != self.axes.get(y):
+                raise ValueError(f"cannot call {x!r} {y!r}: they are not letters of one axis")
+        if set(s.letters) - set(old):
+            raise ValueError(f"cannot call {old!r} {new!r}: the signal has letters {s.letters!r}")
+        leaf = None if s.leaf is None else "".join(to[x] for x in s.leaf)
+        letters = "".join(to[x] for x in s.letters)
+        flat, zero = frozenset(to[x] for x in s.flat), frozenset(to[x] for x in s.centred)
+        return replace(s, letters=letters, leaf=leaf, made=Made("relabelled", (s,)), flat=flat, centred=zero)
+
+    def fresh(self, axis: str) -> str:
+        """A letter of an axis that nothing has used yet."""
+        letter = next(x for x in map(chr, range(_PRIVATE + len(self.axes), 0x110000)) if x not in self.axes)
+        self.axes[letter] = axis
+        if self.rate(axis):
+            self.letters[letter] = axis
+        return letter
+
     def add(self, signals: Iterable[Signal]) -> Signal:
-        """Sum: equal kernels keep the larger exponent."""
-        parts = list(signals)
+        """Sum: equal kernels keep the larger exponent.
+
+        Raises:
+            ValueError: the signals have different letters.
+        """
+        parts = self._aligned(signals)
         nonzero = [s for s in parts if not s.zero]
         if len(nonzero) <= 1:
             return replace(nonzero[0] if nonzero else parts[0])
-        terms = dict(nonzero[0].terms)
-        tail = nonzero[0].tail
-        for s in nonzero[1:]:
+        terms, tail = dict[int, int](), None
+        for s in nonzero:
             tail = _max(tail, s.tail)
             for k, e in s.terms.items():
                 if k not in terms or terms[k] < e:
                     terms[k] = e
-        return self._prune(Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero))))
+        least = max((s.least for s in nonzero if s.least is not None), default=None)
+        whole = Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero)), least=least)
+        return self._prune(self._shared(whole))
+
+    def reduced(self, s: Signal, by: Signal) -> Signal:
+        """A signal plus that multiple of another which removes the leading kernel of the other from it.
+
+        Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
+        makes the same of both, and what is left is not parallel to ``by``.
+        """
+        pivot = next((k for k in self.leading(by) if k in s.terms), None)
+        if pivot is None:
+            return s
+        factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
+        other = self.scaled(by, factor)
+        rest = (replace(x, terms={k: e for k, e in x.terms.items() if k != pivot}) for x in (s, other))
+        return self.add(rest)
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         """Product of two signals; letters they share are identified, letters not in ``out`` are summed.
 
-        Pairs of kernels are taken from the largest possible product down, and the rest is bounded by Cauchy-Schwarz
-        (or, when one factor is an initial tensor, by its operator norm) once it falls ``gap`` below the result.
+        Pairs of kernels are taken from the largest possible product down, and the rest is bounded (``_bound``) once it
+        falls ``gap`` below the result; where that takes too much work, once it cannot exceed the result.
+
+        Raises:
+            ValueError: ``out`` has a letter that neither signal has.
+            Exhausted: the product takes more than the work of the rung.
         """
-        out = self._live(out)
+        out = self.live(out)
         if a.zero or b.zero:
             return Signal(out, {})
+        for x in {*a.letters, *b.letters} - set(out):  # of what sums to zero, only a factor that varies is seen
+            if (x in a.centred and x not in b.letters) or (x in b.centred and x not in a.letters):
+                return Signal(out, {})
+            if x in a.centred:
+                b = self.centred(b, x)
+            elif x in b.centred:
+                a = self.centred(a, x)
+        if a.zero or b.zero:
+            return Signal(out, {})
+        try:
+            return self._contract(a, b, out, tag, self._gap)
+        except Exhausted:
+            return self._contract(a, b, out, tag, -self._step)
+
+    def _contract(self, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
         spec, contraction, cost = self._spec(a.letters, b.letters, out)
-        extra = min(x for x in (cost, self._operator_cost(a, b, out), self._operator_cost(b, a, out)) if x is not None)
+        extra = self._bound(a, b, out)
         weights = self._weights
-        left = sorted(((e + weights[k], k, e) for k, e in a.terms.items()), reverse=True)
-        right = sorted(((e + weights[k], k, e) for k, e in b.terms.items()), reverse=True)
-        gap, step = self._gap, self._step
+        left, right = self._sorted(a), self._sorted(b)
+        step, work = self._step, self.work
         terms: dict[int, int] = {}
         lead: int | None = None
         dropped: int | None = None
         for ra, ka, ea in left:
             for rb, kb, eb in right:
                 reach = ra + rb + extra
-                if lead is not None and reach < lead - gap:
+                if lead is not None and (reach < lead - gap if gap >= 0 else self.value(reach) <= self.value(lead)):
                     dropped = _max(dropped, reach)
                     break
                 e0 = ea + eb
                 top = ra + rb + cost
-                slack = gap if lead is None else top - lead + gap
+                slack = max(gap, 0) if lead is None else top - lead + gap
                 while True:
                     slack = -(-slack // step) * step
-                    found, cut = self._product(ka, kb, spec, contraction, slack)
+                    found, cut, nodes = self._product(ka, kb, spec, contraction, slack, work)
+                    self.spent += nodes
+                    if work is not None:
+                        work -= nodes
                     for k, gain in found:
                         e = e0 + gain
                         if k not in terms or terms[k] < e:
@@ -237,7 +419,30 @@ class Algebra(Packing):
             dropped = _max(dropped, a.tail + bb + extra)
         if b.tail is not None and ba is not None:
             dropped = _max(dropped, b.tail + ba + extra)
-        return self._prune(Signal(out, terms, dropped, made=Made("product", (a, b), tag=tag)))
+        made = Made("product", (a, b), tag=tag)
+        return self._prune(self._shared(Signal(out, terms, dropped, made=made)))
+
+    def product(self, signals: Sequence[Signal], out: str, tag: str = "") -> Signal:
+        """Product of any number of signals; letters they share are identified, letters not in ``out`` are summed.
+
+        Factors meet two by two: constants first, then initial tensors and what they act on, since there the operator
+        norm bounds what is dropped, then the pair with the smallest result. A letter is summed as soon as no other
+        factor has it.
+
+        Raises:
+            ValueError: no signals, or ``out`` has a letter that none of them has.
+        """
+        pool = list(signals)
+        if not pool:
+            raise ValueError("a product needs factors")
+        if len(pool) == 1:
+            return self.contract(pool[0], self.constant(""), out, tag)
+        out = self.live(out)
+        while len(pool) > 2:
+            i, j = min(combinations(range(len(pool)), 2), key=lambda pair: self._urgency(pool, pair, out))
+            pool[i] = self.contract(pool[i], pool[j], self._kept(pool, i, j, out), tag)
+            del pool[j]
+        return self.contract(pool[0], pool[1], out, tag)
 
     # walking back ----------------------------------------------------------------------------------------------
 
@@ -247,6 +452,8 @@ class Algebra(Packing):
         if lead is None:
             return []
         size = {k: e + self._weights[k] for k, e in s.terms.items()}
+        clear = {k: e for k, e in size.items() if not self._doubted[k]}
+        size = clear if any(self.value(e) == self.value(lead) for e in clear.values()) else size
         return sorted((k for k in size if self.value(size[k]) == self.value(lead)), key=lambda k: -size[k])
 
     def kernel(self, k: int) -> Kernel:
@@ -261,10 +468,17 @@ class Algebra(Packing):
         matching for any labelling of them."""
         assert s.made is not None and s.made.rule == "product"
         a, b = s.made.parts
-        spec, contraction, _ = self._spec(a.letters, b.letters, s.letters)
-        for ka, ea in a.terms.items():
-            for kb, eb in b.terms.items():
-                slack, found, _ = self._products.get((ka, kb, spec), (0, (), None))
+        spec, contraction, cost = self._spec(a.letters, b.letters, s.letters)
+        extra, size = self._bound(a, b, s.letters), s.terms[k] + self._weights[k]
+        for ra, ka, ea in self._sorted(a):
+            for rb, kb, eb in self._sorted(b):
+                if ra + rb + extra < size:
+                    break
+                slack = -(-max(ra + rb + cost - size, 0) // self._step) * self._step
+                try:
+                    found, _, _ = self._product(ka, kb, spec, contraction, slack, self.work)
+                except Exhausted:
+                    continue
                 gain = dict(found).get(k)
                 if gain is None or ea + eb + gain != s.terms[k]:
                     continue
@@ -280,27 +494,89 @@ class Algebra(Packing):
 
     # inside ----------------------------------------------------------------------------------------------------
 
-    def _live(self, letters: str) -> str:
+    def live(self, letters: str) -> str:
         return "".join(x for x in letters if x in self.letters)
 
     def intern(self, kernel: Kernel) -> int:
         if kernel not in self._ids:
             self._ids[kernel] = len(self._kernels)
             self._kernels.append(kernel)
+            self._doubted.append(DOUBT in kernel.leaves)
+            self._order.append((len(kernel.leaves), kernel.leaves, kernel.opens, kernel.types))
             weight = sum(self._half[axis] for axis in kernel.summed())
             self._weights.append(weight - sum(self._half[axis] for axis in kernel.deltas()))
         return self._ids[kernel]
 
+    def _aligned(self, signals: Iterable[Signal]) -> list[Signal]:
+        """Signals with their letters in the order of the first."""
+        parts = list(signals)
+        letters = parts[0].letters
+        for k, s in enumerate(parts):
+            if set(s.letters) != set(letters):
+                raise ValueError(f"cannot add signals with letters {letters!r} and {s.letters!r}")
+            if s.letters != letters:
+                parts[k] = replace(self.contract(s, self.constant(""), letters), name=s.name)
+        return parts
+
+    def _deterministic(self, s: Signal) -> bool:
+        return s.tail is None and not any(self._kernels[k].leaves for k in s.terms)
+
+    def _kept(self, pool: Sequence[Signal], i: int, j: int, out: str) -> str:
+        """Letters of two factors that the result or another factor has."""
+        rest = set(out).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
+        return "".join(x for x in dict.fromkeys(pool[i].letters + pool[j].letters) if x in rest)
+
+    def _urgency(self, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
+        """How late two factors of a product should meet."""
+        a, b = (pool[k] for k in pair)
+        shared, kept = set(a.letters) & set(b.letters), self._kept(pool, *pair, out)
+        constants = sum(map(self._deterministic, (a, b)))
+        leaves = [s.leaf for s in (a, b) if s.leaf is not None]
+        acts = len(leaves) == 1 and bool((shared & set(leaves[0])) - set(kept))
+        rank = 0 if constants == 2 else 1 if constants and (acts or not leaves) else 2 if acts else 3
+        if rank == 3 and (not shared or len(leaves) == 2):
+            rank = 4 if shared else 5
+        return rank, sum((self.rate(self.letters[x]) for x in kept), Fraction(0))
+
+    def _sorted(self, s: Signal) -> list[tuple[int, int, int]]:
+        """(size, kernel, exponent) from the largest down, in an order that depends on the kernels alone."""
+        found = [(e + self._weights[k], k, e) for k, e in s.terms.items()]
+        return sorted(found, key=lambda term: (-term[0], self._order[term[1]]))
+
     def _spec(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
-        key = (a, b, out)
-        if key not in self._specs:
-            number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
-            contraction = Contraction(
-                tuple(number[x] for x in a), tuple(number[x] for x in b), tuple(number[x] for x in out)
+        """How two factors meet, with a number for it, and the packed dimension of what is summed."""
+        number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
+        if not set(out) <= set(number):
+            raise ValueError(f"the product has letters {out!r}, its factors only {a!r} and {b!r}")
+        axes = {self.letters[x] for x in out}
+        if any(axis != population(axis) and population(axis) in axes for axis in axes):
+            raise ValueError(
+                f"the product keeps letters {out!r} of active and of all experts: how often they meet is open"
             )
-            cost = sum(2 * self._half[self.letters[x]] for x in number if x not in out)
-            self._specs[key] = (len(self._specs), contraction, cost)
-        return self._specs[key]
+        contraction = Contraction(
+            tuple(number[x] for x in a), tuple(number[x] for x in b), tuple(number[x] for x in out)
+        )
+        cost = sum(2 * self._half[self.letters[x]] for x in number if x not in out)
+        return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
+
+    def _bound(self, a: Signal, b: Signal, out: str) -> int:
+        """Upper bound on the size of a product, beyond the sizes of its factors, whatever they are.
+
+        Law: by Cauchy-Schwarz over the summed letters, rms(a b) <= (their dimensions) rms(a) rms(b), entry by entry of
+        the letters that both have and the result keeps. A signal is exchangeable along every axis, and moments of
+        polynomials in Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of
+        n, but for entries with equal indices: they are rare, and may be larger by the square root of how rare they are.
+        So each axis that the factors share and keep in more than one letter costs half its dimension per further one.
+        Where a factor is an initial tensor its operator norm is another bound.
+        """
+        sums = sum(2 * self._half[self.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
+        shared: dict[str, list[int]] = {}
+        for x in a.letters:
+            if x in b.letters and x in out and x not in a.flat | b.flat:
+                shared.setdefault(population(self.letters[x]), []).append(self._half[self.letters[x]])
+        meet = sum(sum(halves) - min(halves) for halves in shared.values())
+        operators = (self._operator_cost(a, b, out), self._operator_cost(b, a, out))
+        return min((sums + meet, *(x for x in operators if x is not None)))
 
     def _operator_cost(self, a: Signal, b: Signal, out: str) -> int | None:
         """Largest growth of the rms of ``b`` under the initial tensor ``a``, beyond the size of its entries.
@@ -309,23 +585,35 @@ class Algebra(Packing):
         """
         if a.leaf is None:
             return None
-        rows = sum(self._half[self.letters[x]] for x in a.leaf if x in out and x not in b.letters)
+        varying = set(b.letters) - b.flat
+        rows = sum(self._half[self.letters[x]] for x in a.leaf if x in out and x not in varying)
         cols = sum(self._half[self.letters[x]] for x in a.leaf if x not in out)
-        lost = sum(2 * self._half[self.letters[x]] for x in b.letters if x not in out and x not in a.leaf)
+        others = {*a.letters, *b.letters} - {*a.leaf, *out}
+        lost = sum(2 * self._half[self.letters[x]] for x in others)
         return max(rows, cols) + cols - rows + lost
 
     def _product(
-        self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int
-    ) -> tuple[tuple[tuple[int, int], ...], int | None]:
-        """Kernels of a product within ``slack`` of Cauchy-Schwarz, and a bound on the others relative to it."""
-        key = (ka, kb, spec)
-        known = self._products.get(key)
-        if known is None or (known[2] is not None and known[0] < slack):
-            scaled = slack >> self._shift
-            limit = self.work // 2  # one product may use half of what is left, and loses it if that is not enough
-            self.work -= limit
-            product = multiply(self._kernels[ka], self._kernels[kb], contraction, self._halves, scaled, limit)
-            self.work += limit - product.nodes
+        self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int, limit: int | None
+    ) -> tuple[tuple[tuple[int, int], ...], int | None, int]:
+        """Kernels of a product within ``slack`` of Cauchy-Schwarz, a bound on the others relative to it, and the nodes
+        of the search: a pure function of the arguments, remembered.
+
+        Raises:
+            Exhausted: the search has more nodes than the limit.
+        """
+        known = self._products.setdefault((ka, kb, spec), _Searched({}, {}))
+        scaled = slack >> self._shift
+        if known.complete is not None and known.complete <= scaled:
+            scaled = known.complete
+        if scaled not in known.found:
+            if limit is not None and limit <= known.beyond.get(scaled, -1):
+                raise Exhausted
+            try:
+                product = multiply(self._kernels[ka], self._kernels[kb], contraction, self._halves, scaled, limit)
+            except Exhausted:
+                assert limit is not None
+                known.beyond[scaled] = limit
+                raise
             best: dict[int, int] = {}
             for kernel, coherent in product.terms:
                 k = self.intern(kernel)
@@ -333,28 +621,68 @@ class Algebra(Packing):
                 if k not in best or best[k] < gain:
                     best[k] = gain
             cut = None if product.cut is None else product.cut << self._shift
-            known = self._products[key] = (slack, tuple(best.items()), cut)
-        return known[1], known[2]
+            if cut is None and (known.complete is None or scaled < known.complete):
+                known.complete = scaled
+            known.found[scaled] = tuple(best.items()), cut, product.nodes
+        found = known.found[scaled]
+        if limit is not None and found[2] > limit:
+            raise Exhausted
+        return found
 
     @staticmethod
     def _varies(kernel: Kernel, at: int, ignoring: str) -> bool:
         c = kernel.opens[at]
         return kernel.opens.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)
 
+    @staticmethod
+    def _shared(s: Signal) -> Signal:
+        """A sum or product with what it has because all its parts have it."""
+        assert s.made is not None
+        parts = s.made.parts
+        varying = {x for part in parts for x in part.letters if x not in part.flat}
+        if s.made.rule == "sum":
+            zero = frozenset.intersection(*(part.centred for part in parts))
+        else:
+            zero = frozenset(
+                x
+                for part in parts
+                for x in part.centred & set(s.letters)
+                if all(x not in set(other.letters) - other.flat for other in parts if other is not part)
+            )
+        return replace(s, flat=frozenset(s.letters) - varying, centred=zero, sound=all(part.sound for part in parts))
+
     def _prune(self, s: Signal) -> Signal:
+        """The signal with what the rung does not keep moved to its tail."""
         lead = self.rms(s)
         if lead is None:
             return s
-        floor = lead - self._gap
-        keep: dict[int, int] = {}
-        tail = s.tail
+        rung, floor, order, weights = self.rung, lead - self._gap, self._order, self._weights
+        keep, tail = s.terms, s.tail
+        if rung.leaves is not None:
+            keep = {k: e for k, e in keep.items() if order[k][0] <= rung.leaves}
+        keep = {k: e for k, e in keep.items() if e + weights[k] >= floor}
+        if rung.most is not None and len(keep) > rung.most:
+            best = sorted(keep, key=lambda k: (-self.value(keep[k] + weights[k]), order[k][0], -keep[k], order[k]))
+            keep = {k: keep[k] for k in best[: rung.most]}
         for k, e in s.terms.items():
-            size = e + self._weights[k]
-            if size >= floor:
-                keep[k] = e
-            else:
-                tail = _max(tail, size)
+            if k not in keep:
+                tail = _max(tail, e + weights[k])
         return replace(s, terms=keep, tail=tail)
+
+
+@dataclass(slots=True)
+class _Searched:
+    """What is known of a product of two kernels, by slack.
+
+    Attributes:
+        found: kernels with their gains, a bound on the rest, nodes.
+        beyond: a limit that the search passed.
+        complete: the smallest slack tried that leaves nothing out.
+    """
+
+    found: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
+    beyond: dict[int, int]
+    complete: int | None = None
 
 
 def _max(a: int | None, b: int | None) -> int | None:

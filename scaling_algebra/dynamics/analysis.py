@@ -6,11 +6,12 @@ Read next: ``quantities.py`` (what can be asked), ``newton.py`` and ``derivation
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Algebra, Signal
+from scaling_algebra.counting.signals import Algebra, Rung, Signal
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -18,37 +19,75 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
-from .quantities import Quantity, quantities, quantity
+from .quantities import Quantity, quantities, quantity, with_decay
 from .sparse_routing import algebra_for, trajectory_for
 from .trajectory import BeyondPowerCounting, Trajectory
 
-GAPS = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
-"""How far below the leading kernel a kernel is kept, tried in this order until the certificate holds."""
-WORK = dict(zip(GAPS, (700_000, 60_000, 60_000), strict=True))
-"""Nodes of matching searches spent at each gap before answers stay undecided: some twenty seconds in the worst case.
-Every configuration of muP and MSSP needs less; standard parameterization in regime I, which blows up, does not."""
+_ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
+_NEAR, _FAR = Fraction(1, 2), Fraction(1)
+LADDER = (
+    Rung(_NEAR, most=12, leaves=8, work=20_000, total=60_000),
+    Rung(_FAR, most=12, leaves=8, work=20_000, total=60_000),
+    Rung(_NEAR, most=40, leaves=12, work=50_000, total=150_000),
+    Rung(_NEAR + _FAR, most=40, leaves=12, work=50_000, total=200_000),
+    Rung(2 * _FAR, most=40, leaves=14, work=50_000, total=300_000),
+    Rung(_NEAR, most=60, leaves=20, work=200_000, total=300_000),
+    Rung(_NEAR, work=400_000, total=400_000),
+    Rung(_FAR, work=50_000, total=100_000),
+    Rung(_NEAR + _FAR, work=50_000, total=100_000),
+)
+"""Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
+limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""
+_QUICK = (LADDER[0], LADDER[2])
+"""Rungs that a lower bound may climb."""
+
+
+class UnknownSize(UsageError):
+    """The size that was asked for is not known."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Exponent of one quantity at one step.
+    """What is known of the size of one quantity at one step.
 
     Attributes:
-        exponent: of n on the ray; None means exactly zero (or undecided). Of an undecided answer, a lower bound.
+        size: the exponent of n, of an undecided answer a lower bound; None if there is no lower bound or the quantity
+            is exactly zero. ``exponent`` does not confuse the two.
         form: the monomial behind it: powers of the axes and counts of the unknowns.
-        decided: False if the certificate failed at every gap: then nothing is claimed.
+        decided: False if the certificate failed on every rung: then nothing is claimed.
         why: what stands in the way of an answer, where that is known.
     """
 
-    exponent: Fraction | None
+    size: Fraction | None
     form: Form | None
     decided: bool = True
     why: str = ""
 
+    @property
+    def zero(self) -> bool:
+        """Exactly zero."""
+        return self.decided and self.size is None
+
+    @property
+    def unknown(self) -> bool:
+        """Not even a lower bound is known."""
+        return not self.decided and self.size is None
+
+    @property
+    def exponent(self) -> Fraction | None:
+        """The exponent of n on the ray; None means exactly zero. Of an undecided answer, a lower bound.
+
+        Raises:
+            UnknownSize: nothing is known.
+        """
+        if self.unknown:
+            raise UnknownSize(f"a size that is needed is undecided{': ' + self.why if self.why else ''}")
+        return self.size
+
     def __str__(self) -> str:
         if not self.decided:
             return "undecided"
-        return "0 (exact)" if self.exponent is None else str(self.exponent)
+        return "0 (exact)" if self.size is None else str(self.size)
 
 
 class Analysis:
@@ -60,79 +99,111 @@ class Analysis:
         point: Point,
         optimizer: Optimizer,
         network: Network = MOE_BLOCK,
-        algebras: dict[Fraction, Algebra] | None = None,
+        algebras: dict[Rung, Algebra] | None = None,
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
-        self.table: Mapping[str, Quantity] = quantities(network)
+        more = with_decay(network) if optimizer.decoupled_decay else {}
+        self.table: Mapping[str, Quantity] = {**quantities(network), **more}
         self._algebras = algebras if algebras is not None else {}
-        self._runs: dict[Fraction, Trajectory] = {}
+        self._runs: dict[Rung, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
-        self._least = GAPS[0]
+        self._packed: dict[tuple[str, int], int] = {}
+        self._bounds: dict[tuple[str, int], Answer] = {}
+        self._quick: tuple[Rung, ...] = _QUICK
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            for gap in GAPS:
-                answer = self._read(name, t, gap)
-                if answer.decided or answer.why:
+            for rung in LADDER:
+                answer = self._read(name, t, rung)
+                if answer.decided or (answer.why and rung.most is None):
                     break
             self._answers[name, t] = answer if answer.decided else Answer(None, None, decided=False, why=answer.why)
         return self._answers[name, t]
 
     def lower(self, name: str, t: int) -> Answer:
-        """A lower bound at the price of the first gap, for searching: the leading kernel taken as it is."""
-        return self._answers.get((name, t)) or self._read(name, t, self._least)
+        """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
+        if (name, t) not in self._bounds:
+            best = Answer(None, None, decided=False)
+            for rung in self._quick:
+                answer = self._read(name, t, rung)
+                if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
+                    best = answer
+                if answer.decided or answer.why:
+                    break
+            if best.unknown and self._quick == _QUICK:
+                best = self(name, t)
+            self._bounds[name, t] = best
+        return self._bounds[name, t]
 
-    def limited(self, work: int, gap: Fraction = GAPS[0]) -> Analysis:
+    def limited(self, work: int, gap: Fraction = _NEAR) -> Analysis:
         """The same with less work for lower bounds: what it does not suffice for comes out as no bound.
 
         At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
         """
-        self._least = gap
-        self._run(gap).algebra.work = work
+        self._quick, self._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
         return self
-
-    def maybe(self, name: str, t: int) -> Fraction | None:
-        """Exponent of a quantity that may not exist; None if it does not, or if it is exactly zero."""
-        return self(name, t).exponent if name in self.table else None
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in (names or self.table)}
 
-    def _read(self, name: str, t: int, gap: Fraction) -> Answer:
-        run = self._run(gap)
+    def run(self, name: str, t: int) -> Trajectory:
+        """The trajectory whose pruning was mild enough to certify an answer, and to hold every monomial of its size if
+        one does.
+
+        Raises:
+            LookupError: the answer is undecided.
+        """
+        best = None
+        for rung in LADDER:
+            if self._read(name, t, rung).decided:
+                run = self._run(rung)
+                with run.ledger.question():
+                    read = self._signal(name, t, run)
+                if not isinstance(read, Signal) or run.algebra.complete(read):
+                    return run
+                best = best or run
+                if rung.most is None:
+                    return run
+        if best is None:
+            raise LookupError(f"{name} at t={t} is undecided")
+        return best
+
+    def _read(self, name: str, t: int, rung: Rung) -> Answer:
+        run = self._run(rung)
         try:
-            read = quantity(self.table, name).read(run, t)
+            with run.ledger.question():
+                read = self._signal(name, t, run)
         except Exhausted:
             return Answer(None, None, decided=False)
         except BeyondPowerCounting as reason:
             return Answer(None, None, decided=False, why=str(reason))
         algebra = run.algebra
-        if isinstance(read, Signal):
-            decided = algebra.certified(read) and (run.sound or not self.optimizer.normalises) and run.normed
-            packed = algebra.rms(read)
-        else:
-            decided, packed = run.sound and run.normed, read
+        decided = algebra.certified(read) if isinstance(read, Signal) else run.sound
+        packed = algebra.rms(read) if isinstance(read, Signal) else read
+        if decided and packed is not None:
+            self._packed[name, t] = packed
+        why = "" if decided or not isinstance(read, Signal) or not algebra.doubtful(read) else _ORTHOGONAL
         if packed is None:
-            return Answer(None, None, decided)
-        return Answer(algebra.value(packed), algebra.form(packed), decided)
+            return Answer(None, None, decided, why)
+        return Answer(algebra.value(packed), algebra.form(packed), decided, why)
 
-    def run(self, name: str, t: int) -> Trajectory:
-        """The trajectory whose pruning was mild enough to certify an answer.
+    def _signal(self, name: str, t: int, run: Trajectory) -> Signal | int | None:
+        run.sound = True
+        read: Signal | int | None = quantity(self.table, name).read(run, t)
+        return read
 
-        Raises:
-            LookupError: the answer is undecided.
-        """
-        for gap in GAPS:
-            if self._read(name, t, gap).decided:
-                return self._run(gap)
-        raise LookupError(f"{name} at t={t} is undecided")
+    def _known(self, name: str, t: int) -> int | None:
+        """Packed size of a quantity where any rung certifies it."""
+        return self._packed.get((name, t)) if self(name, t).decided else None
 
-    def _run(self, gap: Fraction) -> Trajectory:
-        if gap not in self._runs:
-            if gap not in self._algebras:
-                self._algebras[gap] = algebra_for(self.network, self.ray, gap)
-            self._algebras[gap].work = WORK.get(gap, 0)
-            self._runs[gap] = trajectory_for(self.network, self._algebras[gap], self.point, self.optimizer)
-        return self._runs[gap]
+    def _run(self, rung: Rung) -> Trajectory:
+        if rung not in self._runs:
+            if rung not in self._algebras:
+                some = next(iter(self._algebras.values()), None)
+                self._algebras[rung] = (some or algebra_for(self.network, self.ray, rung.gap)).at(rung)
+            made = trajectory_for(self.network, self._algebras[rung], self.point, self.optimizer)
+            made.lean_on(self._known)
+            self._runs[rung] = made
+        return self._runs[rung]

@@ -7,26 +7,69 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from scaling_algebra.counting.signals import Signal
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.networks.language import (
-    Adjoint,
-    Aggregate,
-    Gate,
-    Linear,
-    Mode,
-    Network,
-    Noise,
-    Norm,
-    Statement,
-)
+from scaling_algebra.spec.networks.language import DATA, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.roles import Adjoint, Experts, adjoints, experts, first_layer, pathways
 
-from .trajectory import Trajectory
+from .rules import Which
 
-Reading = Callable[[Trajectory, int], Signal | int | None]
-"""Signal, or packed entry size (None: exactly zero), after t updates."""
+
+class Run(Protocol):
+    """What a quantity is read off: a training run, of exponents (``trajectory.py``) or of torch tensors. ``t`` counts
+    updates; the signals of one are of one kind."""
+
+    network: Network
+
+    def initial(self, signal: str) -> Any:
+        """A signal before training."""
+
+    def value(self, signal: str, t: int) -> Any:
+        """A signal after t updates."""
+
+    def change(self, signal: str, t: int) -> Any:
+        """A signal after t updates minus its initial value."""
+
+    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Any = None) -> Any:
+        """A part of a product, its gates at their initial values: with the initial tensors or their updates, and the
+        initial signals, their changes or their present values (or ``x`` for them)."""
+
+    def regated(self, statement: Product, t: int) -> Any:
+        """What the change of its gates adds to a product."""
+
+    def change_via(self, signal: str, t: int, via: str) -> Any:
+        """The part of a first-layer signal's change whose gradients came through the signal ``via``."""
+
+    def spread(self, function: Function, t: int) -> Any:
+        """The argument of a function minus its mean along the index that it goes along."""
+
+    def relative(self, signal: Any, source: str, t: int) -> Any:
+        """A signal over the root-mean-square of another."""
+
+    def normalised(self, function: Function, signal: Any, t: int) -> Any:
+        """A part of the argument of a norm, divided as the norm divides."""
+
+    def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Any:
+        """Derivative of the output with respect to a signal: with these parts of these tensors above it, on the path
+        through the signal ``via``."""
+
+    def update_size(self, role: str, t: int) -> Any:
+        """Entry size of ``W_t - W_0``."""
+
+    def raw_gradient_size(self, role: str, t: int) -> Any:
+        """Entry size of the gradient of a tensor."""
+
+    def decaying(self) -> Run:
+        """The same run, relative to initial values that do not decay."""
+
+    def inner(self, left: Any, right: Any) -> Any:
+        """The inner product of two signals over all indices but the expert's."""
+
+
+Reading = Callable[[Run, int], Any]
+"""Signal, or entry size (None: exactly zero), after t updates."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +89,88 @@ def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
     """All quantities of a network, in reporting order."""
     entries = [*_forward(network), *_pathways(network), *_aggregates(network), *_backward(network), *_sizes(network)]
     return {q.name: q for q in entries}
+
+
+def with_decay(network: Network) -> dict[str, Quantity]:
+    """What decoupled weight decay has a second reading of. Everything else is relative to initial values that decayed,
+    and says what was learned; these are relative to the values training began with, as one would log them."""
+    entries = [
+        Quantity(f"{s.out}.change.with-decay", f"{s.out}_t - {s.out}_0, W_0 not decayed", _decayed_change(s.out))
+        for s in network.statements
+    ]
+    entries += [
+        Quantity(f"d{t.symbol}.with-decay", f"{t.symbol}_t - {t.symbol}_0, not decayed", _decayed_update(role), role)
+        for role, t in network.tensors.items()
+    ]
+    return {q.name: q for q in entries}
+
+
+def _decayed_change(x: str) -> Reading:
+    return lambda run, t: run.decaying().change(x, t)
+
+
+def _decayed_update(role: str) -> Reading:
+    return lambda run, t: run.decaying().update_size(role, t)
+
+
+def parts(network: Network, statement: Statement) -> dict[str, tuple[str, Reading]]:
+    """The parts of a statement's output by name, each with its formula: ``init``, ``propagating``, ``effective`` and
+    ``cross`` of a product with tensors, ``regated`` where it has gates that train; those of the argument of a function
+    that has them."""
+    x = statement.out
+    initial: Reading = lambda run, t: run.initial(x)  # noqa: E731
+    if isinstance(statement, Product):
+        return _product_parts(network, statement, initial)
+    below = network.producer(statement.inputs[0].name) if isinstance(statement, Function) and statement.inputs else None
+    if not isinstance(below, Product) or not isinstance(statement, Function):
+        return {}
+    source = statement.inputs[0].name
+    found = {k: (f"{x} from {source}.{k}", _passed(statement, read)) for k, (_, read) in parts(network, below).items()}
+    return {**found, "init": (f"{x} from initial values", initial)} if found else {}
+
+
+def _product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
+    terms = network.terms(statement)
+    if not any(term.tensors for term in terms):
+        return {}
+    fixed = all(x.name == DATA for term in terms for x in term.signals)
+
+    def read(mode: Mode, which: Which) -> Reading:
+        return lambda run, t: run.part(statement, mode, which, t)
+
+    def formula(tensors: str, signals: str) -> str:
+        if statement.tensor:
+            w = network.tensors[statement.tensor.name].symbol
+            return " ".join([f"{tensors.replace('W', w)}", *(signals.replace("h", s.name) for s in statement.factors)])
+        part = {"W_0dh_t": "propagating", "dW_th_0": "effective", "dW_tdh_t": "cross"}[tensors + signals]
+        return f"{_weighing(network, statement)}.{part}"
+
+    found: dict[str, tuple[str, Reading]] = {
+        "init": (formula("W_0", "h_0") if statement.tensor else f"{statement.out} from initial values", initial),
+        "propagating": (formula("W_0", "dh_t"), read("init", "change")),
+        "effective": (formula("dW_t", "h_0"), read("update", "initial")),
+        "cross": (formula("dW_t", "dh_t"), read("update", "change")),
+    }
+    if fixed:
+        found = {k: found[k] for k in ("init", "effective")}
+    if any(not network.is_held(w.name) for w in terms[0].weights):
+        found["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
+    return found
+
+
+def _weighing(network: Network, statement: Product) -> str:
+    """``M^-a sum_i phi_i h3i``."""
+    summed = network.experts(statement)
+    weights = [w.name for w in network.terms(statement)[0].weights]
+    rest = [x.name for x in statement.factors if x.name not in weights]
+    gates = [f"{w}_{summed}" if summed else w for w in weights]
+    return " ".join([f"M^-a sum_{summed}"] * bool(summed) + gates + rest)
+
+
+def _passed(function: Function, read: Reading) -> Reading:
+    if function.kind.kind == "norm":
+        return lambda run, t: run.normalised(function, read(run, t), t)
+    return read
 
 
 def inner_product(name: str) -> list[tuple[str, int | None]]:
@@ -80,14 +205,16 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
         if side not in table:
             raise unknown_name("quantity", side, table)
 
-    def read(tr: Trajectory, t: int) -> Signal:
-        left, right = (table[q].read(tr, t if step is None else step) for q, step in sides)
-        if not (isinstance(left, Signal) and isinstance(right, Signal)):
+    def read(run: Run, t: int) -> Any:
+        left, right = (table[q].read(run, t if step is None else step) for q, step in sides)
+        if any(table[q].tensor for q, _ in sides):
             raise UsageError(f"{name}: inner products are of signals (h..., psi, g...), not of tensors")
-        experts = "".join(x for x in tr.network.axes if tr.network.axes[x] in ("M", "K"))
-        if set(left.letters) - set(experts) != set(right.letters) - set(experts):
-            raise UsageError(f"{name}: an inner product is of signals with the same indices; these have others")
-        return tr.algebra.contract(left, right, "".join(x for x in experts if x in left.letters + right.letters))
+        try:
+            return run.inner(left, right)
+        except ValueError:
+            raise UsageError(
+                f"{name}: an inner product is of signals with the same indices; these have others"
+            ) from None
 
     formulas = (table[q].formula if s is None else table[q].formula.replace("_t", f"_{s}") for q, s in sides)
     return Quantity(name, "inner product of " + " and ".join(formulas), read)
@@ -97,129 +224,96 @@ def _forward(network: Network) -> list[Quantity]:
     entries = []
     for statement in network.statements:
         x = statement.out
+        entries += [Quantity(x, f"{x}_t", _value(x)), Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x))]
         entries += [
-            Quantity(x, f"{x}_t", _value(x)),
-            Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x)),
+            Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
         ]
-        texts = _texts(network, statement)
-        entries += [Quantity(f"{x}.{part}", texts[part], read) for part, read in _parts(network, statement).items()]
         entries += _updated(network, statement)
-    for gate in (s for s in network.statements if isinstance(s, Gate) and s.kind != "held"):
-        entries.append(Quantity(f"{gate.source}.spread", f"{gate.source}_t minus its mean over experts", _spread(gate)))
+    entries += [
+        Quantity(f"{f.inputs[0].name}.spread", f"{f.inputs[0].name}_t minus its mean over {f.over}", _spread(f))
+        for f in network.spreading
+    ]
     return entries
 
 
 def _updated(network: Network, statement: Statement) -> list[Quantity]:
-    """The update times what it reads now, and that over the size of what it reads (MSSP paper, App. Q.4)."""
-    if not isinstance(statement, Linear) or statement.source == "data":
+    """The update times what it reads now, and that over the size of what it reads, and the same of the change that is
+    passed on (MSSP paper, App. Q.4)."""
+    if not isinstance(statement, Product) or not statement.tensor or len(statement.factors) != 1:
         return []
-    whole = f"d{network.tensors[statement.tensor].symbol}_t {statement.source}_t"
+    (x,) = statement.factors
+    if x.name == DATA:
+        return []
+    w = network.tensors[statement.tensor.name].symbol
 
-    def read(tr: Trajectory, t: int) -> Signal:
-        return tr.apply(statement.tensor, "update", tr.value(statement.source, t), t)
+    def read(mode: Mode, which: Which) -> Reading:
+        return lambda run, t: run.part(statement, mode, which, t)
 
-    def relative(tr: Trajectory, t: int) -> Signal:
-        return tr.relative(read(tr, t), statement.source, t)
+    def relative(whole: Reading) -> Reading:
+        return lambda run, t: run.relative(whole(run, t), x.name, t)
 
-    normalised = Quantity(f"{statement.out}.update.normalised", f"{whole} / |{statement.source}_t|", relative)
-    return [Quantity(f"{statement.out}.update", whole, read), normalised]
-
-
-def _texts(network: Network, statement: Statement) -> dict[str, str]:
-    if isinstance(statement, Linear):
-        w, s = network.tensors[statement.tensor].symbol, statement.source
-        return {
-            "init": f"{w}_0 {s}_0",
-            "propagating": f"{w}_0 d{s}_t",
-            "effective": f"d{w}_t {s}_0",
-            "cross": f"d{w}_t d{s}_t",
-        }
-    if isinstance(statement, Noise):
-        return {}
-    parts = ("propagating", "effective", "cross", "regated")
-    whole = "M^-a sum_i phi_i " if isinstance(statement, Aggregate) else f"{statement.out} from "
-    return {"init": f"{statement.out} from initial values", **{p: f"{whole}{statement.source}.{p}" for p in parts}}
-
-
-def _parts(network: Network, statement: Statement) -> dict[str, Reading]:
-    """Readings of the init, propagating, effective and cross part of a statement's output."""
-    if isinstance(statement, Linear):
-        role, s = statement.tensor, statement.source
-        parts: dict[str, Reading] = {
-            "init": lambda tr, t: tr.initial(statement.out),
-            "propagating": lambda tr, t: tr.apply(role, "init", tr.change(s, t), t),
-            "effective": lambda tr, t: tr.apply(role, "update", tr.initial(s), t),
-            "cross": lambda tr, t: tr.apply(role, "update", tr.change(s, t), t),
-        }
-        return {k: parts[k] for k in ("init", "effective")} if s == "data" else parts
-    if isinstance(statement, Noise):
-        return {}
-    if not isinstance(statement, Aggregate):  # gate, sum, norm: the parts are those of its argument
-        below = network.producer(statement.source)
-        assert below is not None
-        scale = _normed(statement) if isinstance(statement, Norm) else lambda tr, t, s: s
-        inner = {k: _scaled(read, scale) for k, read in _parts(network, below).items()}
-        return {**inner, "init": lambda tr, t: tr.initial(statement.out)}
-    x = network.linear_into(statement.source).source
-    readings: dict[str, Reading] = {
-        "init": lambda tr, t: tr.initial(statement.out),
-        "propagating": lambda tr, t: tr.aggregate(statement, "init", tr.change(x, t), t),
-        "effective": lambda tr, t: tr.aggregate(statement, "update", tr.initial(x), t),
-        "cross": lambda tr, t: tr.aggregate(statement, "update", tr.change(x, t), t),
-    }
-    gate = network.producer(statement.gate)
-    if isinstance(gate, Gate) and gate.kind != "held":
-        readings["regated"] = lambda tr, t: tr.regated(statement, t)
-    return readings
-
-
-def _normed(statement: Norm) -> Callable[[Trajectory, int, Signal], Signal]:
-    return lambda tr, t, s: tr.normalised(statement, s, t)
-
-
-def _scaled(read: Reading, scale: Callable[[Trajectory, int, Signal], Signal]) -> Reading:
-    return lambda tr, t: scale(tr, t, _signal(read(tr, t)))
+    updated, propagated = read("update", "value"), read("init", "change")
+    return [
+        Quantity(f"{statement.out}.update", f"d{w}_t {x.name}_t", updated),
+        Quantity(f"{statement.out}.update.normalised", f"d{w}_t {x.name}_t / |{x.name}_t|", relative(updated)),
+        Quantity(f"{statement.out}.propagating.normalised", f"{w}_0 d{x.name}_t / |{x.name}_t|", relative(propagated)),
+    ]
 
 
 def _pathways(network: Network) -> list[Quantity]:
-    def read(x: str, via: str) -> Reading:
-        return lambda tr, t: tr.apply("router", "init", tr.change_via(x, t, via), t)
-
-    out = "" if not network.pathways else network.linear("router").out
+    """Of the first layer's change, what came through each path and what the router makes of it (MSSP paper, App. C)."""
     entries = []
-    for path, (x, via) in network.pathways.items():
-        formula = f"Q_0 times the part of d{x}_t that came through the {path} pathway"
-        entries.append(Quantity(f"{out}.propagating.{path}", formula, read(x, via)))
+    for e in experts(network):
+        routed = next((s for s in network.uses(e.router)), None) if e.router else None
+        if routed is None or len(routed.factors) != 1:
+            continue
+        x = routed.factors[0].name
+        if not first_layer(network, x):
+            continue
+        w, paths = network.tensors[e.router].symbol, pathways(network, x)
+        if not {"expert", "router"} <= set(paths):
+            continue
+        for path, via in paths.items():
+            formula = f"{w}_0 times the part of d{x}_t that came through the {path} pathway"
+            entries.append(Quantity(f"{routed.out}.propagating.{path}", formula, _through_path(routed, x, via)))
     return entries
+
+
+def _through_path(routed: Product, x: str, via: str) -> Reading:
+    return lambda run, t: run.part(routed, "init", "change", t, run.change_via(x, t, via))
 
 
 def _aggregates(network: Network) -> list[Quantity]:
     """The pieces A1, A2.1, A2.2, A3, D of an aggregation of two-layer experts (MSSP paper, App. I.3)."""
     entries = []
-    for statement in network.aggregates:
-        outer = network.linear_into(statement.source)
-        inner = network.producer(outer.source)
-        if not isinstance(inner, Linear) or inner.source == "data":
+    for e in experts(network):
+        if e.outer is None or e.inner is None or len(e.inner.factors) != 1:
             continue
-        x, w, v = statement.out, network.tensors[outer.tensor].symbol, network.tensors[inner.tensor].symbol
-        parts, below, sums = _parts(network, statement), _parts(network, inner), "M^-a sum_i phi_i"
+        assert e.outer.tensor and e.inner.tensor
+        x, below = e.aggregation.out, e.inner.factors[0].name
+        w, v = (network.tensors[s.tensor.name].symbol for s in (e.outer, e.inner) if s.tensor)
+        own, sums = (
+            parts(network, e.aggregation),
+            f"M^-a sum_{network.experts(e.aggregation)} {e.gate}_{network.experts(e.aggregation)}",
+        )
+        inner = {k: read for k, (_, read) in parts(network, e.inner).items()}
         entries += [
-            Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {inner.source}_0", parts["init"]),
-            Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{inner.source}_t", _through(statement, below["propagating"])),
-            Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {inner.source}_0", _through(statement, below["effective"])),
-            Quantity(f"{x}.A3", f"{sums} d{w}_t {outer.source}_0", parts["effective"]),
-            Quantity(f"{x}.D", f"{sums} d{w}_t d{outer.source}_t", parts["cross"]),
+            Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {below}_0", own["init"][1]),
+            Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{below}_t", _aggregated(e, inner["propagating"])),
+            Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {below}_0", _aggregated(e, inner["effective"])),
+            Quantity(f"{x}.A3", f"{sums} d{w}_t {e.inner.out}_0", own["effective"][1]),
+            Quantity(f"{x}.D", f"{sums} d{w}_t d{e.inner.out}_t", own["cross"][1]),
         ]
     return entries
 
 
-def _through(statement: Aggregate, read: Reading) -> Reading:
-    return lambda tr, t: tr.aggregate(statement, "init", _signal(read(tr, t)), t)
+def _aggregated(e: Experts, read: Reading) -> Reading:
+    return lambda run, t: run.part(e.aggregation, "init", "change", t, read(run, t))
 
 
 def _backward(network: Network) -> list[Quantity]:
     entries = []
-    for adjoint in network.adjoints:
+    for adjoint in adjoints(network):
         entries.append(_gradient(network, adjoint, "", {}))
         entries += [_gradient(network, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
     return entries
@@ -230,7 +324,7 @@ def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[st
     statement = ", ".join(f"{network.tensors[role].symbol} {mode}" for role, mode in modes.items())
     path = f" through {adjoint.via}" if adjoint.via else ""
     formula = f"df/d{adjoint.signal}{path}" + (f" with {statement}" if statement else "")
-    return Quantity(name, formula, lambda tr, t: tr.gradient(adjoint.signal, t, modes, adjoint.via))
+    return Quantity(name, formula, lambda run, t: run.gradient(adjoint.signal, t, modes, adjoint.via))
 
 
 def _sizes(network: Network) -> list[Quantity]:
@@ -245,25 +339,20 @@ def _sizes(network: Network) -> list[Quantity]:
 
 
 def _value(x: str) -> Reading:
-    return lambda tr, t: tr.value(x, t)
+    return lambda run, t: run.value(x, t)
 
 
 def _change(x: str) -> Reading:
-    return lambda tr, t: tr.change(x, t)
+    return lambda run, t: run.change(x, t)
 
 
-def _spread(gate: Gate) -> Reading:
-    return lambda tr, t: tr.algebra.centred(tr.value(gate.source, t), tr.network.signals[gate.source][-1])
+def _spread(gate: Function) -> Reading:
+    return lambda run, t: run.spread(gate, t)
 
 
 def _update(role: str) -> Reading:
-    return lambda tr, t: tr.update_size(role, t)
+    return lambda run, t: run.update_size(role, t)
 
 
 def _raw(role: str) -> Reading:
-    return lambda tr, t: tr.raw_gradient_size(role, t)
-
-
-def _signal(read: Signal | int | None) -> Signal:
-    assert isinstance(read, Signal)
-    return read
+    return lambda run, t: run.raw_gradient_size(role, t)

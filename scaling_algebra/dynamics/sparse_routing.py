@@ -14,14 +14,12 @@ from fractions import Fraction
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.language import Gate, Network
+from scaling_algebra.spec.networks.language import SPARE, Factor, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Point
 
-from .trajectory import Increment, Trajectory, unknowns
-
-ALL, ACTIVE = "i", "j"
-"""Index letters of all experts and of the experts active for one token."""
+from .rules import BeyondPowerCounting, Which
+from .trajectory import Increment, Known, Trajectory, unknowns
 
 
 def algebra_for(network: Network, ray: Ray, gap: Fraction) -> Algebra:
@@ -31,10 +29,11 @@ def algebra_for(network: Network, ray: Ray, gap: Fraction) -> Algebra:
         UsageError: K < M where the routing is part of the dynamics.
     """
     if not sparse(network, ray):
-        return Algebra(ray, network.axes, unknowns(network), gap, network.tracked)
-    if any(isinstance(s, Gate) and s.kind != "held" for s in network.statements):
+        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked)
+    if network.live:
         raise UsageError(f"{network.name} selects experts in a way of its own; give a ray with K = M")
-    return Algebra(ray, active(network).axes, unknowns(network), gap, network.tracked + ACTIVE)
+    seen, among = active(network)
+    return Algebra(ray, {**network.letters, **seen.letters}, unknowns(network), gap, network.tracked + "".join(among))
 
 
 def trajectory_for(network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> Trajectory:
@@ -45,53 +44,97 @@ def trajectory_for(network: Network, algebra: Algebra, point: Point, optimizer: 
 
 def sparse(network: Network, ray: Ray) -> bool:
     """Does a vanishing share of the experts see a token?"""
-    return bool(network.aggregates) and ray["K"] != ray["M"]
+    return bool(network.aggregations) and ray["K"] != ray["M"]
 
 
-def active(network: Network) -> Network:
-    """The network with the index of all experts replaced by the index of the active ones."""
+def active(network: Network) -> tuple[Network, dict[str, str]]:
+    """The network with every index of all experts replaced by one of the active experts, and which replaces which."""
+    taken = "".join(network.letters)
+    spare = (x for x in SPARE if x not in taken)
+    among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
+    swap = str.maketrans({x: new for new, x in among.items()})
 
-    def swap(letters: str) -> str:
-        return letters.replace(ALL, ACTIVE)
+    def factor(x: Factor) -> Factor:
+        return Factor(x.name, x.letters.translate(swap))
 
-    return replace(
+    def statement(s: Statement) -> Statement:
+        if isinstance(s, Product):
+            return replace(s, tensor=s.tensor and factor(s.tensor), factors=tuple(map(factor, s.factors)))
+        if isinstance(s, Sum):
+            return replace(s, terms=tuple(map(factor, s.terms)))
+        return replace(s, source=s.source and factor(s.source), over=s.over.translate(swap))
+
+    seen = replace(
         network,
         tensors={
-            role: replace(t, letters=swap(t.letters), fan_out=swap(t.fan_out), experts=swap(t.experts))
+            role: replace(
+                t,
+                letters=t.letters.translate(swap),
+                fan_out=t.fan_out.translate(swap),
+                experts=t.experts.translate(swap),
+            )
             for role, t in network.tensors.items()
         },
-        axes={**network.axes, ACTIVE: "K"},
-        signals={name: swap(letters) for name, letters in network.signals.items()},
+        axes={x.translate(swap): "K" if axis == "M" else axis for x, axis in network.axes.items()},
+        signals={name: letters.translate(swap) for name, letters in network.signals.items()},
+        statements=tuple(map(statement, network.statements)),
+        beside=network.letters,
     )
+    return seen, among
 
 
 class RoutedTrajectory(Trajectory):
     """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
 
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
-        super().__init__(active(network), algebra, point, optimizer)
+        seen, self._among = active(network)
+        super().__init__(seen, algebra, point, optimizer)
         self._batch = Trajectory(network, algebra, point, optimizer)
+        self._batch.ledger, self._batch._name = self.ledger, "batch"
         share = algebra.scale({"K": 1, "M": -1})
-        whole = self._multiplier.size + share
-        self._batch._multiplier = Scalar("aggregation multiplier times K/M, the share of the batch", whole)
+        label = "aggregation multiplier times K/M, the share of the batch"
+        self._batch._multipliers |= {
+            m: Scalar(label, self._multipliers[m].size + share) for s in network.aggregations for m in s.multipliers
+        }
+
+    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
+        return super().part(self._own(statement), mode, which, t, x)
+
+    def regated(self, statement: Product, t: int) -> Signal:
+        return super().regated(self._own(statement), t)
+
+    def decaying(self) -> Trajectory:
+        raise BeyondPowerCounting("weight decay at K < M is not covered")
+
+    def _own(self, statement: Product) -> Product:
+        """The statement in the letters of the experts that a token sees."""
+        own = self.network.producer(statement.out)
+        assert isinstance(own, Product)
+        return own
+
+    def lean_on(self, known: Known) -> None:
+        super().lean_on(known)
+        self._batch.lean_on(known)
 
     def raw_gradient_size(self, role: str, t: int) -> int | None:
+        self._batch.sound = True
         size = self._batch.raw_gradient_size(role, t)
         self.sound = self.sound and self._batch.sound
         return size
 
-    def factors(self, role: str, t: int) -> tuple[Signal, Signal]:
-        left, right = self._batch.factors(role, t)
-        return self._seen(left), self._seen(right)
+    def factors(self, role: str, t: int) -> list[tuple[Signal, ...]]:
+        return [tuple(map(self._seen, found)) for found in self._batch.factors(role, t)]
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         found = self._batch._updates(role, t)
-        self.sound = self.sound and self._batch.sound
-        return [replace(step, left=self._seen(step.left), right=self._seen(step.right)) for step in found]
+        seen = self._seen
+        return [replace(x, gradient=seen(x.gradient), inputs=tuple(map(seen, x.inputs))) for x in found]
 
-    def _part(self, signal: str, step: int, via: str) -> Signal:
-        return self._seen(self._batch._part(signal, step, via))
+    def _through_alone(self, signal: str, step: int, via: str) -> Signal:
+        return self._seen(self._batch._through_alone(signal, step, via))
 
     def _seen(self, signal: Signal) -> Signal:
         """What a token sees of a signal over all experts: the entries of its own."""
-        return self.algebra.restricted(signal, ALL, ACTIVE)
+        for new, old in self._among.items():
+            signal = self.algebra.restricted(signal, old, new)
+        return signal

@@ -1,48 +1,65 @@
 """Unrolls training exactly: forward, backward and update signals of a network at every step.
 
-The backward pass is the derivative of the network (a multilinear network: remove the leaf), so no gradient is written
-by hand. Every linear map splits as W_t x_t = W_0 x_0 + W_0 dx + dW x_0 + dW dx.
-Read next: ``quantities.py`` (the named parts), ``newton.py`` (which parameters make them Theta(1)).
+The backward pass is the derivative of the network, so no gradient is written by hand. A gradient of a tensor stays a
+product of the gradient at its output and of what it acted on, one product for every use of the tensor.
+Read next: ``rules.py`` (what each kind of statement does), ``quantities.py`` (the named parts), ``newton.py`` (which
+parameters make them Theta(1)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from itertools import product
 
-from scaling_algebra.counting.kernels import INDICATOR, Exhausted
+from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.spec.axes import AXES
-from scaling_algebra.spec.networks.language import Aggregate, Gate, Linear, Mode, Network, Noise, Norm, Statement, Sum
+from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Term
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Point
 
+from .ledger import Ledger
+from .rules import BeyondPowerCounting as BeyondPowerCounting
+from .rules import Modes, Which, over, rule
+
+Known = Callable[[str, int], "int | None"]
+"""Packed size of a quantity after t updates where it is certified, else None."""
+
+
+_MODES: tuple[Mode, ...] = ("init", "update")
+
 
 def unknowns(network: Network) -> tuple[str, ...]:
-    """Names of b, c, d of every tensor, and alpha: ``("b.input", ..., "alpha")``."""
-    return (*(f"{x}.{role}" for x in "bcd" for role in network.tensors), "alpha")
-
-
-class BeyondPowerCounting(Exception):
-    """Something that no power of n follows: a saturated gate, or a difference that may cancel."""
+    """Names of b, c, d of every tensor, and of the multipliers: ``("b.input", ..., "alpha")``."""
+    return (*(f"{x}.{role}" for x in "bcd" for role in network.tensors), *network.free_multipliers)
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """One step of one tensor: ``scalars * left (x) right``, a rank-one update per expert."""
+    """One step of one use of one tensor: ``scalars * gradient * inputs``, in the letters of the tensor.
+
+    Attributes:
+        gradient: at the output of the statement that uses the tensor.
+        inputs: what the tensor acts on there. Letters that the tensor does not have are summed.
+    """
 
     step: int
     scalars: tuple[Scalar, ...]
-    left: Signal
-    right: Signal
+    gradient: Signal
+    inputs: tuple[Signal, ...]
+
+    @property
+    def factors(self) -> tuple[Signal, ...]:
+        return (self.gradient, *self.inputs)
 
 
 class Trajectory:
     """All signals of a training run, computed on demand and kept.
 
-    Standing assumptions (MSSP paper, J.2): loss derivative Theta(1); one sample; linear activations (a nonlinearity
-    with non-zero mean slope changes no exponent); gates as their statement says.
+    Standing assumptions (MSSP paper, J.2): loss derivative Theta(1); one sample; functions as their rule says.
     """
 
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
@@ -56,14 +73,19 @@ class Trajectory:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 own = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
                 self._initial[role] = algebra.tensor(role, tensor.letters, size, own)
-        self._multiplier = Scalar("aggregation multiplier", algebra.pack(-point.alpha, {}, {"alpha": -1}))
-        self._increments: dict[str, list[list[Increment]]] = {role: [] for role in network.tensors}
-        self._gradients: dict[str, list[int]] = {role: [] for role in network.tensors}
+        aggregated = {m for s in network.aggregations for m in s.multipliers}
+        self._multipliers = {
+            name: Scalar(
+                "aggregation multiplier" if name in aggregated else f"multiplier {name}",
+                algebra.pack(-point.multipliers.get(name, Fraction(0)), {}, {name: -1}),
+            )
+            for name in network.free_multipliers
+        }
         self.sound = True
-        """Every gradient size so far was certified (normalising optimizers divide by them)."""
-        self.normed = True
-        """Every size a norm divided by was certified."""
-        self._memo: dict[tuple[object, ...], Signal] = {}
+        """Every entry size read since this was last set is certified (signals carry this themselves)."""
+        self.ledger, self._name = Ledger(algebra), ""
+        self.known: Known | None = None
+        """Certified sizes from elsewhere; where there are none, those of this run are taken."""
 
     # forward ---------------------------------------------------------------------------------------------------
 
@@ -73,74 +95,83 @@ class Trajectory:
 
     def initial(self, signal: str) -> Signal:
         """Value before training."""
-        return self._kept(("initial", signal), f"{signal}@0", lambda: self._initial_value(signal))
-
-    def change(self, signal: str, t: int) -> Signal:
-        """Value after t updates minus the initial value."""
-        if t == 0 or signal == "data":
-            return self.algebra.nothing(self.network.signals[signal])
-        return self._kept(("change", signal, t), f"{signal}.change@{t}", lambda: self._change(signal, t))
+        return self.value(signal, 0)
 
     def value(self, signal: str, t: int) -> Signal:
         """Value after t updates."""
-        if t == 0 or signal == "data":
-            return self.initial(signal)
-        return self._kept(("value", signal, t), f"{signal}@{t}", lambda: self._value(signal, t))
+        statement = self.network.producer(signal)
+        if statement is None:
+            return self._data()
+        return self._kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
 
-    def apply(self, role: str, mode: Mode, x: Signal, t: int, out: str | None = None) -> Signal:
-        """``W_0 x`` or ``(W_t - W_0) x`` for the tensor of a role; letters missing from ``out`` are summed at once."""
-        out = self.network.signals[self.network.linear(role).out] if out is None else out
-        symbol = self.network.tensors[role].symbol
-        if mode == "init":
-            return named(self.algebra.contract(self._initial[role], x, out), f"{symbol}_0 {x.name or 'x'}")
-        parts = []
-        for step in self._updates(role, t):
-            shared = "".join(c for c in step.right.letters if c in step.left.letters)
-            inner = self.algebra.contract(step.right, x, shared, tag=f"forward {role}")
-            whole = self.algebra.scaled(self.algebra.contract(step.left, inner, out), *step.scalars)
-            parts.append(named(whole, f"step {step.step + 1} of d{symbol}, times {x.name or 'x'}"))
-        whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
-        return named(whole, f"d{symbol} {x.name or 'x'}")
+    def change(self, signal: str, t: int) -> Signal:
+        """Value after t updates minus the initial value."""
+        statement = self.network.producer(signal)
+        if t == 0 or statement is None:
+            return self.algebra.nothing(self.network.signals[signal])
+        key = ("change", signal, t)
+        return self._kept(key, f"{signal}.change@{t}", lambda: rule(statement).change(self, statement, t))
+
+    def at(self, factor: Factor, which: Which, t: int) -> Signal:
+        """A signal in the letters it has in an equation."""
+        read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
+        whole = read.get(which, lambda: self.value(factor.name, t))()
+        return self._relabelled(whole, self.network.signals[factor.name], factor.letters)
+
+    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
+        """A part of a product, with gates at their initial values: tensors by ``mode``, signals by ``which``.
+
+        Law: a product of changes is a sum over its factors, each changed with what stands before at its present value.
+
+        Args:
+            x: instead of the signals, where there is one.
+        """
+        return self.algebra.add(
+            [self._part(statement, term, mode, which, t, x) for term in self.network.terms(statement)]
+        )
+
+    def regated(self, statement: Product, t: int) -> Signal:
+        """``(gates_t - gates_0) * the rest at t``.
+
+        A held gate counts where nothing that is summed grows: else its fluctuations average out (standing assumption
+        B2 of MSSP paper, J.2).
+        """
+        letters, parts = self.network.signals[statement.out], []
+        weights = self.network.terms(statement)[0].weights
+        summed = [x for x in statement.letters if x not in letters]
+        averaged = any(self._grows(x) for x in summed)
+        for k, weight in enumerate(weights):
+            if averaged and self.network.is_held(weight.name):
+                continue
+            others = list(statement.factors)
+            others.remove(weight)
+            before = [self.at(x, "value" if x not in weights or x in weights[:k] else "initial", t) for x in others]
+            parts.append(self.algebra.product([self.at(weight, "change", t), *before], letters))
+        scalars = self._scalars(statement.multipliers)
+        return self.algebra.scaled(self.algebra.add(parts or [self.algebra.nothing(letters)]), *scalars)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """Part of the change of a first-layer signal that its gradient received through one statement."""
         statement = self.network.producer(signal)
-        assert isinstance(statement, Linear) and self.network.producer(statement.source) is None
-        x = self.initial(statement.source)
+        assert isinstance(statement, Product) and statement.tensor
+        x = self.at(statement.factors[0], "initial", 0)
         parts = []
-        for step in self._updates(statement.tensor, t):
-            left = self._part(signal, step.step, via)
-            inner = self.algebra.contract(step.right, x, "", tag=f"forward {statement.tensor}")
+        for step in self._updates(statement.tensor.name, t):
+            left = self._through_alone(signal, step.step, via)
+            tag = f"forward {statement.tensor.name}"
+            inner = self.algebra.product([*step.inputs, x], "", tag)
             whole = self.algebra.contract(left, inner, self.network.signals[signal])
             parts.append(self.algebra.scaled(whole, *step.scalars))
         return self.algebra.add(parts) if parts else self.algebra.nothing(self.network.signals[signal])
 
-    def _part(self, signal: str, step: int, via: str) -> Signal:
+    def _through_alone(self, signal: str, step: int, via: str) -> Signal:
         """The gradient of an update that came through one statement."""
         return self.gradient(signal, step, via=via)
 
-    def aggregate(self, statement: Aggregate, mode: Mode, x: Signal, t: int) -> Signal:
-        """``M^-alpha sum_i phi_i W^i x_i`` for one part of the tensor before the aggregation.
-
-        With held gates, the sum over experts and the product with the tensor are one contraction: its operator norm is
-        known. Other gates enter with their initial values; ``regated`` is the rest.
-        """
-        inner = self.network.linear_into(statement.source)
-        if self._held(statement):
-            whole = self.apply(inner.tensor, mode, x, t, self.network.signals[statement.out])
-            return self.algebra.scaled(whole, self._multiplier)
-        return self._weighted(statement, self.initial(statement.gate), self.apply(inner.tensor, mode, x, t))
-
-    def regated(self, statement: Aggregate, t: int) -> Signal:
-        """``M^-alpha sum_i (phi_t - phi_0)_i h_t,i``; nothing with held gates."""
-        if self._held(statement):
-            return self.algebra.nothing(self.network.signals[statement.out])
-        return self._weighted(statement, self.change(statement.gate, t), self.value(statement.source, t))
-
-    def normalised(self, statement: Norm, signal: Signal, t: int) -> Signal:
-        """A signal divided by the size of what a norm reads after t updates."""
-        self.normed = self.normed and self.algebra.certified(self.value(statement.source, t))
-        return self._over(signal, statement.source, t)
+    def spread(self, function: Function, t: int) -> Signal:
+        """The argument of a function minus its mean along the index that it goes along."""
+        (x,) = function.inputs
+        return self.algebra.centred(self.at(x, "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """A signal over the size of another one after t updates.
@@ -148,17 +179,54 @@ class Trajectory:
         Raises:
             Exhausted: that size is not certified.
         """
-        if not self.algebra.certified(self.value(source, t)):
+        whole = self.value(source, t)
+        if not self.algebra.certified(whole):
             raise Exhausted
-        return self._over(signal, source, t)
+        return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
-    def _over(self, signal: Signal, source: str, t: int) -> Signal:
-        size = self.algebra.rms(self.value(source, t)) or 0
-        return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -size))
+    def normalised(self, function: Function, signal: Signal, t: int) -> Signal:
+        """A part of the argument of a norm, divided as the norm divides."""
+        return over(self, function, signal, t)
+
+    def decaying(self) -> Trajectory:
+        """The same run, with weight decay as one more step of every tensor along itself."""
+        return self.ledger.remembered((self._name, "decaying"), self._with_decay)
+
+    def _with_decay(self) -> Trajectory:
+        other = _Decaying(self.network, self.algebra, self.point, self.optimizer)
+        other.ledger, other._name, other.known = self.ledger, f"{self._name} with decay", self.known
+        return other
+
+    def lean_on(self, known: Known) -> None:
+        """Take certified sizes from elsewhere."""
+        self.known = known
+
+    def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
+        """The size of a signal that something is divided by, and whether it is certified."""
+        known = self.known and self.known(signal, t)
+        if known is not None:
+            return known, True
+        whole = self.value(signal, t)
+        if whole.zero:
+            return None, True
+        size = self.algebra.rms(whole)
+        return size, size is not None and self.algebra.certified(whole)
+
+    def inner(self, left: Signal, right: Signal) -> Signal:
+        """The inner product of two signals over all indices but the expert's.
+
+        Raises:
+            ValueError: they have other indices.
+        """
+        experts = "".join(x for x, axis in self.network.letters.items() if axis in ("M", "K"))
+        if set(left.letters) - set(experts) != set(right.letters) - set(experts):
+            raise ValueError("an inner product of signals with different indices")
+        kept = "".join(x for x in experts if x in left.letters + right.letters)
+        return self.algebra.contract(left, right, kept)
 
     # backward --------------------------------------------------------------------------------------------------
 
-    def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Signal:
+    def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
         """Derivative of the output with respect to a signal after t updates.
 
         Args:
@@ -167,21 +235,33 @@ class Trajectory:
         """
         modes = dict(modes or {})
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
-        statement = [f"{self.network.tensors[r].symbol} {m}" for r, m in modes.items()] + (
-            [f"via {via}"] if via else []
-        )
-        name = f"df/d{signal}@{t}" + (f" ({', '.join(statement)})" if statement else "")
+        kept = [f"{self.network.tensors[r].symbol} {m}" for r, m in modes.items()] + ([f"via {via}"] if via else [])
+        name = f"df/d{signal}@{t}" + (f" ({', '.join(kept)})" if kept else "")
         return self._kept(key, name, lambda: self._gradient(signal, t, modes, via))
+
+    def transposed(
+        self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
+    ) -> Signal:
+        """The adjoint of a product with respect to its k-th factor: the product of ``above`` and the others, these
+        written out to the tensors, so that a tensor meets the gradient before anything else does. Letters missing from
+        ``out`` are summed."""
+        out = statement.factors[k].letters if out is None else out
+        parts = []
+        for term in self.network.terms(statement, without=k):
+            kept = [(modes[x.name],) if x.name in modes else _MODES for x in term.tensors]
+            signals = [self.at(x, "value", t) for x in term.signals]
+            signals += [self.at(x, "initial" if self.network.is_held(x.name) else "value", t) for x in term.weights]
+            for mode in product(*kept):
+                parts.append(self._multiplied(term, mode, [above], signals, out, t))
+        return self.algebra.add(parts)
 
     def raw_gradient_size(self, role: str, t: int) -> int | None:
         """Packed entry size of the gradient of a tensor; None if exactly zero.
 
-        Law: rms(u v^T) = rms(u) rms(v), since no index is summed and experts are exchangeable.
+        Law: the largest of its uses; rms(u v) = rms(u) rms(v) where no index is summed, for polynomials of Gaussians.
         """
-        left, right = self.factors(role, t)
-        self.sound = self.sound and self.algebra.certified(left) and self.algebra.certified(right)
-        u, v = self.algebra.rms(left), self.algebra.rms(right)
-        return None if u is None or v is None else u + v
+        sizes = [self.entry(role, factors) for factors in self.factors(role, t)]
+        return max((x for x in sizes if x is not None), default=None)
 
     def update_size(self, role: str, t: int) -> int | None:
         """Packed entry size of ``W_t - W_0``."""
@@ -191,216 +271,193 @@ class Trajectory:
         """Every step of ``W_t - W_0`` that is not zero, with its packed entry size."""
         found = []
         for step in self._updates(role, t):
-            u, v = self.algebra.rms(step.left), self.algebra.rms(step.right)
-            if u is not None and v is not None:
-                found.append((step, sum(x.size for x in step.scalars) + u + v))
+            size = self.entry(role, step.factors)
+            self.sound = self.sound and all(x.certain for x in step.scalars)
+            if size is not None:
+                found.append((step, sum(x.size for x in step.scalars) + size))
         return found
 
-    def factors(self, role: str, t: int) -> tuple[Signal, Signal]:
-        """The rank-one gradient of a tensor: (gradient at its output, its input)."""
-        statement = self.network.linear(role)
-        return self.gradient(statement.out, t), self.value(statement.source, t)
+    def factors(self, role: str, t: int) -> list[tuple[Signal, ...]]:
+        """The gradient of a tensor as one product for each use: the gradient at its output, and what it acts on, in
+        the letters of the tensor (letters that it does not have are summed)."""
+        found = []
+        own = self.network.tensors[role].letters
+        for statement in self.network.uses(role):
+            assert statement.tensor
+            out = self.network.signals[statement.out]
+            signals = [self._scaled(self.gradient(statement.out, t), statement.multipliers)]
+            letters = [out, *(x.letters for x in statement.factors)]
+            signals += [self.at(x, "value", t) for x in statement.factors]
+            renamed = dict(zip(statement.tensor.letters, own, strict=True))
+            for x in "".join(letters):
+                if x not in renamed:
+                    clash = x in own
+                    taken = own + "".join(renamed) + "".join(renamed.values()) + "".join(letters)
+                    renamed[x] = self.network.spare(self.network.axes[x], taken) if clash else x
+            found.append(
+                tuple(
+                    self._relabelled(s, old, "".join(renamed[x] for x in old))
+                    for s, old in zip(signals, letters, strict=True)
+                )
+            )
+        return found
 
-    # inside: forward -------------------------------------------------------------------------------------------
+    # inside ----------------------------------------------------------------------------------------------------
+
+    def named(self, signal: Signal, name: str) -> Signal:
+        """The same signal under a name for explanations."""
+        return replace(signal, name=name)
 
     def _kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
-        if key not in self._memo:
-            self._memo[key] = named(compute(), name)
-        return self._memo[key]
+        return self.ledger.remembered((self._name, *key), lambda: self.named(compute(), name))
 
-    def _initial_value(self, signal: str) -> Signal:
-        statement = self.network.producer(signal)
-        if statement is None:
-            return self.algebra.constant(self.network.signals[signal])
-        if isinstance(statement, Linear):
-            return self.apply(statement.tensor, "init", self.initial(statement.source), 0)
-        if isinstance(statement, Gate):
-            return self._gated(statement, 0)
-        if isinstance(statement, Sum):
-            return self.algebra.add([self.initial(x) for x in statement.inputs])
-        if isinstance(statement, Noise):
-            return self._drawn_noise(statement, 0)
-        if isinstance(statement, Norm):
-            return self.normalised(statement, self.initial(statement.source), 0)
-        return self.aggregate(statement, "init", self.initial(self.network.linear_into(statement.source).source), 0)
+    def _data(self) -> Signal:
+        """The input: constant, but for a mark that it depends on the indices that functions go along."""
+        letters = self.network.signals[DATA]
+        tracked = "".join(x for x in letters if x in self.network.tracked)
+        return self.algebra.marked(DATA, letters, tracked) if tracked else self.algebra.constant(letters)
 
-    def _value(self, signal: str, t: int) -> Signal:
-        statement = self.network.producer(signal)
-        if isinstance(statement, Noise):
-            return self._drawn_noise(statement, t)
-        if isinstance(statement, Sum):
-            return self.algebra.add([self.value(x, t) for x in statement.inputs])
-        return self.algebra.add([self.initial(signal), self.change(signal, t)])
+    def _grows(self, letter: str) -> bool:
+        axis = self.network.letters[letter]
+        return axis in AXES and self.algebra.ray[axis] > 0
 
-    def _change(self, signal: str, t: int) -> Signal:
-        statement = self.network.producer(signal)
-        assert statement is not None
-        add = self.algebra.add
-        if isinstance(statement, Linear):
-            propagated = self.apply(statement.tensor, "init", self.change(statement.source, t), t)
-            return add([propagated, self.apply(statement.tensor, "update", self.value(statement.source, t), t)])
-        if isinstance(statement, Gate):
-            return self._gate_change(statement, t)
-        if isinstance(statement, Sum):
-            return add([self.change(x, t) for x in statement.inputs])
-        if isinstance(statement, Noise):
-            return add([self._drawn_noise(statement, t), self.initial(statement.out)])
-        if isinstance(statement, Norm):
-            return add([self.normalised(statement, self.value(statement.source, t), t), self.initial(statement.out)])
-        below = self.network.linear_into(statement.source).source
-        propagated = named(self.aggregate(statement, "init", self.change(below, t), t), f"{statement.out}.propagating")
-        updated = named(
-            self.aggregate(statement, "update", self.value(below, t), t), f"{statement.out} from updated tensors"
-        )
-        return add([propagated, updated, named(self.regated(statement, t), f"{statement.out}.regated")])
+    def _relabelled(self, signal: Signal, old: str, new: str) -> Signal:
+        return signal if old == new else replace(self.algebra.relabelled(signal, old, new), name=signal.name)
 
-    def _drawn_noise(self, statement: Noise, t: int) -> Signal:
-        """Along an axis that does not grow one leaf stands for the draws of all steps: a sum over finitely many entries
-        is as large whether they are correlated or not."""
-        letters = self.network.signals[statement.out]
-        grows = any(self.algebra.ray[self.network.axes[letter]] for letter in letters)
-        return self.algebra.tensor(f"{statement.out}@{t if grows else 0}", letters, 0)
+    def _scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
+        return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
-    def _weighted(self, statement: Aggregate, gate: Signal, x: Signal) -> Signal:
-        whole = self.algebra.contract(gate, x, self.network.signals[statement.out])
-        return self.algebra.scaled(whole, self._multiplier)
+    def _scaled(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
+        scalars = self._scalars(multipliers)
+        return self.algebra.scaled(signal, *scalars) if scalars else signal
 
-    # inside: gates ---------------------------------------------------------------------------------------------
-
-    def _held(self, statement: Aggregate) -> bool:
-        gate = self.network.producer(statement.gate)
-        return isinstance(gate, Gate) and gate.kind == "held"
-
-    def _logits(self, statement: Gate, x: Signal) -> Signal:
-        """What of the argument a gate sees: softmax ignores a common shift."""
-        return self.algebra.centred(x, self.network.signals[statement.source][-1]) if statement.normalised else x
-
-    def _gated(self, statement: Gate, t: int) -> Signal:
-        """Mean of the gate plus its linear part, times the selection."""
-        letters = self.network.signals[statement.out]
-        if statement.kind == "held":
-            return self.algebra.constant(letters)
-        logits = self._logits(statement, self.value(statement.source, t))
-        size = self.algebra.rms(logits)
-        if size is not None and self.algebra.value(size) > 0:
-            reach = f"{statement.source} ~ n^({self.algebra.value(size)}) at t={t}"
-            raise BeyondPowerCounting(f"the gate saturates faster than any power: {reach}")
-        parts = [named(self.algebra.constant(letters), "mean"), named(logits, f"slope times {statement.source}@{t}")]
-        whole = self.algebra.add(parts)
-        return self.algebra.contract(self._selection(statement, t), whole, letters) if statement.selects else whole
-
-    def _gate_change(self, statement: Gate, t: int) -> Signal:
-        if statement.kind == "held":
-            return self.change(statement.source, t)
-        if statement.selects and self._drawn(statement, t) != 0:
-            return self.algebra.add([self._gated(statement, t), self.initial(statement.out)])
-        self._gated(statement, t)  # saturated?
-        change = self._logits(statement, self.change(statement.source, t))
-        return (
-            self.algebra.contract(self._selection(statement, 0), change, change.letters)
-            if statement.selects
-            else change
-        )
-
-    def _drawn(self, statement: Gate, t: int) -> int:
-        """The step at which the selection in force at t was drawn."""
-        if t == 0:
-            return 0
-        moved = self.algebra.rms(self._logits(statement, self.change(statement.source, t)))
-        spread = self.algebra.rms(self._logits(statement, self.initial(statement.source)))
-        if moved is None or (spread is not None and self.algebra.value(moved) < self.algebra.value(spread)):
-            return 0
-        return t
-
-    def _selection(self, statement: Gate, t: int) -> Signal:
-        return self.algebra.tensor(self._selected(statement, t), self.network.signals[statement.out], 0)
-
-    def _selected(self, statement: Gate, t: int) -> str:
-        return f"{INDICATOR}[{statement.out}@{self._drawn(statement, t)}]"
-
-    # inside: backward ------------------------------------------------------------------------------------------
-
-    def _gradient(self, signal: str, t: int, modes: Mapping[str, Mode], via: str) -> Signal:
-        letters = self.network.signals[signal]
-        paths = [s for s in self.network.consumers(signal) if via in ("", s.out)]
-        if not paths:
-            return self.algebra.constant(letters)  # the output itself
-        return self.algebra.add([named(self._through(s, signal, t, modes), f"through {s.out}") for s in paths])
-
-    def _through(self, statement: Statement, signal: str, t: int, modes: Mapping[str, Mode]) -> Signal:
-        above = self.gradient(statement.out, t, modes)
-        letters = self.network.signals[signal]
-        assert not isinstance(statement, Noise)  # it reads nothing
-        if isinstance(statement, Sum):
-            return above
-        if isinstance(statement, Norm):
-            return self._norm_jacobian(statement, above, t)
-        if isinstance(statement, Gate):
-            return self._gate_jacobian(statement, above, t)
-        if isinstance(statement, Linear):
-            return self._whole(statement, above, t, modes)
-        if statement.gate == signal:  # <h3i, g3> as (W3^T g3) . h2: h3i itself is never formed (MSSP paper, App. I.9)
-            inner = self.network.linear_into(statement.source)
-            below = self.network.signals[inner.source]
-            per_expert = letters + "".join(x for x in below if x not in letters)
-            back = self._whole(inner, above, t, modes, per_expert)
-            whole = self.algebra.contract(back, self.value(inner.source, t), letters)
+    def _part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
+        out = self.network.signals[s.out]
+        weights = [self.at(w, "initial", 0) for w in term.weights]
+        if x is not None:
+            (only,) = term.signals
+            choices = [[self._relabelled(x, self.network.signals[only.name], only.letters)]]
+        elif which == "change":
+            changes = [self.at(f, "change", t) for f in term.signals]
+            initial, now = ([self.at(f, w, t) for f in term.signals] for w in ("initial", "value"))
+            choices = [[*now[:k], changes[k], *initial[k + 1 :]] for k in range(len(changes)) if not changes[k].zero]
         else:
-            gate = self.initial(statement.gate) if self._held(statement) else self.value(statement.gate, t)
-            whole = self.algebra.contract(gate, above, letters)
-        return self.algebra.scaled(whole, self._multiplier)
+            choices = [[self.at(f, which, t) for f in term.signals]]
+        modes: list[tuple[Mode, ...]] = [_MODES[:1] * len(term.tensors)]
+        if mode == "update":  # the first k as they are now, the next one by its update, the rest as they were
+            modes = []
+            for k in range(len(term.tensors)):
+                for before in product(_MODES, repeat=k):
+                    modes.append((*before, _MODES[1], *_MODES[:1] * (len(term.tensors) - k - 1)))
+        parts = [self._multiplied(term, m, [], [*weights, *signals], out, t) for m in modes for signals in choices]
+        return self.algebra.add(parts) if parts else self.algebra.nothing(out)
 
-    def _norm_jacobian(self, statement: Norm, above: Signal, t: int) -> Signal:
-        """Law: ``(above - x <x, above> / dim) / rms`` with x the normalised signal.
-
-        Assumes: under a normalising optimizer x is a nonlinear function of the gradient, so that no direction of
-        ``above`` is removed but for a part of its size, and the subtraction changes no exponent.
-        Fails: else, where the subtracted part is as large as ``above``: they may cancel.
-        """
-        if self.optimizer.normalises:
-            return self.normalised(statement, above, t)
-        x, letters = self.value(statement.out, t), self.network.signals[statement.out]
-        inner = self.algebra.contract(x, above, "")
-        dim = self.algebra.scale({self.network.axes[c]: -1 for c in letters})
-        removed = self.algebra.scaled(self.algebra.contract(x, inner, letters), Scalar("1/dimension", dim))
-        size, part = self.algebra.rms(above), self.algebra.bound(removed)
-        if size is not None and part is not None and self.algebra.value(part) >= self.algebra.value(size):
-            where = f"{statement.out} and its gradient align at t={t}"
-            raise BeyondPowerCounting(f"the norm may cancel the gradient: {where}")
-        return self.normalised(statement, self.algebra.add([above, removed]), t)
-
-    def _gate_jacobian(self, statement: Gate, above: Signal, t: int) -> Signal:
-        """Law: softmax J = diag(phi)(I - 1 phi^T) annihilates constants; a selection leaves only the selected."""
-        if statement.kind == "held":
-            return above
-        if statement.normalised:
-            selection = self._selected(statement, t) if statement.selects else ""
-            above = self.algebra.centred(above, self.network.signals[statement.source][-1], selection)
-        return self.algebra.contract(self.value(statement.out, t), above, self.network.signals[statement.source])
-
-    def _whole(
-        self, statement: Linear, above: Signal, t: int, modes: Mapping[str, Mode], out: str | None = None
+    def _multiplied(
+        self, term: Term, modes: Sequence[Mode], above: list[Signal], others: list[Signal], out: str, t: int
     ) -> Signal:
-        """``W_t^T above``, or one part of it; letters missing from ``out`` are summed."""
-        parts: tuple[Mode, ...] = (modes[statement.tensor],) if statement.tensor in modes else ("init", "update")
-        return self.algebra.add([self.transposed(statement, mode, above, t, out) for mode in parts])
+        """``tensors * others``, with these parts of the tensors; ``above``: the gradient, in a backward pass.
 
-    def transposed(self, statement: Linear, mode: Mode, above: Signal, t: int, out: str | None = None) -> Signal:
-        """``W_0^T above`` or ``(W_t - W_0)^T above``; letters missing from ``out`` are summed."""
-        out = self.network.signals[statement.source] if out is None else out
-        symbol = self.network.tensors[statement.tensor].symbol
-        if mode == "init":
-            return named(
-                self.algebra.contract(self._initial[statement.tensor], above, out), f"{symbol}_0^T {above.name}"
-            )
+        An update meets, in a forward pass, what it acts on with what it acted on, and in a backward pass the gradient
+        with that of its step: inner products, which are tagged for explanations.
+        """
+        symbols = [self.network.tensors[x.name].symbol for x in term.tensors]
+        acted = " ".join(s.name or "x" for s in (above or others) if s.made is None or s.made.rule != "constant")
+        back = "^T" if above else ""
+        alternatives: list[list[tuple[Factor, Increment | None]]] = []
+        for x, mode in zip(term.tensors, modes, strict=True):
+            taken: list[Increment | None] = [None] if mode == "init" else list(self._updates(x.name, t))
+            alternatives.append([(x, step) for step in taken])
         parts = []
-        for step in self._updates(statement.tensor, t):
-            shared = "".join(c for c in step.left.letters if c in out)
-            inner = self.algebra.contract(step.left, above, shared, tag=f"backward {statement.tensor}")
-            whole = self.algebra.scaled(self.algebra.contract(step.right, inner, out), *step.scalars)
-            parts.append(named(whole, f"(step {step.step + 1} of d{symbol})^T {above.name}"))
+        for chosen in product(*alternatives):
+            steps = [(x, step) for x, step in chosen if step is not None]
+            initial = [self._used(x, self._initial[x.name]) for x, step in chosen if step is None]
+            if not steps:
+                operands = self._covered([*initial, *above, *others], out)
+                whole = self.algebra.product(operands, out)
+            else:
+                whole = self._applied(steps, above, [*initial, *others], out)
+                text = ", ".join(f"step {step.step + 1} of d{self.network.tensors[x.name].symbol}" for x, step in steps)
+                text = f"({text})^T {acted}" if above else f"{text}, times {acted}"
+                whole = self.named(whole, text)
+            parts.append(whole)
         whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
-        return named(whole, f"d{symbol}^T {above.name}")
+        text = " ".join(
+            f"{'d' * (m == 'update')}{s}{'_0' * (m == 'init')}{back}" for s, m in zip(symbols, modes, strict=True)
+        )
+        name = f"{text} {acted}".strip()
+        return self.named(self._scaled(whole, term.multipliers), name)
+
+    def _applied(
+        self, steps: list[tuple[Factor, Increment]], above: list[Signal], others: list[Signal], out: str
+    ) -> Signal:
+        gradients: list[Signal] = []
+        inputs: list[Signal] = []
+        scalars: list[Scalar] = []
+        for x, step in steps:
+            there = (*above, *others, *gradients, *inputs)
+            gradient, acted = self._in_use(x, step, "".join(s.letters for s in there) + out)
+            gradients.append(gradient)
+            inputs += acted
+            scalars += step.scalars
+        meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
+        kept = "".join(s.letters for s in rest) + self.algebra.live(out)
+        own = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
+        tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
+        inner = self.algebra.product(self._covered(meeting, own), own, tag)
+        return self.algebra.scaled(self.algebra.product(self._covered([inner, *rest], out), out), *scalars)
+
+    def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
+        """The factors of an increment in the letters that the tensor has in an equation."""
+        renamed = dict(zip(self.network.tensors[x.name].letters, x.letters, strict=True))
+        for s in step.factors:
+            for c in s.letters:
+                if c not in renamed:
+                    axis = self.network.letters[c]
+                    free = c not in taken and c not in renamed.values()
+                    renamed[c] = c if free else self.network.spare(axis, taken + "".join(renamed.values()))
+        relabel = [self._relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
+        return relabel[0], relabel[1:]
+
+    def _used(self, x: Factor, whole: Signal) -> Signal:
+        return self._relabelled(whole, self.network.tensors[x.name].letters, x.letters)
+
+    def _covered(self, operands: list[Signal], out: str) -> list[Signal]:
+        """Operands of a product without the ones that are 1, with one for each letter that nothing else has."""
+        kept = [s for s in operands if not self._one(s)]
+        there = {c for s in kept for c in s.letters}
+        wanted = dict.fromkeys("".join(s.letters for s in operands) + self.algebra.live(out))
+        missing = "".join(c for c in wanted if c not in there)
+        return [*kept, self.algebra.constant(missing)] if missing or not kept else kept
+
+    def _one(self, s: Signal) -> bool:
+        return s.made is not None and s.made.rule == "constant" and set(s.terms.values()) == {0}
+
+    def entry(self, role: str, factors: Sequence[Signal]) -> int | None:
+        """Packed entry size of a product of factors, in the letters of a tensor."""
+        own = self.algebra.live(self.network.tensors[role].letters)
+        if any(c not in own for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
+            factors = [self.algebra.product(self._covered(list(factors), own), own)]
+        self.sound = self.sound and all(map(self.algebra.certified, factors))
+        sizes = [self.algebra.rms(s) for s in factors]
+        return None if None in sizes else sum(x for x in sizes if x is not None)
+
+    def _repeats(self, s: Signal) -> bool:
+        """Two open indices of one axis: the diagonal may be larger than the rest."""
+        axes = [self.network.letters[c] for c in s.letters]
+        return len(set(axes)) < len(axes)
+
+    def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
+        letters = self.network.signals[signal]
+        uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
+        if not uses:
+            return self.algebra.constant(letters)  # the output itself
+        paths = []
+        for s, k in uses:
+            above = self.gradient(s.out, t, modes)
+            passed = rule(s).adjoint(self, s, k, above, t, modes)
+            found = self._relabelled(passed, s.inputs[k].letters, letters)
+            paths.append(self.named(found, f"through {s.out}"))
+        return self.algebra.add(paths)
 
     def _root_entries(self, role: str) -> int:
         """Packed square root of the number of entries of a tensor, per expert."""
@@ -411,26 +468,86 @@ class Trajectory:
                 powers[axis] = powers.get(axis, Fraction(0)) + Fraction(1, 2)
         return self.algebra.scale(powers)
 
+    def _size(self, role: str, t: int) -> int:
+        """Packed entry size of a tensor after t updates; Theta(1) at least for one that starts at zero."""
+        b = self.point.b[role]
+        start = 0 if b is None else self.algebra.pack(-b, {}, {f"b.{role}": -1})
+        moved = self.update_size(role, t)
+        return start if moved is None else max(start, moved)
+
     def _updates(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps."""
-        done = self._increments[role]
-        while len(done) < t:
-            step = len(done)
-            size = self.raw_gradient_size(role, step)
-            before = done[-1] if done else []
-            if size is None:
-                done.append(before)
+        found = []
+        for step in range(t):
+            found += self.ledger.remembered((self._name, "step", role, step), partial(self._step, role, step))
+        return found
+
+    def _step(self, role: str, step: int) -> list[Increment]:
+        """One step of a tensor, a product for each use."""
+        if all(any(x.zero for x in factors) for factors in self.factors(role, step)):
+            return []
+        return self._stepped(role, step, self._rate(role, step))
+
+    def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
+        """What the gradient of a step is multiplied by."""
+        rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
+        if self.optimizer.relative:
+            rates.append(Scalar(f"size of {role} before step {step + 1}", self._size(role, step)))
+        if not self.optimizer.normalises:
+            return tuple(rates)
+        read = [
+            self.ledger.remembered((self._name, "g", role, k), partial(self._gradient_size, role, k))
+            for k in range(step)
+        ]
+        read.append(self._gradient_size(role, step))
+        sizes = [size for size, _ in read if size is not None]
+        if read[-1][0] is None:  # not zero, but nothing is known of it
+            raise Exhausted
+        epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
+        divisor = self.optimizer.normaliser(sizes, epsilon, self._root_entries(role))
+        certain = all(known for _, known in read)
+        return *rates, Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor, certain)
+
+    def _gradient_size(self, role: str, step: int) -> tuple[int | None, bool]:
+        """Entry size of the gradient of a step, and whether it is certified."""
+        known = self.known and self.known(f"g{self.network.tensors[role].symbol}", step)
+        if known is not None:
+            return known, True
+        self.sound, sound = True, self.sound
+        size = self.raw_gradient_size(role, step)
+        self.sound, certain = sound, self.sound
+        return size, certain
+
+    def _stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
+        found = []
+        for use, factors in zip(self.network.uses(role), self.factors(role, step), strict=True):
+            if any(s.zero for s in factors):
                 continue
-            self._gradients[role].append(size)
-            epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
-            scalars = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
-            divisor = self.optimizer.normaliser(self._gradients[role], epsilon, self._root_entries(role))
-            if divisor:
-                scalars.append(Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor))
-            done.append([*before, Increment(step, tuple(scalars), *self.factors(role, step))])
-        return done[t - 1] if t else []
+            if self.optimizer.normalises == "entry" and self.network.norms:
+                names = (f"df/d{use.out}", *(x.name for x in use.factors))
+                factors = tuple(map(self._signed, factors, names))
+            found.append(Increment(step, scalars, factors[0], factors[1:]))
+        return found
+
+    def _signed(self, s: Signal, name: str) -> Signal:
+        """A factor of a normalised step: the factor itself, and what is nonlinear in its sign, a Gaussian of its own.
+
+        Law: sign(u) is a multiple of u plus higher Hermite parts, uncorrelated with all that is linear in u. Where a
+        norm removes the direction of u these are what is left; else they are never larger than the linear part.
+        """
+        size = self.algebra.rms(s)
+        if size is None or not s.letters or self._one(s):
+            return s
+        return self.named(self.algebra.add([s, self.algebra.tensor(f"sign({name})", s.letters, size)]), s.name)
 
 
-def named(signal: Signal, name: str) -> Signal:
-    """The same signal under a name for explanations."""
-    return replace(signal, name=name)
+class _Decaying(Trajectory):
+    """A run whose updates hold what decoupled weight decay takes from the initial values.
+
+    Law: W_t = (1 - lr decay)^t W_0 + updates, with lr decay Theta(1), so W_t - W_0 has a Theta(1) multiple of W_0.
+    """
+
+    def _updates(self, role: str, t: int) -> list[Increment]:
+        initial = self._initial[role]
+        decay = [Increment(t - 1, (Scalar("weight decay", 0),), initial, ())] if t and not initial.zero else []
+        return [*super()._updates(role, t), *decay]

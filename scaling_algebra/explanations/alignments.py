@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import BeyondPowerCounting, Trajectory
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.networks.language import Linear
+from scaling_algebra.spec.networks.language import Product
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,16 @@ class Alignments(Rendered):
 def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> Alignments:
     """Alignment exponents of every linear map after t updates."""
     look = look or d.analysis()
-    maps = tuple(
-        _alignment(d, look, statement, t) for statement in d.network.statements if isinstance(statement, Linear)
-    )
+    maps = tuple(_alignment(d, look, statement, t) for statement in d.network.linear if len(statement.factors) == 1)
     return Alignments(d, t, maps)
 
 
-def _alignment(d: Derivation, look: Analysis, statement: Linear, t: int) -> Alignment:
+def _alignment(d: Derivation, look: Analysis, statement: Product, t: int) -> Alignment:
     """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
-    tensor = d.network.tensors[statement.tensor]
+    tensor = d.network.tensors[_role(statement)]
     sizes = _map_sizes(look, statement, t)
-    b = d.exponents(statement.tensor)[0]
-    w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).exponent
+    b = d.exponents(_role(statement))[0]
+    w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).size
 
     def over(letters: str, total: Fraction | None, *factors: Fraction | None) -> Fraction | None:
         axes = [d.network.axes[x] for x in letters]
@@ -80,7 +79,7 @@ def _alignment(d: Derivation, look: Analysis, statement: Linear, t: int) -> Alig
 
     g = sizes["gradient"]
     return Alignment(
-        statement.tensor,
+        _role(statement),
         over(tensor.fan_in, sizes["dW x"], dw, sizes["x"]),
         over(tensor.fan_in, sizes["W0 dx"], w0, sizes["dx"]),
         over(tensor.fan_out, sizes["dW^T g"], dw, g),
@@ -88,7 +87,7 @@ def _alignment(d: Derivation, look: Analysis, statement: Linear, t: int) -> Alig
     )
 
 
-def _map_sizes(look: Analysis, statement: Linear, t: int) -> dict[str, Fraction | None]:
+def _map_sizes(look: Analysis, statement: Product, t: int) -> dict[str, Fraction | None]:
     try:
         run = look.run(statement.out, t)
         return _certified_sizes(run, statement, t)
@@ -96,23 +95,21 @@ def _map_sizes(look: Analysis, statement: Linear, t: int) -> dict[str, Fraction 
         return dict.fromkeys(("x", "dx", "gradient", "dW x", "W0 dx", "dW^T g", "W0^T g"))
 
 
-def _certified_sizes(run: Trajectory, statement: Linear, t: int) -> dict[str, Fraction | None]:
-    x, dx = run.value(statement.source, t), run.change(statement.source, t)
+def _certified_sizes(run: Trajectory, statement: Product, t: int) -> dict[str, Fraction | None]:
+    (source,), role = statement.factors, _role(statement)
+    x, dx = run.at(source, "value", t), run.at(source, "change", t)
     g = run.gradient(statement.out, t)
-    per_expert = "".join(dict.fromkeys(run.network.signals[statement.out] + run.network.signals[statement.source]))
-    back = "".join(
-        c
-        for c in per_expert
-        if c in run.network.signals[statement.source] or c == run.network.tensors[statement.tensor].experts
-    )
-    found = {
-        "x": x,
-        "dx": dx,
-        "gradient": g,
-        "dW x": run.apply(statement.tensor, "update", x, t),
-        "W0 dx": run.apply(statement.tensor, "init", dx, t),
-        "dW^T g": run.transposed(statement, "update", g, t, back),
-        "W0^T g": run.transposed(statement, "init", g, t, back),
-    }
-    sizes = {name: run.algebra.rms(s) if run.algebra.certified(s) else None for name, s in found.items()}
+    experts = run.network.tensors[role].experts
+    back = source.letters + "".join(c for c in experts if c not in source.letters)
+    whole: dict[str, Signal] = {"x": x, "dx": dx, "gradient": g}
+    whole["dW x"] = run.part(statement, "update", "value", t)
+    whole["W0 dx"] = run.part(statement, "init", "change", t)
+    whole["dW^T g"] = run.transposed(statement, 0, g, t, {role: "update"}, back)
+    whole["W0^T g"] = run.transposed(statement, 0, g, t, {role: "init"}, back)
+    sizes = {name: run.algebra.rms(s) if run.algebra.certified(s) else None for name, s in whole.items()}
     return {name: None if size is None else run.algebra.value(size) for name, size in sizes.items()}
+
+
+def _role(statement: Product) -> str:
+    assert statement.tensor
+    return statement.tensor.name

@@ -20,6 +20,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
+from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.powers import Form, Power
 
 from .alignments import Alignments, alignments
@@ -29,8 +30,6 @@ from .reasons import reason, setting_reason
 
 SHOWN = 3
 """Leading monomials that are spelled out where several have the same exponent."""
-SETTINGS = {"init": "b", "lr": "c", "eps": "d"}
-"""What of a tensor can be explained, and the unknown behind it."""
 
 
 @dataclass(frozen=True)
@@ -247,14 +246,14 @@ def _explain_outer(d: Derivation, run: Trajectory, name: str, t: int) -> Explana
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if name.startswith("g"):
-        left, right = run.factors(role, t)
-        formula = f"{left.name} times {right.name} of {role}"
+        parts = max(run.factors(role, t), key=lambda factors: run.entry(role, factors) or 0)
+        formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
         step, _ = max(run.update_sizes(role, t), key=lambda found: found[1])
-        left, right = step.left, step.right
+        parts = step.factors
         constants = tuple(_constant(d, algebra, x.label, x.size) for x in step.scalars)
-        formula = f"{what.formula}; step {step.step + 1} leads: {left.name} times {right.name}"
-    terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in (left, right))
+        formula = f"{what.formula}; step {step.step + 1} leads: {' times '.join(x.name for x in parts)}"
+    terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in parts)
     total = sum([c.exponent for c in constants] + [x.exponent for x in terms], Fraction(0))
     return Explanation(d, name, t, formula, total, terms, True, constants, leading=1)
 
@@ -275,7 +274,7 @@ def _symbols(form: Form) -> str:
     parts = [str(form.power)] if form.power.terms else []
     for name, count in form.unknowns:
         letter, _, role = name.partition(".")
-        symbol = "multiplier" if letter == "alpha" else f"{names[letter]}_{role}"
+        symbol = letter.replace("alpha", "multiplier") if not role else f"{names[letter]}_{role}"
         parts.append(symbol if count == -1 else f"{symbol}^{-count}")
     return " ".join(parts) or "1"
 
@@ -297,7 +296,10 @@ def _explain_setting(d: Derivation, role: str, setting: str) -> Setting:
         unknown = f"{SETTINGS[setting]}.{role}"
     because = d.reasons.get((role, setting), "")
     if setting == "eps" and value is None:
-        because = f"{d.optimizer.name} has no epsilon"
+        negligible = d.optimizer.negligible
+        because = (
+            f"the epsilon of {d.optimizer.name} is negligible" if negligible else f"{d.optimizer.name} has no epsilon"
+        )
     bears = tuple(line for line in d.structure if setting == "init") if role != "readout" else ()
     fixing = d.fixed_by.get(unknown)
     if fixing is None or because.startswith("chosen"):

@@ -14,7 +14,6 @@ from fractions import Fraction
 from scaling_algebra.counting.canonical import Leaf
 from scaling_algebra.counting.kernels import INDICATOR, Kernel
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
-from scaling_algebra.dynamics.sparse_routing import ACTIVE
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def _contracted(algebra: Algebra, net: _Net) -> Contracted:
     return Contracted(
         tuple((role, tuple(names[roots[c]] for c in classes)) for role, classes in net.leaves),
         tuple(names[roots[c]] for c in net.opens),
-        {name: algebra.ray[algebra.letters[net.letters[c]]] for c, name in names.items()},
+        {name: algebra.rate(algebra.letters[net.letters[c]]) for c, name in names.items()},
     )
 
 
@@ -184,7 +183,7 @@ def _indices(algebra: Algebra, net: _Net, m: Monomial) -> dict[int, Index]:
         open_weight = Fraction(1 - m.opens.count(c), 2)
         weight = open_weight if c in m.opens else Fraction(1, 2) if touched else Fraction(1)
         merged = sum(net.root(d) == c for d in range(len(net.letters)))
-        found[c] = Index(letter + "'" * used.get(letter, 0), axis, weight, algebra.ray[axis], touched, merged)
+        found[c] = Index(letter + "'" * used.get(letter, 0), axis, weight, algebra.rate(axis), touched, merged)
         used[letter] = used.get(letter, 0) + 1
     return found
 
@@ -192,7 +191,9 @@ def _indices(algebra: Algebra, net: _Net, m: Monomial) -> dict[int, Index]:
 class _Net:
     """A monomial under construction: classes are numbered as they appear and merged by union-find."""
 
-    def __init__(self) -> None:
+    def __init__(self, active: frozenset[str]) -> None:
+        self.active = active
+        """Letters of the experts that a token sees."""
         self.letters: list[str] = []
         self.parent: list[int] = []
         self.joins: list[tuple[int, int]] = []  # by contraction alone
@@ -219,8 +220,8 @@ class _Net:
     def merge(self, c: int, d: int) -> None:
         c, d = sorted((self.root(c), self.root(d)))
         self.parent[d] = c
-        if self.letters[d] == ACTIVE:  # of all experts, those of the token
-            self.letters[c] = ACTIVE
+        if self.letters[d] in self.active:  # of all experts, those of the token
+            self.letters[c] = self.letters[d]
 
     def fresh(self, letters: str) -> None:
         self.letters = list(letters)
@@ -246,6 +247,7 @@ class _Net:
 class _Walk:
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra
+        self.active = frozenset(x for x, axis in algebra.letters.items() if axis == "K")
 
     def expand(self, s: Signal, k: int) -> _Net:
         made = s.made
@@ -254,7 +256,7 @@ class _Walk:
         if made.rule == "product":
             return self._product(s, k)
         if made.rule in ("tensor", "constant"):
-            net = _Net()
+            net = _Net(self.active)
             net.fresh(s.letters)
             for name, classes in self.algebra.kernel(k).leaves:
                 net.leaves.append((name, classes))
@@ -276,6 +278,8 @@ class _Walk:
             net = self.expand(whole, next(origin))
             net.letters[net.root(net.opens[at])] = to
             return net
+        if made.rule == "doubted":
+            k = next(c for c in made.parts[0].terms if k in (c, self.algebra.with_doubt(c)))
         net = self.expand(made.parts[0], k)
         net.scalars = [*made.scalars, *net.scalars]
         return net
@@ -294,7 +298,7 @@ class _Walk:
         contraction = self.algebra.contraction(a.letters, b.letters, s.letters)
         match = matching(kernel_a, kernel_b)
 
-        net, shift, moved = _Net(), len(left.letters), len(left.leaves)
+        net, shift, moved = _Net(self.active), len(left.letters), len(left.leaves)
         net.letters = left.letters + right.letters
         net.parent = left.parent + [c + shift for c in right.parent]
         net.joins = left.joins + [(c + shift, d + shift) for c, d in right.joins]

@@ -108,7 +108,8 @@ class Phases(Rendered):
     @property
     def about(self) -> str:
         third = next(axis for axis in PLANE_AXES if axis not in self.plane)
-        who = f"{self.parameterization.name}, {self.optimizer.name}"
+        epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
+        who = f"{self.parameterization.name}, {self.optimizer.name}{epsilon}"
         return f"{who}: rates of {self.plane[0]} and {self.plane[1]} where {third} = 1 and K = M"
 
     def document(self) -> Document:
@@ -123,17 +124,20 @@ def phases(
     *,
     plane: tuple[str, str] = ("N_e", "M"),
     prove: bool = False,
+    epsilon: str | None = None,
 ) -> Phases:
     """Cut the plane of rays into cells on which one formula holds.
 
     Args:
         plane: two of N, N_e, M; the third has rate 1.
         prove: decide by proof, at a ray inside it, whether a cell without a formula has none.
+        epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
 
     Raises:
         UsageError: an unknown name, or a plane that is not two of N, N_e, M.
     """
     rule, stepper = _parameterization(parameterization), _optimizer(optimizer)
+    stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     rule.check_derived(MOE_BLOCK)
     if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
         raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
@@ -240,7 +244,7 @@ class _Plane:
         for demand in self.rule.demanded(MOE_BLOCK, Structure()):
             for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
                 for answer in (look.lower(name, t) for t in range(HORIZON + 2)):
-                    if answer.exponent is None or answer.form is None or answer.exponent <= 0:
+                    if answer.size is None or answer.form is None or answer.size <= 0:
                         continue
                     wall = Wall.of([formula.size(answer.form)[axis] for axis in PLANE_AXES])
                     near, far = (abs(wall.at(self.rates(p))) for p in (inside, outside))

@@ -100,6 +100,7 @@ def _record(p: Phases) -> dict[str, Any]:
     return {
         "parameterization": p.parameterization.name,
         "optimizer": p.optimizer.name,
+        "epsilon": p.optimizer.regime,
         "plane": list(p.plane),
         "walls": [str(w) for w in p.walls],
         "cells": [

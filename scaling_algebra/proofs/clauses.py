@@ -17,13 +17,13 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.spec.desiderata import Demand, Structure
-from scaling_algebra.spec.networks.language import Aggregate, Linear, Network
+from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.powers import Form
 
 from .symbolic import Bounds, FormAlgebra, FormTrajectory, size_of
 
-_WORK = (1000, 50_000)
-"""Nodes of matching searches spent on the complete forms of one quantity, and on its upper bounds."""
+_WORK = (200, 2_000)
+"""Nodes of matching searches that one product may take: for the complete forms of a quantity, for its upper bounds."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
 _SIMPLE = 48
@@ -107,9 +107,8 @@ class Facts:
 
     def _parts(self, signal: str) -> list[str]:
         """What the change of a signal is the sum of."""
-        if not isinstance(self.network.producer(signal), Linear | Aggregate):
-            return [f"{signal}.change"]
-        return [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
+        found = [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
+        return found if isinstance(self.network.producer(signal), Product) and found else [f"{signal}.change"]
 
     def _balance(self, demand: Demand) -> list[Clause]:
         name, clauses, shared = label(demand), [], []

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.scaling import Point
 
@@ -26,10 +27,15 @@ def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
 
     An empty tuple: the others determine everything. None: undecided. Nothing if the proof did not find exactly one
     point. Where there is an epsilon, demands other than mu-3 determine c - d.
+
+    Raises:
+        UsageError: exponents are given.
     """
+    asked = proof.configuration
+    if asked.given:
+        raise UsageError(f"what a desideratum determines is asked without given exponents; leave out {asked.given}")
     if not proof.unique:
         return {}
-    asked = proof.configuration
     system = Prover.of(asked).system(asked.parameterization, proof.outcome.structure)
     point = proof.outcome.points[0]
     found = _freed(system, point)
@@ -101,7 +107,7 @@ def _nearest(
 def _values(system: System, point: Point) -> dict[str, Fraction]:
     """The unknowns of gradient descent at a point."""
     known = {f"b.{role}": b for role, b in point.b.items() if b is not None}
-    known |= {f"c.{role}": c - point.d[role] for role, c in point.c.items()} | {"alpha": point.alpha}
+    known |= {f"c.{role}": c - point.d[role] for role, c in point.c.items()} | dict(point.multipliers)
     return {name: known[name] for name in system.names}
 
 

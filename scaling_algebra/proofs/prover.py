@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, Unpack
 
-from scaling_algebra.counting.signals import Algebra
+from scaling_algebra.counting.signals import Algebra, Rung
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
@@ -26,13 +26,14 @@ from scaling_algebra.solver.demands import HORIZON, NotFound, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
-from scaling_algebra.spec.networks.language import Gate, Network, Norm
+from scaling_algebra.spec.given import NOTHING, Given, unknown
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point, Scaling
 
-from .clauses import Atom, Clause, ClauseSolver, Facts, Undecided, label
+from .clauses import Atom, Clause, ClauseSolver, Facts, Sense, Undecided, label
 from .symbolic import form_algebra
 
 _QUICK = 20_000
@@ -40,6 +41,9 @@ _QUICK = 20_000
 ROUNDS = 60
 SINGLE_POINTS = 8
 """Points that may be ruled out one by one, before the search counts as endless."""
+
+SIDES: tuple[Sense, Sense] = ("<=", ">=")
+"""Of an equation."""
 
 _APART = "another parameterization"
 _EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
@@ -117,7 +121,7 @@ class Proof(Rendered):
         points = []
         for x in attempt.points:
             named = {f"{y}.{role}": value for y in letters for role, value in getattr(x, y).items()}
-            named["alpha"] = x.alpha
+            named |= x.multipliers
             points.append(", ".join(f"{k}={'zero' if v is None else v}" for k, v in named.items()))
         return points
 
@@ -184,7 +188,7 @@ def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]
     asked = missing.configuration
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if not reason:
-        proof = prove(asked.but(readout_init=asked.parameterization.readout_init))
+        proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
         if proof.outcome.verdict == "impossible":
             return "impossible", missing.said("proved: none exists; derive --prove names the conflict")
         reason = f"the proof says {proof.outcome.verdict}"
@@ -193,32 +197,37 @@ def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]
 
 def provable(network: Network, ray: Ray, rule: Optimizer) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
-    if any(isinstance(s, Norm) or (isinstance(s, Gate) and s.kind != "held") for s in network.statements):
-        return f"{network.name} divides or gates by unknown sizes; proofs are for moe, mlp and stacks"
+    if network.live or network.norms:
+        return f"{network.name} divides or gates by unknown sizes; proofs are for products, sums and held gates"
     if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"
     if rule.normalises and not rule.epsilon:
-        return f"{rule.name} divides by unknown sizes; proofs are for sgd, momentum and optimizers with an epsilon"
+        who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
+        return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
     return ""
 
 
 class Prover:
-    """Decides demands for one network, ray and optimizer; products of kernels are shared between all of them."""
+    """Decides demands for one network, ray and optimizer; products of kernels are shared between all of them.
 
-    def __init__(self, network: Network, ray: Ray, optimizer: Optimizer) -> None:
+    Args:
+        given: unknowns that are held: equations beside the demands.
+    """
+
+    def __init__(self, network: Network, ray: Ray, optimizer: Optimizer, given: Given = NOTHING) -> None:
         reason = provable(network, ray, optimizer)
         if reason:
             raise UsageError(f"cannot prove: {reason}")
-        self.network, self.ray, self.optimizer = network, ray, optimizer
+        self.network, self.ray, self.optimizer, self.given = network, ray, optimizer, given
         self.forms = form_algebra(network, ray)
-        self.algebras: dict[Fraction, Algebra] = {}
+        self.algebras: dict[Rung, Algebra] = {}
         self._systems: dict[tuple[str, Structure], System] = {}
 
     @staticmethod
     @lru_cache(maxsize=8)
     def of(asked: Configuration) -> Prover:
         """One prover for all questions about a configuration, so that later ones start from what earlier ones added."""
-        return Prover(asked.network, asked.ray, asked.optimizer)
+        return Prover(asked.network, asked.ray, asked.optimizer, asked.given)
 
     def system(self, parameterization: Parameterization, structure: Structure) -> System:
         """The clauses of the demands under one structure, with all that earlier questions added."""
@@ -233,8 +242,10 @@ class Prover:
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
         """Structures with the fewest interventions first, up to the first that is not impossible."""
-        outcomes = []
-        for structure in interventions(self.network, base) if parameterization.structural else [base]:
+        outcomes, base = [], self.given.structure(base)
+        for structure in self.given.allowed(
+            interventions(self.network, base) if parameterization.structural else [base]
+        ):
             outcomes.append(self.decide(parameterization, structure))
             if outcomes[-1].verdict != "impossible":
                 break
@@ -250,16 +261,42 @@ class System:
         self.demands = list(demands)
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
-        self.names += ["alpha"] if self.network.aggregates else []
+        self.names += self.network.free_multipliers
         self.facts = Facts(self.network, prover.forms, self.demands, structure)
         self.clauses: list[Clause] = []
         self._solver = ClauseSolver()
         for demand in self.demands:
             for clause in self.facts.of(demand):
                 self._add(clause)
+        self.held = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
+        for name, x in self.held.items():
+            for sense in SIDES if x in self._equations() else ():
+                atom = Atom(-prover.given.held[x].on(self.ray), ((x, 1),), sense)
+                self._add(Clause(name, (atom,), "held"))
 
     def decide(self) -> Outcome:
-        """Search until nothing is left, or two points meet the demands."""
+        """Search until nothing is left, or two points meet the demands.
+
+        Law: where mu-3 makes epsilon the normaliser, a clause is about c - d. There a held c or d is compared with the
+        only point that meets the demands without it.
+        """
+        found = self._decide()
+        left = {name: x for name, x in self.held.items() if x[0] in "cd" and x not in self._equations()}
+        if not left or found.verdict in ("impossible", "undecided"):
+            return found
+        if found.verdict == "several":
+            return replace(found, verdict="undecided", why=f"several points before {', '.join(left)}")
+        point, held = found.points[0], self.prover.given.held
+        broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
+        if not broken:
+            return found
+        return Outcome(self.structure, "impossible", core=(*found.core, *broken))
+
+    def _equations(self) -> set[str]:
+        """The held unknowns that clauses are about."""
+        return {x for x in self.prover.given.held if x[0] in ("ab" if self.prover.optimizer.epsilon else "abc")}
+
+    def _decide(self) -> Outcome:
         points: list[Point] = []
         apart: list[Clause] = []
         try:
@@ -281,7 +318,7 @@ class System:
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
-        labels = [*(label(d) for d in self.demands), _APART]
+        labels = [*(label(d) for d in self.demands), *self.held, _APART]
         single = 0
         for _ in range(ROUNDS):
             model = self._solver.model(labels, apart)
@@ -354,7 +391,7 @@ class System:
                     answer = look(q, t) if certified else look.lower(q, t)
                     if certified and not answer.decided:
                         raise Undecided(f"{q} at t={t} is undecided at a candidate")
-                    if answer.exponent is not None and answer.exponent > 0:
+                    if answer.size is not None and answer.size > 0:
                         return demand, answer.form, f"{q} at t={t} is O(1)"
         for demand in demands if certified else ():
             if demand.kind == "scale" and not look.optimizer.epsilon:
@@ -388,7 +425,7 @@ class System:
             {r: None if r in self.structure.zero else values[f"b.{r}"] for r in roles},
             {r: values[f"c.{r}"] for r in roles},
             dict.fromkeys(roles, zero),
-            values.get("alpha", zero),
+            {m: values.get(m, zero) for m in self.network.free_multipliers},
             self.structure.tied,
         )
 

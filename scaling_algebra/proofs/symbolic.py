@@ -15,7 +15,7 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
-from scaling_algebra.dynamics.trajectory import Increment, Trajectory, unknowns
+from scaling_algebra.dynamics.trajectory import Trajectory, unknowns
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
@@ -81,11 +81,11 @@ class FormAlgebra(Algebra):
     def sized(self, letters: str, unknown: str) -> Signal:
         """A signal of which only the size n^-unknown is known: an upper bound."""
         grade, inner = _split(self.pack(Fraction(0), {}, {unknown: -1}))
-        live = self._live(letters)
+        live = self.live(letters)
         return Graded(live, {}, parts={grade: Signal(live, {}, tail=inner)})
 
     def nothing(self, letters: str) -> Signal:
-        return Graded(self._live(letters), {})
+        return Graded(self.live(letters), {})
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
         grade, inner = _split(sum(x.size for x in scalars))
@@ -93,15 +93,20 @@ class FormAlgebra(Algebra):
         return Graded(s.letters, {}, parts=parts)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
-        given = list(signals)
+        given = self._aligned(signals)
         grades: dict[int, list[Signal]] = {}
         for s in given:
             for g, x in _parts(s).items():
                 grades.setdefault(g, []).append(x)
         return Graded(given[0].letters, {}, parts={g: Algebra.add(self, xs) for g, xs in grades.items()})
 
+    def relabelled(self, s: Signal, old: str, new: str) -> Signal:
+        whole = super().relabelled(s, old, new)
+        parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _parts(s).items()}
+        return Graded(whole.letters, {}, leaf=whole.leaf, parts=parts)
+
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
-        out = self._live(out)
+        out = self.live(out)
         grades: dict[int, list[Signal]] = {}
         for ga, x in _parts(a).items():
             for gb, y in _parts(b).items():
@@ -110,11 +115,15 @@ class FormAlgebra(Algebra):
 
     def bounds(self, s: Signal) -> Bounds:
         """Forms of the root-mean-square of a signal."""
-        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
+        parts = _parts(s)
+        sizes = {g: (self.rms(x), self.bound(x)) for g, x in parts.items()}
         return Bounds(
             tuple(self._graded(g, low) for g, (low, _) in sizes.items() if low is not None),
             tuple(self._graded(g, high) for g, (_, high) in sizes.items() if high is not None),
         )
+
+    def _deterministic(self, s: Signal) -> bool:
+        return all(Algebra._deterministic(self, x) for x in _parts(s).values())
 
     def _graded(self, grade: int, packed: int) -> Form:
         counts = ((name, grade >> _FIELD * k & (1 << _FIELD) - 1) for k, name in enumerate(self.names))
@@ -138,7 +147,7 @@ def size_of(signal: str) -> str:
 
 def form_algebra(network: Network, ray: Ray) -> FormAlgebra:
     """The algebra whose unknowns are those of a network, and the sizes of its signals."""
-    return FormAlgebra(ray, network.axes, (*unknowns(network), *(size_of(x) for x in network.signals)))
+    return FormAlgebra(ray, network.letters, (*unknowns(network), *(size_of(x) for x in network.signals)))
 
 
 class FormTrajectory(Trajectory):
@@ -159,7 +168,7 @@ class FormTrajectory(Trajectory):
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
         b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
-        super().__init__(network, algebra, Point(b, zero, zero, Fraction(0), structure.tied), optimizer("sgd"))
+        super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer("sgd"))
         self.forms, self._sized, self._exact = algebra, sized, exact
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
@@ -181,15 +190,5 @@ class FormTrajectory(Trajectory):
             return self.forms.sized(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
-    def _updates(self, role: str, t: int) -> list[Increment]:
-        done = self._increments[role]
-        while len(done) < t:
-            step = len(done)
-            left, right = self.factors(role, step)
-            before = done[-1] if done else []
-            if left.zero or right.zero:
-                done.append(before)
-                continue
-            rate = Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))
-            done.append([*before, Increment(step, (rate,), left, right)])
-        return done[t - 1] if t else []
+    def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
+        return (Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1})),)

@@ -133,7 +133,7 @@ def _broken(scaling: Scaling, parameterization: Parameterization, structure: Str
     demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(HORIZON + 2):
         answers = (look.lower(name, t) for demand in demands for name in demand.quantities)
-        grown = [(a.exponent, a.form) for a in answers if a.exponent is not None and a.form is not None]
+        grown = [(a.size, a.form) for a in answers if a.size is not None and a.form is not None]
         worst = max(grown, key=lambda x: x[0], default=None)
         if worst is not None and worst[0] > 0:
             power = scaling.size(worst[1])
@@ -182,15 +182,14 @@ def cone_holds(
         return f"{parameterization.name}: whether sizes are balanced is not examined on cones"
     for ray in rays:
         look = Analysis(ray, scaling.point(ray), optimizer, MOE_BLOCK)
-        for demand in demands:
-            if demand.kind in ("theta", "bounded"):
-                failure = violation(replace(demand, kind="bounded"), look)
-                if failure:
-                    return f"on {ray}: {failure}"
+        limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
+        failures = [failure for demand in limited if (failure := violation(demand, look))]
+        if failures:  # what is undecided is a failure, too, but says less than what diverges
+            return f"on {ray}: {min(failures, key=lambda x: x.endswith('undecided'))}"
         for role, tensor in MOE_BLOCK.tensors.items() if optimizer.epsilon else ():
             eps = scaling.tensors[role].eps
             for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + 1)):
-                above = answer.exponent is not None and eps is not None and answer.exponent > eps.on(ray)
+                above = answer.size is not None and eps is not None and answer.size > eps.on(ray)
                 if eps is None or not answer.decided or above:
                     return f"on {ray}: the gradient of {role} exceeds its epsilon, or is undecided"
     total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]

@@ -37,6 +37,7 @@ class NotFound(Infeasible):
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""
         asked = self.configuration
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
+        missing += f" with {asked.given}" if asked.given else ""
         return f"found no {missing} ({known}): {self.failure}"
 
 
@@ -58,54 +59,71 @@ def check(demands: Iterable[Demand], look: Analysis, certified: bool) -> None:
             raise Infeasible(failure)
 
 
-def look_ahead(demands: Iterable[Demand], look: Analysis) -> None:
+def look_ahead(demand: Demand, look: Analysis) -> str:
     """Growth from step to step can start below the horizon and pass it: nothing may diverge one update later either, as
-    far as a little work shows. Lower bounds are enough to reject."""
-    for demand in demands:
-        for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
-            later = look.lower(name, HORIZON + 1).exponent
-            if later is not None and later > 0:
-                raise Infeasible(f"{demand.name}: {demand.because}, but {name} ~ n^({later}) at t={HORIZON + 1}")
+    far as a little work shows. Lower bounds are enough to reject. What diverges, or an empty string."""
+    for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
+        later = look.lower(name, HORIZON + 1).size
+        if later is not None and later > 0:
+            return f"{demand.name}: {demand.because}, but {name} ~ n^({later}) at t={HORIZON + 1}"
+    return ""
 
 
 def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int = HORIZON) -> str:
-    """Why a demand fails, or an empty string."""
+    """Why a demand fails, or an empty string. What certainly diverges is said before what is undecided."""
     ask = look if certified else look.lower
-    answers = {name: [ask(name, t) for t in range(horizon + 1)] for name in demand.quantities}
-    for name, row in answers.items():
-        for t, answer in enumerate(row):
-            if certified and not answer.decided:
-                return f"{demand.name}: {name} at t={t} is undecided"
-    if demand.kind == "scale":
-        return ""
-    if demand.kind == "balanced":
-        last = {name: row[-1].exponent for name, row in answers.items() if row[-1].exponent is not None}
+    answers = {(name, t): ask(name, t) for name in demand.quantities for t in range(horizon + 1)}
+    undecided = [key for key, answer in answers.items() if not answer.decided]
+    sizes = [a.size for a in answers.values() if a.size is not None and (a.decided or not certified)]
+    top, limited = max(sizes, default=None), demand.kind in ("theta", "bounded")
+    too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
+    if too_small or (limited and top is not None and top > 0):
+        size = "exactly zero" if top is None else f"n^({top})"
+        return f"{demand.name}: {demand.because}, but {' + '.join(demand.quantities)} ~ {size}"
+    if certified and undecided:
+        name, t = undecided[0]
+        return f"{demand.name}: {demand.because}, but {name} at t={t} is undecided"
+    if demand.kind == "balanced" and not undecided:  # lower bounds that differ prove nothing
+        last = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
         if len(set(last.values())) > 1:
             low, high = min(last, key=lambda k: last[k]), max(last, key=lambda k: last[k])
             return f"{demand.name}: {demand.because}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})"
-        return ""
-    top = max((a.exponent for row in answers.values() for a in row if a.exponent is not None), default=None)
-    if top is None and demand.kind == "bounded":
-        return ""
-    if top is None or top > 0 or (demand.kind == "theta" and top < 0):
-        size = "exactly zero" if top is None else f"n^({top})"
-        return f"{demand.name}: {demand.because}, but {' + '.join(demand.quantities)} ~ {size}"
     return ""
+
+
+def unfaithful(demand: Demand, look: Analysis) -> str:
+    """Why a given epsilon has not the size of its gradient, or an empty string."""
+    role = demand.fixes.removeprefix("d.")
+    if demand.kind != "scale" or not look.optimizer.epsilon:
+        return ""
+    later = (look(name, t).exponent for name in demand.quantities for t in range(1, HORIZON + 1))
+    size, epsilon = max((x for x in later if x is not None), default=None), -look.point.d[role]
+    if size is None or size == epsilon:
+        return ""
+    return f"{demand.name}: {demand.because}, but that is n^({size}) and epsilon n^({epsilon})"
 
 
 def largest(look: Analysis, demand: Demand) -> Fixing | None:
     """The form that must become Theta(1): of the first step at which the quantity diverges, else of its largest step.
 
     A divergence feeds every later step, so the earliest one is the one to correct. None if all are exactly zero.
+
+    Raises:
+        Infeasible: nothing is known of the quantity.
     """
     best: tuple[Fraction, Fixing] | None = None
+    unknown = ""
     for t in range(1 if demand.kind == "scale" else 0, HORIZON + 1):
         for name in demand.quantities:
             answer = look.lower(name, t)
-            if answer.exponent is not None and answer.form is not None and (best is None or answer.exponent > best[0]):
-                best = answer.exponent, Fixing(demand, name, t, _scaled(demand, answer.form))
+            if answer.unknown:
+                unknown = unknown or f"{demand.name}: {name} at t={t} is undecided"
+            elif answer.size is not None and answer.form is not None and (best is None or answer.size > best[0]):
+                best = answer.size, Fixing(demand, name, t, _scaled(demand, answer.form))
         if demand.kind == "theta" and best is not None and best[0] > 0:
             break
+    if best is None and unknown:
+        raise Infeasible(unknown)
     return None if best is None else best[1]
 
 

@@ -19,6 +19,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
@@ -43,6 +44,7 @@ class Derivation(Rendered):
         structure: why tensors are zero or tied, one line each, in the order of the interventions.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
+        unmet: the desiderata that do not hold with the exponents that are given, a line each.
     """
 
     configuration: Configuration
@@ -51,6 +53,7 @@ class Derivation(Rendered):
     structure: tuple[str, ...] = ()
     fixed_by: Mapping[str, Fixing] = field(default_factory=dict)
     unique: bool | None = None
+    unmet: tuple[str, ...] = ()
 
     @property
     def ray(self) -> Ray:
@@ -95,7 +98,8 @@ class Derivation(Rendered):
 
         asked = self.configuration
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        proper = asked.parameterization.name == "mup" and asked.readout_init == asked.parameterization.readout_init
+        own = asked.readout_init == asked.parameterization.readout_init and not asked.given
+        proper = own and asked.parameterization.name == "mup"
         linear = not self.optimizer.normalises or self.optimizer.epsilon
         if not (generic and proper and linear and self.network == MOE_BLOCK):
             return None
@@ -131,6 +135,7 @@ class Derivation(Rendered):
             "tied": list(self.scaling.tied),
             "structure": list(self.structure),
             "unique": self.unique,
+            "unmet": list(self.unmet),
             "cone": None if self.cone is None else list(self.cone.inequalities),
             "tensors": tensors,
         }
@@ -248,6 +253,12 @@ def _derived(asked: Configuration) -> Derivation:
     """From the desiderata. Another readout init than the definition's replaces that tensor's alone."""
     rule = asked.parameterization
     rule.check_derived(asked.network)
+    if asked.given:  # then the readout init is held as well
+        solution = _solve(asked)
+        unmet = tuple(failure for _, failure in solution.unmet)
+        found = _reasons(asked.network, solution) | _given_reasons(asked, solution)
+        reasons = {key: found[key] for key in _settings(asked.network) if key in found}
+        return Derivation(asked, solution.scaling, reasons, _structure(solution, asked), solution.fixed_by, unmet=unmet)
     solution = _solve(asked.but(readout_init=rule.readout_init))
     scaling, reasons = solution.scaling, _reasons(asked.network, solution)
     if asked.readout_init != rule.readout_init:
@@ -255,13 +266,15 @@ def _derived(asked: Configuration) -> Derivation:
         std = None if asked.readout_init == "zero" else _solve(largest).scaling.tensors["readout"].init_std
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
-    return Derivation(asked, scaling, reasons, _structure(solution), solution.fixed_by)
+    return Derivation(asked, scaling, reasons, _structure(solution, asked), solution.fixed_by)
 
 
 @lru_cache(maxsize=64)
 def _solve(asked: Configuration) -> Solution:
+    rule = asked.parameterization
     try:
-        return _solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization)
+        solver = _solver(asked.network, asked.ray, asked.optimizer)
+        return solver.solve(rule, rule.base_structure(asked.readout_init), asked.given)
     except Infeasible as failure:
         raise NotFound(asked, str(failure)) from None
 
@@ -273,10 +286,9 @@ def _solver(network: Network, ray: Ray, optimizer: Optimizer) -> Solver:
 
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
-    what = {"b": "init", "c": "lr", "d": "eps"}
     reasons: dict[tuple[str, str], str] = {}
     for role in network.tensors:
-        for letter, label in what.items():
+        for label, letter in SETTINGS.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
                 reasons[role, label] = f"{fixing.demand.name}: {fixing.demand.because}"
@@ -286,16 +298,35 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                 reasons[role, label] = (
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
-    if "alpha" in solution.fixed_by:
-        demand = solution.fixed_by["alpha"].demand
-        reasons["aggregation", "alpha"] = f"{demand.name}: {demand.because}"
+    for name in network.free_multipliers:
+        if name in solution.fixed_by:
+            demand = solution.fixed_by[name].demand
+            reasons["aggregation", name] = f"{demand.name}: {demand.because}"
     return reasons
 
 
-def _structure(solution: Solution) -> tuple[str, ...]:
+def _settings(network: Network) -> list[tuple[str, str]]:
+    """Everything that has a reason, in reporting order."""
+    return [*((role, what) for role in network.tensors for what in SETTINGS), ("aggregation", "alpha")]
+
+
+def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
+    """For everything that is given, whether the demand that would fix it holds."""
+    rule, reasons = asked.parameterization, {}
+    fixing = {d.fixes: d for d in rule.demanded(asked.network, solution.structure) if d.fixes}
+    failed = dict(solution.unmet)
+    for name, _ in asked.given.items:
+        role, _, setting = name.partition(".")
+        demand = fixing.get(unknown(name))
+        said = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
+        reasons[role, setting or "alpha"] = f"given; {said}" if said else "given"
+    return reasons
+
+
+def _structure(solution: Solution, asked: Configuration) -> tuple[str, ...]:
     """One line for each structural choice: what failed without it."""
     chosen = solution.structure
-    if chosen == Structure(zero=chosen.zero & {"readout"}):
+    if chosen == Structure(zero=chosen.zero & (asked.given.zero | {"readout"})):
         return ()
     lines = [f"chosen: {chosen}"]
     lines += [f"rejected: {tried}: {why}" for tried, why in solution.rejected]
@@ -308,14 +339,14 @@ def _borrowed(asked: Configuration) -> Derivation:
     family = rule.borrowed.partition("-")[0]
     if not asked.network.name.startswith(f"{family}-"):
         raise UsageError(f"{rule.name} is for the architectures {family}-..., not for {asked.network.name}; give mup")
-    d = derive(asked.but(parameterization="mup", network=rule.borrowed))
+    d = derive(asked.but(parameterization="mup", network=rule.borrowed, given=None))
     extra = {
         role: TensorScaling(Power(), Power(), Power() if asked.optimizer.epsilon else None)
         for role in asked.network.tensors
         if role not in d.scaling.tensors
     }
-    scaling = replace(d.scaling, tensors={**d.scaling.tensors, **extra})
-    reasons = {key: f"as for {d.network.title}: {why}" for key, why in d.reasons.items()}
+    scaling = asked.given.over(replace(d.scaling, tensors={**d.scaling.tensors, **extra}))
+    reasons = {key: f"as for {d.network.title}: {why}" for key, why in d.reasons.items()} | _as_given(asked)
     return replace(d, configuration=asked, scaling=scaling, reasons=reasons)
 
 
@@ -326,7 +357,7 @@ def _defined(asked: Configuration) -> Derivation:
         raise UsageError(
             f"mean-field is defined for SGD (one learning rate ~ width); give --optimizer sgd, not {optimizer.name}"
         )
-    scaling = rule.defined(network, bool(optimizer.normalises))
+    scaling = rule.defined(network, optimizer)
     if asked.readout_init == "zero":
         scaling = _with_readout(scaling, None)
     assert rule.gauge is not None
@@ -344,7 +375,12 @@ def _defined(asked: Configuration) -> Derivation:
     else:
         reasons |= {(role, "eps"): f"{gauge}: one global epsilon" for role in network.tensors}
     reasons["aggregation", "alpha"] = f"{gauge}: mean over the experts"
-    return Derivation(asked, scaling, reasons)
+    return Derivation(asked, asked.given.over(scaling), reasons | _as_given(asked))
+
+
+def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
+    names = (name.partition(".") for name, _ in asked.given.items)
+    return {(role, setting or "alpha"): "given" for role, _, setting in names}
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:

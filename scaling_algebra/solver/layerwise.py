@@ -13,7 +13,8 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.language import Aggregate, Linear, Network
+from scaling_algebra.spec.networks.language import DATA, Network, Product
+from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.powers import Power
 
 from .demands import HORIZON
@@ -31,7 +32,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     network, normalises = look.network, look.optimizer.normalises
 
     def last(name: str) -> Fraction | None:
-        return look(name, HORIZON).exponent
+        return look(name, HORIZON).size
 
     def alignment(total: Fraction | None, parts: Iterable[Fraction | None], over: Power) -> Fraction | None:
         rate, known = over.on(look.ray), list(parts)
@@ -40,37 +41,44 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         return (total - sum((x for x in known if x is not None), Fraction(0))) / rate if rate else Fraction(0)
 
     def updated(signal: str) -> Fraction | None:
-        parts = (look.maybe(f"{signal}.{part}", HORIZON) for part in ("effective", "cross"))
-        return max((x for x in parts if x is not None), default=None)
+        names = (f"{signal}.{part}" for part in ("effective", "cross"))
+        parts = [look(name, HORIZON) for name in names if name in look.table]
+        if any(x.unknown for x in parts):
+            return None
+        return max((x.size for x in parts if x.size is not None), default=None)
 
     powers: dict[str, Power] = {}
-    above = {a.source: a for a in network.aggregates}
-    for aggregate in network.aggregates[:1]:
-        experts = summed(network, aggregate, look.ray)
-        s = alignment(updated(aggregate.out), (updated(aggregate.source), -look.point.alpha), experts)
-        if s is not None:
-            powers["alpha"] = experts * s
-    for statement in network.statements:
-        if not isinstance(statement, Linear):
-            continue
-        role, out, tensor = statement.tensor, statement.out, network.tensors[statement.tensor]
-        fan_in = axes_power(network, tensor.fan_in)
+    counts = summed(network, look.ray)
+    for e in experts(network):
+        for multiplier in set(e.aggregation.multipliers) & set(counts) - set(powers):
+            over = counts[multiplier]
+            sizes = (updated(e.source), -look.point.multipliers[multiplier])
+            s = alignment(updated(e.aggregation.out), sizes, over)
+            if s is not None:
+                powers[multiplier] = over * s
+    above = {e.source: e.aggregation for e in experts(network)}
+    for statement in network.linear:
+        assert statement.tensor
+        role, out, tensor = statement.tensor.name, statement.out, network.tensors[statement.tensor.name]
+        if f"d.{role}" in powers or len(statement.factors) != 1:
+            continue  # the first use of a tensor speaks for it
+        fan_in, read = axes_power(network, tensor.fan_in), statement.factors[0].name
         b = look.point.b[role]
-        source = None if statement.source == "data" else last(f"{statement.source}.change")
+        source = None if read == DATA else last(f"{read}.change")
         q = (
             Fraction(0)
-            if statement.source == "data"
+            if read == DATA
             else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
         )
         if q is not None:
             powers[f"b.{role}"] = fan_in * q
-            if out in structure.exempt and "alpha" in powers:
-                aggregate = above[out]
-                experts = summed(network, aggregate, look.ray)
-                parts = (last(f"{out}.propagating"), -look.point.alpha)
-                over = alignment(last(f"{aggregate.out}.propagating"), parts, experts)
-                if over is not None:
-                    powers[f"b.{role}"] += experts * over + -powers["alpha"]
+            aggregate = above.get(out)
+            multiplier = next((m for m in aggregate.multipliers if m in powers), "") if aggregate else ""
+            if out in structure.exempt and aggregate and multiplier:
+                parts = (last(f"{out}.propagating"), -look.point.multipliers[multiplier])
+                more = alignment(last(f"{aggregate.out}.propagating"), parts, counts[multiplier])
+                if more is not None:
+                    powers[f"b.{role}"] += counts[multiplier] * more + -powers[multiplier]
         p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
         gradient = axes_power(network, network.signals[out])
         if p is not None:
@@ -80,16 +88,29 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
                 "matrix": -axes_power(network, tensor.fan_in + tensor.fan_out) * Fraction(1, 2),
             }
             powers[f"c.{role}"] = fan_in * p + step[normalises]
+            if look.optimizer.relative and b is not None:
+                powers[f"c.{role}"] += -powers.get(f"b.{role}", Power())
         powers[f"d.{role}"] = gradient
     return powers
 
 
-def summed(network: Network, statement: Aggregate, ray: Ray) -> Power:
-    """Number of experts that an aggregation sums."""
-    return Power.of({"K": 1}) if sparse(network, ray) else axes_power(network, network.signals[statement.gate])
+def summed(network: Network, ray: Ray) -> dict[str, Power]:
+    """How many terms the sum has that each multiplier stands before."""
+    found: dict[str, Power] = {}
+    for statement in network.statements:
+        if isinstance(statement, Product):
+            letters = "".join(x for x in statement.letters if x not in network.signals[statement.out])
+            over = (
+                Power.of({"K": 1})
+                if sparse(network, ray) and network.experts(statement)
+                else axes_power(network, letters)
+            )
+            found |= {m: over for m in statement.multipliers if m in network.free_multipliers}
+    return found
 
 
 def axes_power(network: Network, letters: str) -> Power:
+    """The product of the sizes of some indices."""
     total = Power()
     for x in letters:
         if network.axes[x] in AXES:

@@ -13,42 +13,46 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from scaling_algebra.counting.signals import Algebra
+from scaling_algebra.counting.signals import Algebra, Rung
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import unknowns
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
-from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
-from .demands import HORIZON, Fixing, Infeasible, check, largest, look_ahead
+from .demands import HORIZON, Fixing, Infeasible, check, largest, look_ahead, unfaithful, violation
 from .layerwise import axes_power, layerwise, summed
 from .linear import Row, solve_linear
 
 _LAZY = Fraction(2)
 _ROUNDS = 24
 _AHEAD = 5_000
-"""Nodes of matching searches spent on the update after the horizon."""
+"""Nodes of matching searches that one product may take on the update after the horizon."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A parameterization that meets every demand.
+    """A parameterization that meets every demand, or, where exponents are given, every demand that fixes another one.
 
     Attributes:
         scaling: powers of the axes.
         structure: the discrete choices.
-        fixed_by: what fixes each unknown.
+        fixed_by: what fixes each unknown that is not given.
         rejected: structures tried before, each with the demand it failed.
+        unmet: the demands that do not hold with what is given, each with the reason.
     """
 
     scaling: Scaling
     structure: Structure
     fixed_by: Mapping[str, Fixing]
-    rejected: tuple[tuple[Structure, str], ...]
+    rejected: tuple[tuple[Structure, str], ...] = ()
+    unmet: tuple[tuple[Demand, str], ...] = ()
 
 
 class Solver:
@@ -56,64 +60,65 @@ class Solver:
 
     def __init__(self, network: Network, ray: Ray, optimizer: Optimizer) -> None:
         self.network, self.ray, self.optimizer = network, ray, optimizer
-        self._algebras: dict[Fraction, Algebra] = {}
+        self._algebras: dict[Rung, Algebra] = {}
+        self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
 
-    def solve(self, parameterization: Parameterization) -> Solution:
+    def solve(
+        self, parameterization: Parameterization, base: Structure | None = None, given: Given = NOTHING
+    ) -> Solution:
         """What meets the demands of a parameterization with the fewest interventions in the structure.
+
+        Where exponents are given, the demands that would fix them fix nothing, and the rest is solved; if some demands
+        do not hold then, the structure in which the fewest fail is taken, and they are named.
+
+        Args:
+            base: the structure before any intervention, by default that of the parameterization's definition.
 
         Raises:
             Infeasible: none of the structures works; the message names what failed without any intervention.
         """
-        base = parameterization.base_structure(parameterization.readout_init)
+        base = given.structure(base or parameterization.base_structure(parameterization.readout_init))
         options = interventions(self.network, base) if parameterization.structural else [base]
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
-        for structure in options:
+        best: Solution | None = None
+        near = self._derived(parameterization, base) if given else []
+        for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
             failure = ""
-            for values in [start] if start else [self.aligned(), self._lazy()]:
+            for values in [start] if start else [*near, self.aligned(), self._lazy()]:
                 try:
-                    look, forms = self.iterate(demands, structure, values)
-                    start = start or self._values(look.point)
-                    check(demands, look, certified=False)
-                    look_ahead(demands, self._look(look.point).limited(_AHEAD))
-                    check(demands, look, certified=True)
+                    look, forms = self.iterate(demands, structure, values, given)
+                    start = start or {**values, **self._values(look.point)}
+                    unmet = self._unmet(demands, look) if given else self._met(demands, look)
                 except Infeasible as problem:
                     failure = str(problem)
                     continue
-                return Solution(self._scaling(look, forms, structure), structure, forms, tuple(rejected))
+                scaling = self._scaling(look, forms, structure, given)
+                found = Solution(scaling, structure, forms, tuple(rejected), unmet)
+                if not unmet:
+                    return found
+                failure = unmet[0][1]
+                if best is None or len(unmet) < len(best.unmet):
+                    best = found
             rejected.append((structure, failure))
+        if best is not None:
+            return best
         raise Infeasible(rejected[0][1])
 
     def iterate(
-        self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction]
+        self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction], given: Given = NOTHING
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method from a start: the engine at the point where it ends, and what fixes each unknown there.
 
         Raises:
             Infeasible: it does not end, or the demands leave an unknown free.
         """
-        demands = list(demands)
-        wanted = [d for d in demands if d.fixes and (d.kind != "scale" or self.optimizer.epsilon)]
-        names = [d.fixes for d in wanted]
-        values = self._after_descent(demands, structure, start) if self.optimizer.epsilon else dict(start)
-        for _ in range(_ROUNDS):
-            look = self._look(self._point(values, structure))
-            forms = {}
-            for demand in wanted:
-                fixing = largest(look, demand)
-                if fixing is None:
-                    raise Infeasible(f"{demand.name}: {demand.because}, but it is exactly zero")
-                forms[demand.fixes] = fixing
-            rows = [(dict(x.form.unknowns), -x.form.power.on(self.ray)) for x in forms.values()]
-            if all(sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows):
-                if solve_linear(rows, names) is None:
-                    raise Infeasible("the demands that fix the unknowns leave one of them free")
-                return look, forms
-            rows.sort(key=lambda row: sum(map(abs, row[0].values())))
-            keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
-            values |= solve_linear(rows + keep, names) or {}
-        raise Infeasible("the demands that fix the unknowns have no common solution")
+        held = {name: power.on(self.ray) for name, power in given.held.items()}
+        begin: Mapping[str, Fraction] = {**start, **held}
+        if self.optimizer.epsilon:
+            begin = self._after_descent(demands, structure, begin, held)
+        return self._iterate(demands, structure, begin, held)
 
     def aligned(self) -> dict[str, Fraction]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
@@ -126,37 +131,141 @@ class Solver:
         values = {name: Fraction(0) for name in unknowns(self.network)}
         normalises = self.optimizer.normalises
         for role, tensor in self.network.tensors.items():
-            statement = self.network.linear(role)
+            statement = self.network.uses(role)[0]
             columns = axes_power(self.network, tensor.fan_in).on(self.ray)
             rows = axes_power(self.network, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
             entries = axes_power(self.network, tensor.fan_in + tensor.fan_out).on(self.ray)
             gradient = axes_power(self.network, self.network.signals[statement.out]).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries / 2}[normalises]
+            values[f"c.{role}"] -= values[f"b.{role}"] if self.optimizer.relative else 0
             values[f"d.{role}"] = gradient
-        for aggregate in self.network.aggregates[:1]:
-            values["alpha"] = summed(self.network, aggregate, self.ray).on(self.ray)
+        for name, power in summed(self.network, self.ray).items():
+            values[name] = power.on(self.ray)
         return values
 
     # inside ----------------------------------------------------------------------------------------------------
 
+    def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
+        """A start where some exponents are given: the solution where none is, if there is one."""
+        key = parameterization.name, base
+        if key not in self._solved:
+            try:
+                point = self.solve(parameterization, base).scaling.point(self.ray)
+                self._solved[key] = [{**self.aligned(), **self._values(point)}]
+            except Infeasible:
+                self._solved[key] = []
+        return self._solved[key]
+
+    def _met(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
+        """Nothing.
+
+        Raises:
+            Infeasible: a demand does not hold.
+        """
+        check(demands, look, certified=False)
+        ahead = self._look(look.point).limited(_AHEAD)
+        for demand in demands:
+            if failure := look_ahead(demand, ahead):
+                raise Infeasible(failure)
+        check(demands, look, certified=True)
+        return ()
+
+    def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
+        """The demands that do not hold, or not with a certificate."""
+        ahead = self._look(look.point).limited(_AHEAD)
+        demands = [d for d in demands if d.kind != "scale" or self.optimizer.epsilon]
+        failures = {d: violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead) for d in demands}
+        if any(failure.endswith("undecided") for failure in failures.values()):  # work that is not shared goes further
+            alone = Analysis(self.ray, look.point, self.optimizer, self.network)
+            failures |= {
+                d: violation(d, alone) or unfaithful(d, alone)
+                for d, why in failures.items()
+                if why.endswith("undecided")
+            }
+        return tuple((demand, failure) for demand, failure in failures.items() if failure)
+
+    def _iterate(
+        self,
+        demands: Iterable[Demand],
+        structure: Structure,
+        start: Mapping[str, Fraction],
+        held: Mapping[str, Fraction],
+    ) -> tuple[Analysis, dict[str, Fixing]]:
+        known = {*held, *(f"b.{role}" for role in structure.zero)}
+        wanted = [d for d in demands if d.fixes and d.fixes not in known]
+        wanted = [d for d in wanted if d.kind != "scale" or self.optimizer.epsilon]
+        names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
+        for _ in range(_ROUNDS):
+            try:
+                look = self._look(self._point(values, structure))
+                look.lower(self.network.statements[0].out, 0)
+            except UsageError:
+                raise
+            except ValueError:  # a fraction too fine for the engine: the iteration does not settle
+                raise Infeasible("the demands that fix the unknowns have no common solution that is found") from None
+            forms = {}
+            for demand in wanted:
+                fixing = largest(look, demand)
+                if fixing is None:
+                    raise Infeasible(f"{demand.name}: {demand.because}, but it is exactly zero")
+                forms[demand.fixes] = fixing
+            rows = [self._row(x.form, held) for x in forms.values()]
+            met = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
+            if all(met):
+                if solve_linear(rows, names) is None:
+                    raise Infeasible("the demands that fix the unknowns leave one of them free")
+                return look, forms
+            # The first independent rows decide: the simplest, and where these hold already, those that do not hold.
+            order = sorted(zip(met, rows, strict=True), key=lambda x: (stuck and x[0], sum(map(abs, x[1][0].values()))))
+            keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
+            found = {**values, **(solve_linear([row for _, row in order] + keep, names) or {})}
+            values, stuck = found, found == values
+        raise Infeasible("the demands that fix the unknowns have no common solution")
+
+    def _row(self, form: Form, held: Mapping[str, Fraction]) -> Row:
+        """The equation that makes a form Theta(1), for the unknowns that are not held."""
+        known = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(self.ray))
+        return {u: n for u, n in form.unknowns if u not in held}, -known
+
     def _after_descent(
-        self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction]
-    ) -> dict[str, Fraction]:
+        self,
+        demands: Iterable[Demand],
+        structure: Structure,
+        start: Mapping[str, Fraction],
+        held: Mapping[str, Fraction],
+    ) -> Mapping[str, Fraction]:
         """Where an optimizer with an epsilon starts: at the solution of gradient descent.
 
         Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
-        descent with c - d for c. So where gradient descent has no solution, neither has this optimizer.
+        descent with c - d for c. So where gradient descent has no solution, neither has this optimizer. Where c is
+        held, c - d follows d, and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this
+        is a start like any other.
         """
         plain = Solver(self.network, self.ray, OPTIMIZERS["sgd"])
         plain._algebras = self._algebras
-        counted = {f"c.{role}": start[f"c.{role}"] - start[f"d.{role}"] for role in self.network.tensors}
-        look, _ = plain.iterate(demands, structure, {**start, **counted})
-        values = self._values(look.point)
-        for role, tensor in self.network.tensors.items():
-            sizes = (look.lower(f"g{tensor.symbol}", t).exponent for t in range(1, HORIZON + 1))
-            values[f"d.{role}"] = -max((x for x in sizes if x is not None), default=Fraction(0))
-            values[f"c.{role}"] += values[f"d.{role}"]
+        roles, values = self.network.tensors, dict(start)
+        rates = [role for role in roles if f"c.{role}" in held]
+        for _ in range(_ROUNDS if rates else 1):
+            counted = {f"c.{role}": values[f"c.{role}"] - values[f"d.{role}"] for role in roles}
+            kept = {name: x for name, x in held.items() if name[:2] not in ("c.", "d.")}
+            kept |= {f"c.{role}": counted[f"c.{role}"] for role in rates}
+            try:
+                look, _ = plain._iterate(demands, structure, {**values, **counted}, kept)
+            except Infeasible:
+                if any(name[:2] in ("c.", "d.") for name in held):
+                    return start
+                raise
+            before, values = values, self._values(look.point)
+            for role, tensor in roles.items():
+                sizes = [look.lower(f"g{tensor.symbol}", t) for t in range(1, HORIZON + 1)]
+                if any(x.unknown for x in sizes):
+                    raise Infeasible(f"the gradient of {tensor.symbol} is undecided")
+                largest_gradient = max((x.size for x in sizes if x.size is not None), default=Fraction(0))
+                values[f"d.{role}"] = held.get(f"d.{role}", -largest_gradient)
+                values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
+            if values == before:
+                break
         return values
 
     def _look(self, point: Point) -> Analysis:
@@ -173,7 +282,7 @@ class Solver:
     def _values(self, point: Point) -> dict[str, Fraction]:
         found = {f"b.{role}": b for role, b in point.b.items() if b is not None}
         found |= {f"c.{role}": c for role, c in point.c.items()} | {f"d.{role}": d for role, d in point.d.items()}
-        return found | {"alpha": point.alpha}
+        return found | dict(point.multipliers)
 
     def _point(self, values: Mapping[str, Fraction], structure: Structure) -> Point:
         roles = self.network.tensors
@@ -181,20 +290,23 @@ class Solver:
             {r: None if r in structure.zero else values.get(f"b.{r}", Fraction(0)) for r in roles},
             {r: values[f"c.{r}"] for r in roles},
             {r: values.get(f"d.{r}", Fraction(0)) for r in roles},
-            values["alpha"],
+            {name: values[name] for name in self.network.free_multipliers},
             structure.tied,
         )
 
-    def _scaling(self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure) -> Scaling:
+    def _scaling(
+        self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure, given: Given = NOTHING
+    ) -> Scaling:
         """Powers of the axes: the forms axis by axis. Where axes grow alike these cannot tell them apart, and the
         layer-wise system decides if it meets the solution with half-integer powers."""
-        powers, values = by_axis(forms), self._values(look.point)
+        powers, values = by_axis(forms, given.held), self._values(look.point)
         for name, power in layerwise(look, structure).items():
             plain = all((2 * e).denominator == 1 for _, e in power.terms)
             if name in powers and power.on(self.ray) == values[name] and plain:
                 powers[name] = power
         fixed = {axis for axis in AXES if not self.ray[axis]}  # their powers are constants: nothing determines them
         powers = {name: Power.of({a: e for a, e in p.terms if a not in fixed}) for name, p in powers.items()}
+        powers |= given.held
         tensors = {
             role: TensorScaling(
                 None if look.point.b[role] is None else -powers[f"b.{role}"],
@@ -204,15 +316,22 @@ class Solver:
             for role in self.network.tensors
         }
         return Scaling(
-            tensors, powers.get("alpha", Power()), tuple(r for r in self.network.tensors if r in structure.tied)
+            tensors,
+            {m: powers.get(m, Power()) for m in self.network.free_multipliers},
+            tuple(r for r in self.network.tensors if r in structure.tied),
         )
 
 
-def by_axis(forms: Mapping[str, Fixing]) -> dict[str, Power]:
+def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
     """The linear system of the winning forms, solved once per axis instead of once for the ray."""
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     for axis in AXES:
-        solved = solve_linear([(dict(x.form.unknowns), -x.form.power[axis]) for x in forms.values()], list(forms))
+        rows: list[Row] = []
+        for fixing in forms.values():
+            counts, known = dict(fixing.form.unknowns), fixing.form.power[axis]
+            known += sum((n * held[u][axis] for u, n in counts.items() if u in held), Fraction(0))
+            rows.append(({u: n for u, n in counts.items() if u not in held}, -known))
+        solved = solve_linear(rows, list(forms))
         assert solved is not None
         for name, x in solved.items():
             powers[name][axis] = x

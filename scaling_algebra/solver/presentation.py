@@ -31,10 +31,19 @@ if TYPE_CHECKING:
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
     blocks: list[Block] = [Heading(literal(d.about))]
-    if d.network.aggregates:
-        why = typeset(d.reasons["aggregation", "alpha"])
-        blocks.append(Lines.of(("aggregation multiplier: ", -d.scaling.alpha, "   (", why, ")")))
+    if d.network.free_multipliers:
+        summed = {m for s in d.network.aggregations for m in s.multipliers}
+        blocks += [
+            Lines.of((
+                f"{'aggregation multiplier' if name in summed else f'multiplier {name}'}: ",
+                -power, "   (", typeset(d.reasons["aggregation", name]), ")",
+            ))
+            for name, power in d.scaling.multipliers.items()
+        ]  # fmt: skip
     blocks.append(Grid.of(("tensor", "b", "c", "d", "init std", "lr", "eps", "tied"), _rows(d)))
+    if d.configuration.given and d.configuration.parameterization.derived:
+        unmet = Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)
+        blocks += unmet if d.unmet else [Lines.of("every desideratum holds with what is given")]
     reasons = [(role, what, typeset(why)) for (role, what), why in d.reasons.items() if role != "aggregation"]
     blocks += [Heading("why", 2), Grid.of(("tensor", "what", "because"), reasons)]
     if d.structure:

@@ -5,7 +5,7 @@ Read next: ``powers.py`` (powers of the axes), ``signals.py`` (where dimensions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -19,6 +19,8 @@ AXES: dict[str, str] = {
     "L": "depth",
 }
 """Every axis that may grow, with its meaning. Input dimension, batch and steps are Theta(1)."""
+FIXED: dict[str, str] = {"D": "input dimension", "S": "tokens", "E": "head dimension", "R": "rank", "C": "constant"}
+"""Axes that do not grow, with their meaning."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,12 @@ class Ray:
     """A way to grow: each axis is ``n**rate``.
 
     Args:
-        rates: exact rate of every axis; N, N_e and M are required, K defaults to M (all experts active up to a
-            constant factor; smaller: ``dynamics/sparse_routing.py``) and L to 0.
+        rates: exact rate of every axis that the network has (``lacks`` says which are missing); K defaults to M (all
+            experts active up to a constant factor; smaller: ``dynamics/sparse_routing.py``) and L to 0.
         name: what reports call it.
 
     Raises:
-        UsageError: an unknown axis, a missing one, a negative or inexact rate, no growing axis, or K above M.
+        UsageError: an unknown axis, a negative or inexact rate, no growing axis, or K above M.
 
     Examples:
         >>> Ray({"N": 1, "N_e": "1/2", "M": 1})["N_e"]
@@ -50,14 +52,12 @@ class Ray:
             if axis not in AXES:
                 raise unknown_name("axis", axis, AXES)
             exact[axis] = _rational(axis, rate)
-        for axis in ("N", "N_e", "M"):
-            if axis not in exact:
-                raise UsageError(
-                    f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed"
-                )
-        exact.setdefault("K", exact["M"])
+        if "M" in exact:
+            exact.setdefault("K", exact["M"])
         exact.setdefault("L", Fraction(0))
-        if exact["K"] > exact["M"]:
+        if "K" in exact and "M" not in exact:
+            raise UsageError("the ray has K but leaves out M: active experts are some of M experts; give M, too")
+        if "K" in exact and exact["K"] > exact["M"]:
             raise UsageError(
                 f"the ray has K={exact['K']} but M={exact['M']}: only M experts can be active; give K <= M"
             )
@@ -65,11 +65,16 @@ class Ray:
             raise UsageError("the ray has L growing, but this architecture has one block: give L=0 or leave it out")
         if not any(exact.values()):
             raise UsageError("no axis grows on this ray; give at least one positive rate, for example N=1")
-        object.__setattr__(self, "_exact", {axis: exact[axis] for axis in AXES})
-        object.__setattr__(self, "rates", dict(self._exact))
+        object.__setattr__(self, "_exact", {axis: exact.get(axis, Fraction(0)) for axis in AXES})
+        object.__setattr__(self, "rates", {axis: exact[axis] for axis in AXES if axis in exact})
 
     def __getitem__(self, axis: str) -> Fraction:
+        """The rate of an axis; 0 where the ray leaves it out."""
         return self._exact[axis]
+
+    def lacks(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """The growing axes among these that the ray leaves out."""
+        return tuple(axis for axis in AXES if axis in set(axes) and axis not in self.rates)
 
     def __hash__(self) -> int:
         return hash(tuple(self._exact.items()))
@@ -97,7 +102,7 @@ class Ray:
         return f"<Ray: {self}>"
 
     def __str__(self) -> str:
-        rates = ",".join(f"{axis}={rate}" for axis, rate in self._exact.items())
+        rates = ",".join(f"{axis}={rate}" for axis, rate in self.rates.items())
         return f"regime {self.name} ({rates})" if self.name else rates
 
 

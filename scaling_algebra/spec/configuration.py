@@ -11,9 +11,11 @@ from typing import Any, Self, TypedDict, Unpack
 
 from scaling_algebra.errors import UsageError, named, unknown_name
 
-from .axes import Ray, regime
+from .axes import AXES, Ray, regime
+from .given import NOTHING, Given, GivenInput
+from .networks.files import as_toml, from_toml
 from .networks.language import Network
-from .networks.library import MOE_BLOCK, architecture
+from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
 from .optimizers import Optimizer, optimizer
 from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
 
@@ -27,12 +29,19 @@ class Where(TypedDict, total=False):
     Attributes:
         ray: instead of a regime: ``"N=1,N_e=1/2,M=1"``, ``{"N": 1, "N_e": "1/2", "M": 1}`` or a ``Ray``.
         readout_init: ``maximal`` or ``zero``; by default that of the parameterization's definition.
-        architecture: the network.
+        architecture: the name of a network that ships.
+        network: instead of that a ``Network``, or its name.
+        epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
+        given: exponents that are held, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
+            rest is derived.
     """
 
     ray: Ray | Mapping[str, Any] | str | None
     readout_init: str | None
     architecture: str
+    network: Network | str
+    epsilon: str | None
+    given: Given | GivenInput | None
 
 
 @dataclass(frozen=True)
@@ -41,14 +50,17 @@ class Configuration:
 
     Attributes:
         network: the network.
-        ray: how it grows.
-        optimizer: what trains it.
+        ray: how it grows; it names every growing axis of the network.
+        optimizer: what trains it, with its epsilon in a regime.
         parameterization: how its tensors are set.
         readout_init: how the readout starts.
+        given: exponents that are held.
 
     Examples:
         >>> print(Configuration.of("III", "sgd"))
         muP, sgd, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal
+        >>> print(Configuration.of("I", "adam", epsilon="negligible"))
+        muP, adam, regime I (N=1,N_e=1,M=0,K=0,L=0), readout init maximal, epsilon negligible
     """
 
     network: Network
@@ -56,6 +68,15 @@ class Configuration:
     optimizer: Optimizer
     parameterization: Parameterization
     readout_init: ReadoutInit
+    given: Given = NOTHING
+
+    def __post_init__(self) -> None:
+        if lacks := self.ray.lacks(self.network.axes.values()):
+            axis = lacks[0]
+            raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
+        name = self.network.name
+        if name in ARCHITECTURES and ARCHITECTURES[name] != self.network:
+            raise UsageError(f"{name} is another network, one that ships; give yours another name")
 
     @classmethod
     def of(
@@ -72,7 +93,8 @@ class Configuration:
             where: see ``Where``.
 
         Raises:
-            UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
+            UsageError: an unknown name, a ray that is not one or leaves out an axis, not exactly one of regime and ray,
+                or both an architecture and a network.
         """
         if unknown := set(where) - set(Where.__annotations__):
             raise unknown_name(
@@ -82,34 +104,54 @@ class Configuration:
             if where or (optimizer, parameterization) != (DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION):
                 raise UsageError("a configuration says everything; change it with configuration.but(optimizer=...)")
             return regime
+        if "architecture" in where and "network" in where:
+            raise UsageError("give either an architecture, which is the name of a network that ships, or a network")
+        network = where.get("network", where.get("architecture", DEFAULT_ARCHITECTURE))
         rule, readout = _parameterization(parameterization), where.get("readout_init")
-        return cls(
-            _architecture(where.get("architecture", DEFAULT_ARCHITECTURE)),
-            the_ray(regime, where.get("ray")),
-            _optimizer(optimizer),
-            rule,
-            rule.readout_init if readout is None else _readout(readout),
-        )
+        stepper, epsilon = _optimizer(optimizer), where.get("epsilon")
+        stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
+        network = network if isinstance(network, Network) else architecture(network)
+        given = Given.of(where.get("given"), network, stepper)
+        chosen = rule.readout_init if readout is None else _readout(readout)
+        if "readout.init" in given:
+            starts: ReadoutInit = "zero" if "readout" in given.zero else "maximal"
+            if readout is not None and chosen != starts:
+                raise UsageError(f"readout init {chosen} contradicts {given}; leave it out")
+            chosen = starts
+        return cls(network, the_ray(regime, where.get("ray")), stepper, rule, chosen, given)
 
     def but(self, **changes: Any) -> Self:
-        """The same question with something changed: ``asked.but(parameterization="mup", ray=ray)``."""
+        """The same question with something changed: ``asked.but(parameterization="mup", ray=ray)``.
+
+        Another optimizer comes with its epsilon as it is by default; ``epsilon="negligible"`` changes that.
+        """
+        if "epsilon" in changes:
+            stepper = self.but(optimizer=changes.get("optimizer", self.optimizer)).optimizer
+            changes = {**changes, "optimizer": stepper.with_epsilon(changes["epsilon"])}
+            del changes["epsilon"]
         made: dict[str, Callable[[str], Any]] = {
             "optimizer": _optimizer,
             "parameterization": _parameterization,
-            "network": _architecture,
+            "network": architecture,
         }
+        given = changes.pop("given", self.given)
         named: dict[str, Any] = {k: made[k](v) if k in made and isinstance(v, str) else v for k, v in changes.items()}
-        return replace(self, **named)
+        changed = replace(self, **named)
+        return replace(changed, given=Given.of(given, changed.network, changed.optimizer))
 
     def as_json(self) -> dict[str, Any]:
-        """The head of every report; ``from_json`` reads it."""
+        """The head of every report; ``from_json`` reads it. A network that does not ship goes with it, as TOML."""
+        own = {} if self.network.name in ARCHITECTURES else {"network": as_toml(self.network)}
         return {
             "architecture": self.network.name,
+            **own,
             "regime": self.ray.name or None,
             "ray": {axis: str(rate) for axis, rate in self.ray.rates.items()},
             "optimizer": self.optimizer.name,
+            "epsilon": self.optimizer.regime,
             "parameterization": self.parameterization.name,
             "readout_init": self.readout_init,
+            "given": self.given.as_json(),
         }
 
     @classmethod
@@ -121,7 +163,9 @@ class Configuration:
             record["parameterization"],
             ray=None if record["regime"] else record["ray"],
             readout_init=record["readout_init"],
-            architecture=record["architecture"],
+            network=from_toml(record["network"]) if "network" in record else record["architecture"],
+            epsilon=record.get("epsilon"),
+            given=record.get("given"),
         )
 
     def __repr__(self) -> str:
@@ -130,7 +174,10 @@ class Configuration:
     def __str__(self) -> str:
         where = "" if self.network == MOE_BLOCK else f"{self.network.title}, "
         who = f"{self.parameterization.title}, {where}{self.optimizer.name}"
-        return f"{who}, {self.ray}, readout init {self.readout_init}"
+        epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
+        readout = "" if "readout.init" in self.given else f", readout init {self.readout_init}"
+        given = f", given {self.given}" if self.given else ""
+        return f"{who}, {self.ray}{readout}{epsilon}{given}"
 
 
 def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
@@ -158,4 +205,4 @@ def _readout(name: str) -> ReadoutInit:
     return named("readout init", name, {known: known for known in READOUTS})
 
 
-_optimizer, _parameterization, _architecture = optimizer, parameterization, architecture
+_optimizer, _parameterization = optimizer, parameterization

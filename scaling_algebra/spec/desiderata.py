@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from scaling_algebra.spec.networks.language import Gate, Linear, Network
+from scaling_algebra.spec.networks.language import DATA, Network, Product
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, first_layer, pathways
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -72,76 +73,114 @@ ABOUT: dict[str, str] = {
 
 
 def mup_demands(network: Network, structure: Structure) -> list[Demand]:
-    """Desiderata mu-1, mu-2, mu-3. Source: MSSP paper, section 3 and App. I.1."""
+    """Desiderata mu-1, mu-2, mu-3. Source: MSSP paper, section 3 and App. I.1.
+
+    A tensor that is used more than once is demanded of by its largest use.
+    """
     demands: list[Demand] = []
     exempt = structure.exempt
-    above = {a.source: a.out for a in network.aggregates}
-    for statement in network.statements:
-        out = statement.out
-        if out not in exempt and not isinstance(statement, Gate):
+    above = {e.source: e.aggregation.out for e in experts(network)}
+    gates = {s.out for s in network.functions if s.gates}
+    for out in (s.out for s in network.statements):
+        if out not in exempt and out not in gates:
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
             demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
-        if not isinstance(statement, Linear):
-            continue
-        role, w = statement.tensor, network.tensors[statement.tensor].symbol
-        if statement.source == "data":
+    for role, tensor in network.tensors.items():
+        w, uses = tensor.symbol, network.uses(role)
+        own = [s for s in uses if not set(s.multipliers) & set(network.free_multipliers)]
+        uses = tuple(own or uses)  # a use with a multiplier of its own is set by that
+        if all(_fixed(s) for s in uses):
             why = f"{w}_0 x = Theta(1): the data is this layer's incoming signal"
-            demands.append(Demand("mu-2", "theta", (f"{out}.init",), f"b.{role}", why))
+            demands.append(Demand("mu-2", "theta", tuple(f"{s.out}.init" for s in uses), f"b.{role}", why))
         elif role not in structure.zero:
-            if out in exempt:
-                why = f"the aggregate of {w}_0 d{statement.source} is Theta(1)"
-                demands.append(Demand("aggregation", "theta", (f"{above[out]}.propagating",), f"b.{role}", why))
+            free = [s for s in uses if s.out in exempt]
+            through = [s for s in uses if s not in free and not _fixed(s)]
+            if free:
+                why = f"the aggregate of {w}_0 d{_read(free[0])} is Theta(1)"
+                names = tuple(f"{above[s.out]}.propagating" for s in free)
+                demands.append(Demand("aggregation", "theta", names, f"b.{role}", why))
             else:
-                why = f"propagating update {w}_0 d{statement.source} = Theta(1)"
-                demands.append(Demand("mu-2", "theta", (f"{out}.propagating",), f"b.{role}", why))
-        parts = (f"{out}.effective",) if statement.source == "data" else (f"{out}.effective", f"{out}.cross")
-        demands.append(
-            Demand("mu-2", "theta", parts, f"c.{role}", f"effective update d{w} {statement.source} = Theta(1)")
+                why = f"propagating update {w}_0 d{_read(through[0])} = Theta(1)"
+                names = tuple(f"{s.out}.propagating" for s in through)
+                demands.append(Demand("mu-2", "theta", names, f"b.{role}", why))
+        names = tuple(f"{s.out}.{p}" for s in uses for p in (("effective",) if _fixed(s) else ("effective", "cross")))
+        why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
+        demands.append(Demand("mu-2", "theta", names, f"c.{role}", why))
+    for multiplier in network.free_multipliers:
+        outs = [s.out for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
+        names = tuple(f"{out}.{p}" for out in outs for p in ("effective", "cross"))
+        summed = any(s.out in outs for s in network.aggregations)
+        why = (
+            "the aggregated effective update is Theta(1)"
+            if summed
+            else f"the effective update of {outs[0]} is Theta(1)"
         )
-    for aggregate in network.aggregates[:1]:  # one multiplier for all
-        parts = (f"{aggregate.out}.effective", f"{aggregate.out}.cross")
-        demands.append(Demand("mu-2", "theta", parts, "alpha", "the aggregated effective update is Theta(1)"))
+        demands.append(Demand("mu-2", "theta", names, multiplier, why))
     for role, tensor in network.tensors.items():
         why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
         demands.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
     return demands
 
 
+def _fixed(statement: Product) -> bool:
+    """It reads nothing that trains."""
+    return all(x.name == DATA for x in statement.factors)
+
+
+def _read(statement: Product) -> str:
+    return " ".join(x.name for x in statement.factors)
+
+
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     """Maximal scale stability: the forward desiderata, and balance backward and across experts.
 
-    Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
+    Stated on what the statements are to each other: every aggregation of two-layer experts has the pieces A1 to A3,
+    every gradient its parts. Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
     demands = mup_demands(network, structure)
-    for piece in ("h3.A1", "h3.A2.1", "h3.A2.2", "h3.A3"):
-        demands.append(Demand("MSSP-3 forward", "theta", (piece,), because=f"{piece} of the aggregate is Theta(1)"))
-    modes = [f"{x}-{y}" for x in ("init", "update") for y in ("init", "update")]
-    backward = {
-        "g3": ("g3.init", "g3.update"),
-        "g2": tuple(f"g2.{m}" for m in modes),
-        "gphi": tuple(f"gphi.{m}" for m in modes),
-        "g1.router": tuple(f"g1.router.{q}.{m}" for q in ("Q0", "dQ") for m in modes),
-    }
-    for name, parts in backward.items():
-        demands.append(Demand("MSSP-2 backward", "balanced", parts, because=f"the parts of {name} share one scale"))
-    pieces = tuple(f"g1.expert.{a}.{k}" for a in ("A4", "A5", "A6", "E") for k in (1, 2))
-    demands.append(
-        Demand("MSSP-3 backward", "balanced", pieces, because="the pieces A4 to E of g1.expert share one scale")
-    )
-    pathways = ("psi.propagating.expert", "psi.propagating.router")
-    why = "the expert and the router pathway contribute to Q_0 dh1 at one scale, or not at all"
-    demands.append(Demand("MSSP pathways", "balanced", pathways, because=why))
+    for e in experts(network):
+        if e.inner is None:
+            continue
+        for piece in ("A1", "A2.1", "A2.2", "A3"):
+            name = f"{e.aggregation.out}.{piece}"
+            demands.append(Demand("MSSP-3 forward", "theta", (name,), because=f"{name} of the aggregate is Theta(1)"))
+    named = {(x.signal, x.via): x for x in adjoints(network)}
+    for e in experts(network):
+        if e.inner is None:
+            continue
+        below = e.inner.factors[0].name
+        routed = next((s.out for s in network.uses(e.router)), "") if e.router else ""
+        for key in ((e.aggregation.out, ""), (e.inner.out, ""), (e.gate, ""), (below, routed)):
+            if key in named and named[key].parts:
+                name, parts = named[key].name, _finest(named[key])
+                why = f"the parts of {name} share one scale"
+                demands.append(Demand("MSSP-2 backward", "balanced", parts, because=why))
+        expert = named.get((below, e.inner.out))
+        if expert and expert.parts:
+            why = f"the pieces A4 to E of {expert.name} share one scale"
+            demands.append(Demand("MSSP-3 backward", "balanced", _finest(expert), because=why))
+        if {"expert", "router"} <= set(pathways(network, below)) and first_layer(network, below) and routed:
+            names = (f"{routed}.propagating.expert", f"{routed}.propagating.router")
+            why = (
+                f"the expert and the router pathway contribute to {network.tensors[e.router].symbol}_0 d{below} at one "
+            )
+            why += "scale, or not at all"
+            demands.append(Demand("MSSP pathways", "balanced", names, because=why))
     return demands
+
+
+def _finest(gradient: Adjoint) -> tuple[str, ...]:
+    """The parts of a gradient that no other part is made of."""
+    sizes = {k: len(modes) for k, modes in gradient.parts.items()}
+    return tuple(f"{gradient.name}.{k}" for k, size in sizes.items() if size == max(sizes.values()))
 
 
 def interventions(network: Network, base: Structure) -> list[Structure]:
     """Structures MSSP may choose from, fewest interventions first: zero router init, the exception that a
     signal before the aggregation may grow, and initial values shared by the experts in some tensors."""
-    choices = [
-        choice
-        for a in network.aggregates
-        for choice in (("zero", network.linear_into(a.gate).tensor), ("exempt", a.source))
-    ]
+    choices: list[tuple[str, str]] = []
+    for e in experts(network):
+        choices += [("zero", e.router)] * bool(e.router) + [("exempt", e.source)] * bool(e.outer)
     choices += [("tied", role) for role, tensor in network.tensors.items() if tensor.experts]
     structures = []
     for size in range(len(choices) + 1):

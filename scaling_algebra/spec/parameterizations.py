@@ -16,7 +16,9 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 from .axes import AXES
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .networks.language import Network
-from .networks.library import MOE_BLOCK, fixed_experts
+from .networks.library import routers_name
+from .networks.roles import experts
+from .optimizers import Optimizer
 from .powers import Power
 from .scaling import Scaling, TensorScaling
 
@@ -30,7 +32,8 @@ class Abc:
     """A tensor in the multiplier gauge: forward multiplier, init std and learning rate as powers of the axes.
 
     The same network without multipliers has init std ``multiplier * init_std`` and learning rate
-    ``multiplier^2 * lr`` (SGD) or ``multiplier * lr`` (Adam, whose step does not shrink with the gradient).
+    ``multiplier^2 * lr`` (SGD), ``multiplier * lr`` (Adam, whose step does not shrink with the gradient) or ``lr``
+    (Adafactor, whose step is relative to the weight).
     Source: MSSP paper, App. G; Yang and Hu (2021), abc-parameterizations.
     """
 
@@ -38,10 +41,9 @@ class Abc:
     init_std: Power
     lr: Power
 
-    def free(self, normalises: bool) -> TensorScaling:
+    def free(self, optimizer: Optimizer) -> TensorScaling:
         """The same tensor without a multiplier."""
-        factors = 1 if normalises else 2
-        return TensorScaling(self.multiplier + self.init_std, self.multiplier * factors + self.lr, Power())
+        return TensorScaling(self.multiplier + self.init_std, self.multiplier * optimizer.factors + self.lr, Power())
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Parameterization:
         name, title: for the command line and for reports.
         about: one line for the glossary.
         demands: the desiderata it is derived from; None where it is defined, not derived.
-        structural: may the derivation intervene in the structure (zero, tied, exempt)? Then it is for the MoE block.
+        structural: may the derivation intervene in the structure (zero, tied, exempt)? Then it is for experts.
         readout_init: the readout initialisation of its definition.
         gauge: the tensors of a defined one, in the multiplier gauge.
         rate: of a defined one: ``one`` global learning rate, or one so large that the first step changes the first
@@ -93,16 +95,18 @@ class Parameterization:
         """Raises UsageError where there is nothing to solve or prove."""
         if not self.derived:
             raise unknown_name("derived parameterization", self.name, DERIVED)
-        if self.structural and network != MOE_BLOCK:
+        if self.structural and not any(e.inner for e in experts(network)):
             raise UsageError(
-                f"{self.title} is defined for the architecture {MOE_BLOCK.name}; give --parameterization mup"
+                f"{self.title} is about experts of two tensors, summed over an M letter; {network.name} has none: "
+                "give --parameterization mup"
             )
 
-    def defined(self, network: Network, normalises: bool) -> Scaling:
+    def defined(self, network: Network, optimizer: Optimizer) -> Scaling:
         """A defined parameterization in the multiplier-free gauge: one global epsilon, mean over the experts."""
         assert self.gauge is not None
-        tensors = {role: self.gauge(network, role).free(normalises) for role in network.tensors}
-        return Scaling(tensors, Power.of({"M": 1}))
+        tensors = {role: self.gauge(network, role).free(optimizer) for role in network.tensors}
+        summed = {m for s in network.aggregations for m in s.multipliers}
+        return Scaling(tensors, {m: Power.of({"M": int(m in summed)}) for m in network.free_multipliers})
 
 
 def sp(network: Network, role: str) -> Abc:
@@ -147,7 +151,7 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
             "mup-sigmoid",
             "muP of the sigmoid gate",
             "the muP of the sigmoid gate, put on any gate of the fixed-experts block (routers paper, Tables 1 and 2)",
-            borrowed=fixed_experts("sigmoid").name,
+            borrowed=routers_name("sigmoid"),
         ),
         Parameterization("sp", "SP", "standard: init std 1/sqrt(fan_in), one learning rate", gauge=sp),
         Parameterization(

@@ -5,11 +5,19 @@ Read next: ``scaling.py`` (a parameterization in powers).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from scaling_algebra.errors import UsageError, unknown_name
+
 from .axes import AXES, Ray
+
+_FACTOR = re.compile(
+    r"\s*(?P<by>[*/]?)\s*(?:1(?!\d|/\d)|(?P<axis>[A-Za-z]\w*)(?:\^(?P<open>\(?)(?P<e>-?\d+(?:/\d+)?)(?P<close>\)?))?)"
+)
+"""One factor of a power as people write it: an axis with an exponent, or 1."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,34 @@ class Power:
         if any(isinstance(e, float) for e in exponents.values()):
             raise TypeError(f"exponents are exact rationals, got {dict(exponents)!r}")
         return cls(tuple((axis, Fraction(exponents[axis])) for axis in AXES if exponents.get(axis, 0) != 0))
+
+    @classmethod
+    def parse(cls, text: str) -> Power:
+        """``"M N^-1/2"``, ``"M/N"``, ``"N^(-1/2)"`` or ``"1"``.
+
+        Raises:
+            UsageError: not a product of powers of the axes.
+
+        Examples:
+            >>> str(Power.parse("M N_e^-1/2")), str(Power.parse("1/N")), str(Power.parse("1"))
+            ('M N_e^(-1/2)', 'N^-1', '1')
+        """
+        found, at, text = cls(), 0, text.strip()
+        wrong = UsageError(f"cannot read the power {text!r}; write for example N^-1/2, M N^-1, M/N or 1")
+        while at < len(text) or not at:
+            factor = _FACTOR.match(text, at)
+            if factor is None or bool(factor["open"]) != bool(factor["close"]) or (not at and factor["by"]):
+                raise wrong
+            if axis := factor["axis"]:
+                if axis not in AXES:
+                    raise unknown_name(f"axis in the power {text!r}", axis, AXES)
+                try:
+                    exponent = Fraction(factor["e"] or 1)
+                except ZeroDivisionError:
+                    raise wrong from None
+                found += cls.of({axis: -exponent if factor["by"] == "/" else exponent})
+            at = factor.end()
+        return found
 
     def __getitem__(self, axis: str) -> Fraction:
         return dict(self.terms).get(axis, Fraction(0))

@@ -6,7 +6,7 @@ Read next: ``parameterizations.py`` (which ones there are), ``scaling_algebra/so
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from .axes import Ray
@@ -34,19 +34,24 @@ class Scaling:
 
     Attributes:
         tensors: scaling by role.
-        alpha: the aggregation multiplier is ``1 / alpha``, e.g. alpha = M.
+        multipliers: by name; one is ``1 / power``, e.g. ``{"alpha": M}`` for a mean over experts.
         tied: roles whose initial values all experts share.
     """
 
     tensors: Mapping[str, TensorScaling]
-    alpha: Power
+    multipliers: Mapping[str, Power] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
 
+    @property
+    def alpha(self) -> Power:
+        """The aggregation multiplier is one over this."""
+        return self.multipliers.get("alpha", Power())
+
     def unknown(self, name: str) -> Power:
-        """The power of the axes whose exponent is an unknown: 1/sigma, 1/lr, 1/eps of a tensor, or alpha."""
+        """The power of the axes whose exponent is an unknown: 1/sigma, 1/lr, 1/eps of a tensor, 1/multiplier."""
         letter, _, role = name.partition(".")
-        if letter == "alpha":
-            return self.alpha
+        if not role:
+            return self.multipliers.get(name, Power())
         s = self.tensors[role]
         return -({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
 
@@ -55,16 +60,16 @@ class Scaling:
         return sum((self.unknown(name) * count for name, count in form.unknowns), form.power)
 
     def point(self, ray: Ray) -> Point:
-        """The exponents b, c, d, alpha of n on a ray."""
+        """The exponents b, c, d of n on a ray, and those of the multipliers."""
         b = {role: None if s.init_std is None else -s.init_std.on(ray) for role, s in self.tensors.items()}
         c = {role: -s.lr.on(ray) for role, s in self.tensors.items()}
         d = {role: Fraction(0) if s.eps is None else -s.eps.on(ray) for role, s in self.tensors.items()}
-        return Point(b, c, d, self.alpha.on(ray), frozenset(self.tied))
+        return Point(b, c, d, {name: p.on(ray) for name, p in self.multipliers.items()}, frozenset(self.tied))
 
 
 @dataclass(frozen=True)
 class Point:
-    """Numbers for the unknowns on one ray: sigma ~ n^-b, lr ~ n^-c, eps ~ n^-d, aggregation multiplier n^-alpha.
+    """Numbers for the unknowns on one ray: sigma ~ n^-b, lr ~ n^-c, eps ~ n^-d, multipliers n^-alpha.
 
     Attributes:
         b: init exponent by role; None is zero init.
@@ -74,5 +79,10 @@ class Point:
     b: Mapping[str, Fraction | None]
     c: Mapping[str, Fraction]
     d: Mapping[str, Fraction]
-    alpha: Fraction
+    multipliers: Mapping[str, Fraction]
     tied: frozenset[str] = frozenset()
+
+    @property
+    def alpha(self) -> Fraction:
+        """Exponent of one over the aggregation multiplier."""
+        return self.multipliers.get("alpha", Fraction(0))

@@ -16,9 +16,11 @@ from typing import Any, Literal, get_args
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.explanations.explanations import SETTINGS, explain_quantity
+from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.networks.language import GATES
+from scaling_algebra.spec.given import SETTINGS
+from scaling_algebra.spec.networks.language import Sum
+from scaling_algebra.spec.networks.library import GATES
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import SOURCES, Printed, load
@@ -188,7 +190,8 @@ def _in_one(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc])
 def _signal(cell: Printed, d: Derivation) -> Comparison:
     look = d.analysis()
     assert cell.step is not None
-    names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if "*" in cell.quantity else [cell.quantity]
+    many = "*" in cell.quantity
+    names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if many else [_own(look, cell.quantity)]
     answers = {name: look(name, cell.step) for name in names}
     undecided = next((a for a in answers.values() if not a.decided), None)
     if undecided is not None:
@@ -203,6 +206,15 @@ def _signal(cell: Printed, d: Derivation) -> Comparison:
     if lead is not None and cell.times != Power():
         why += f"; printed is {cell.times} times it: {sizes[lead]} + {cell.times.on(d.ray)} = {value}"
     return Comparison(cell, "DISAGREES", derived, why, d)
+
+
+def _own(look: Analysis, name: str) -> str:
+    """The quantity that a network has for a printed one: the parts of a sum are those of its first term."""
+    signal, _, part = name.partition(".")
+    statement = look.network.producer(signal)
+    if name in look.table or not isinstance(statement, Sum):
+        return name
+    return f"{statement.terms[0].name}.{part}"
 
 
 def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
@@ -293,7 +305,7 @@ def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[t
     abc = gauges.get((name, role))
     if abc is None:
         return Comparison(cell, "NOT COMPARABLE", why="a gauge needs multiplier, init std and lr; one is printed blank")
-    free, mine = abc.free(bool(d.optimizer.normalises)), d.scaling.tensors[role]
+    free, mine = abc.free(d.optimizer), d.scaling.tensors[role]
     assert free.init_std is not None and mine.init_std is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)
     derived = f"{mine.init_std}, lr {mine.lr} without multiplier"

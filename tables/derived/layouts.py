@@ -21,10 +21,11 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.configuration import the_ray
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, MLP, MOE_BLOCK
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 from .signal_tables import SETTINGS, growth, signal_table
+from .stable_rates import table_everett
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 QUANTITIES = {
@@ -108,7 +109,7 @@ def table_b1(ray: Ray | None = None) -> Grid:
 @cache
 def table_g1() -> Grid:
     """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
-    found = {name: derive("I", "sgd", name, architecture=MLP.name) for name in ("sp", "ntp", "mean-field", "mup")}
+    found = {name: derive("I", "sgd", name, architecture="mlp") for name in ("sp", "ntp", "mean-field", "mup")}
     rows = tuple(
         Row(
             _capital(_parameterization(name)),
@@ -140,7 +141,7 @@ def table_g1() -> Grid:
 @cache
 def table_g2() -> Grid:
     """Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
-    found = {o: derive("I", o, "mup", architecture=MLP.name) for o in OPTIMIZERS}
+    found = {o: derive("I", o, "mup", architecture="mlp") for o in OPTIMIZERS}
     shown = [("b", ("sgd", "adam")), ("c", ("sgd",)), ("c", ("adam",)), ("d", ("adam",))]
 
     def cell(role: str, letter: str, optimizers: tuple[str, ...]) -> Cell:
@@ -326,6 +327,7 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "routers2": partial(table_routers, "routers2", "adam"),
     "transfer1": table_transfer1,
     "unified": table_unified,
+    "everett": table_everett,
 }
 """Every table, by name."""
 

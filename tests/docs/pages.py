@@ -12,12 +12,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it starts, what language its fence names, and its text."""
+    """A fenced block: where it starts, what language its fence names, its text, and the file that its title names."""
 
     page: Path
     line: int
     language: str
     text: str
+    file: str = ""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
@@ -41,5 +42,12 @@ def blocks(*languages: str) -> list[Block]:
 def cut(page: Path) -> list[Block]:
     """The fenced blocks of one page."""
     text = page.read_text(encoding="utf-8")
-    fences = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.S | re.M)
-    return [Block(page, text.count("\n", 0, m.start()) + 1, m[1], m[2]) for m in fences]
+    fences = re.finditer(r'^```(\w*)(?: title="(.*?)")?[^\n]*\n(.*?)^```$', text, re.S | re.M)
+    return [Block(page, text.count("\n", 0, m.start()) + 1, m[1], m[3], m[2] or "") for m in fences]
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """The files that a page shows."""
+    for block in cut(page):
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from scaling_algebra.cli import main
 
-from .pages import ROOT, blocks
+from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "experiment", "transfer"}
 SLOW = {*MEASURES, "phases", "audit", "--prove"}
@@ -61,6 +61,7 @@ def marked(block):
 def test_what_is_shown_is_what_is_printed(block, tmp_path, monkeypatch):
     """Commands exit with 0, unless ``$ echo $?`` below them shows another code."""
     monkeypatch.chdir(tmp_path)
+    write_files(block.page, tmp_path)
     examples = block.examples()
     for k, (command, shown) in enumerate(examples):
         if command == "echo $?":
@@ -88,7 +89,9 @@ def test_commands_that_are_not_run_are_understood(block):
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
-def test_python_is_a_doctest(block):
+def test_python_is_a_doctest(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(block.page, tmp_path)
     test = doctest.DocTestParser().get_doctest(block.text, {}, str(block), str(block), 0)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(test)

@@ -10,7 +10,7 @@ import pytest
 import scaling_algebra
 from scaling_algebra import Configuration, Ray, UsageError, derive, errata, explain, prove, signals, table
 from scaling_algebra.documents import render
-from scaling_algebra.spec.networks.library import MLP, MOE_BLOCK
+from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 
 ASKED = ("regime", "optimizer", "parameterization")
 
@@ -71,9 +71,9 @@ def test_wrong_arguments_are_usage_errors_of_one_line(wrong):
 
 def test_nothing_is_kept_by_name():
     """A network that is edited and keeps its name gets its own answer."""
-    asked = Configuration.of("III", "sgd", "mup")
+    asked = Configuration.of("III", "sgd", "mup", network=replace(MOE_BLOCK, name="mine"))
     block = derive(asked)
-    edited = derive(asked.but(network=replace(MLP, name=MOE_BLOCK.name)))
+    edited = derive(asked.but(network=replace(architecture("mlp"), name="mine")))
     assert list(block) == ["input", "router", "expert_in", "expert_out", "readout"]
     assert list(edited) == ["input", "hidden", "readout"]
     assert derive(asked).scaling == block.scaling

@@ -38,9 +38,10 @@ def run(*args):
         (["verify", "--regime", "I", "--claim", "h3=x"], "give a rational"),
         (["verify", "--regime", "I", "--claim", "h9@1=0"], "no measured quantity named"),
         (["verify", "--regime", "I", "-o", "/nonexistent/r.json"], "is not a folder"),
-        (["verify", "--regime", "I", "--optimizer", "signsgd", "--sizes", "8,12,16"], "signsgd"),
+        (["verify", "--regime", "I", "--optimizer", "sgd", "--epsilon", "derived"], "sgd has no epsilon"),
+        (["derive", "--regime", "I", "--epsilon", "negligable"], "did you mean 'negligible'"),
         (["verify", "--regime", "I", "--device", "tpu", "--sizes", "8,12,16"], "no device named"),
-        (["verify", "--regime", "I", "--optimizer", "muon", "--sizes", "8,12,16"], "torch has no muon; take another"),
+        (["verify", "--regime", "I", "--optimizer", "muon", "--sizes", "8,12,16"], "muon cannot be trained: its step"),
         (["verify", "--regime", "I", "-o", "x.docx", "--sizes", "8,12,16"], "cannot tell the format of x.docx"),
     ],
 )

@@ -148,7 +148,7 @@ def test_bad_input_is_one_line():
         (lambda: derive("I", "adam", "msp"), "did you mean"),
         (lambda: derive(), "either a regime"),
         (lambda: derive("I", ray="N=1"), "either a regime"),
-        (lambda: Ray.parse("N=1,M=1"), "leaves out N_e"),
+        (lambda: derive(ray="N=1,M=1"), "leaves out N_e"),
         (lambda: Ray.parse("N=-1,M=1,N_e=1"), "do not shrink"),
         (lambda: Ray.parse("N=pi,M=1,N_e=1"), "not a rational"),
         (lambda: Ray.parse("N=1,M=1,N_e=1,Q=1"), "no axis named"),

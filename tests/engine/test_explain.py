@@ -25,6 +25,7 @@ from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
+from scaling_algebra.spec.networks.roles import gradient_name
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Point
@@ -92,7 +93,7 @@ def test_arithmetic_at_random_parameterizations_and_rays(rates, exponents, tied,
         return
     roles = list(MOE_BLOCK.tensors)
     b, c, e = (dict(zip(roles, exponents[5 * k :], strict=False)) for k in range(3))
-    point = Point(b, c, e, exponents[15], frozenset({"expert_in", "expert_out"} if tied else ()))
+    point = Point(b, c, e, {"alpha": exponents[15]}, frozenset({"expert_in", "expert_out"} if tied else ()))
     look = Analysis(Ray(dict(zip(("N", "N_e", "M"), rates, strict=True))), point, OPTIMIZERS[optimizer])
     answer = look(name, t)
     if not answer.decided or answer.exponent is None:
@@ -186,7 +187,8 @@ def test_every_architecture_can_be_explained(architecture):
     d = derive("I", "sgd", "mup", architecture=base) if base in ("mlp", "routers-sigmoid") else None
     if d is None:
         d = derive("II", "sgd", "sp", architecture=architecture)
-    for name, t in (("h1.change", 1), ("f", 0), ("g1", 0)):
+    first = d.network.statements[0].out
+    for name, t in ((f"{first}.change", 1), ("f", 0), (gradient_name(first), 0)):
         found = explain_quantity(d, d.analysis(), name, t)
         assert found.total() == found.exponent
 

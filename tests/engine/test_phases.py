@@ -148,7 +148,7 @@ def test_epsilon_must_be_the_gradient_on_the_whole_cone():
     assert d.cone is not None
     more = Power.of({"N": 1})
     wrong = {r: TensorScaling(t.init_std, t.lr + more, t.eps + more) for r, t in d.scaling.tensors.items()}
-    found = cone_holds(Scaling(wrong, d.scaling.alpha), d.optimizer, MUP, d.cone.rays, Structure())
+    found = cone_holds(Scaling(wrong, d.scaling.multipliers), d.optimizer, MUP, d.cone.rays, Structure())
     assert "mu-3" in found
 
 
@@ -156,16 +156,16 @@ def test_a_formula_that_holds_nowhere_has_no_cone():
     """Negative control: one power changed."""
     d = derive(None, "sgd", "mup", ray="N=1,N_e=5/7,M=4/5")
     changed = {**d.scaling.tensors, "readout": TensorScaling(Power.of({"N": -1}), Power.of({"N": -HALF}), None)}
-    assert cone(Scaling(changed, d.scaling.alpha), optimizer("sgd"), MUP, Structure()) is None
+    assert cone(Scaling(changed, d.scaling.multipliers), optimizer("sgd"), MUP, Structure()) is None
 
 
 def test_a_formula_fails_outside_its_cone():
     """Negative control: the formula of B beyond the wall M = N, and one changed power."""
     cells = {c.name: c.scaling for c in phases("sgd", "mup").cells}
-    assert "but h1 ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure())
+    assert "but psi ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure())
     changed = dict(cells["B"].tensors)
     changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
-    wrong = Scaling(changed, cells["B"].alpha)
+    wrong = Scaling(changed, cells["B"].multipliers)
     with pytest.raises(UsageError, match="not convex"):
         cone_holds(cells["B"], optimizer("signsgd"), MUP, CONES["B"], Structure())
     assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), MUP, CONES["B"], Structure())
@@ -176,7 +176,7 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
     """Negative control: Adam's formula of B with the readout's epsilon below its gradient."""
     cell = next(c.scaling for c in phases("adam", "mup").cells if c.name == "B")
     small = TensorScaling(*(getattr(cell.tensors["readout"], x) for x in ("init_std", "lr")), Power.of({"N": -1}))
-    wrong = Scaling({**cell.tensors, "readout": small}, cell.alpha)
+    wrong = Scaling({**cell.tensors, "readout": small}, cell.multipliers)
     assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure())
 
 

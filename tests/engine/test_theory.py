@@ -14,7 +14,9 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import Infeasible, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, mssp_demands, mup_demands
-from scaling_algebra.spec.networks.library import MLP, MOE_BLOCK, architecture, live, stacked
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
+from scaling_algebra.spec.networks.roles import adjoints
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc, mean_field
 from scaling_algebra.spec.powers import Power
@@ -159,48 +161,44 @@ def test_shared_experts_do_not_serve_regime_ii(rule):
 def test_rmsnorm_keeps_the_ratios():
     """MSSP paper, App. I.11.1: regime II, muP scaling of the plain block, Adam, maximal readout; plain against normed.
 
-    A3 stays n^(1/2) above A2.1 at t = 2, after the norm the propagating part is n^(-1/2) of the whole, the gradients
-    upstream gain n^(1/2) at t = 0 and nothing later, g2 and A4 to E stay unbalanced. (At t = 1 the gap of the plain
-    block is n, not n^(1/2); the amplified first gradient closes half of it.) Under MSSP the parts after the norm are
-    balanced (control).
+    A3 stays n^(1/2) above A2.1, after the norm the propagating part is n^(-1/2) of the whole, the gradients upstream
+    gain n^(1/2) at t = 0. At t = 1 the norm takes from the gradient what is along h3, which A3 leads, so that g2 and
+    gphi are n^(-3/2), not n^(-1) as without it (measured, n = 12 to 98: -1.48 and -1.45, and g2.update-update -1.54).
+    What else holds that direction is not decided. Under MSSP the parts after the norm are balanced (control).
     """
     d = derive("II", "adam", "mup")
     plain, normed = look(d), look(d, network=architecture("moe-rmsnorm"))
     check(
-        [*at(plain, 0, 1, 2), *at(normed, 0, 1, 2)],
+        [*at(plain, 0, 1), *at(normed, 0, 1)],
         """
-        h3               -1/2    0    0  -1/2    0    0
-        h3.A1            -1/2 -1/2 -1/2  -1/2 -1/2 -1/2
-        h3.A2.1             .   -1 -1/2     . -1/2 -1/2
-        h3.A2.2             .   -1 -1/2     . -1/2 -1/2
-        h3.A3               .    0    0     .    0    0
-        g3                 -1   -1   -1  -1/2   -1   -1
-        g3i                -2   -2   -2  -3/2   -2   -2
-        g2               -3/2   -1   -1    -1   -1   -1
-        gphi             -3/2   -1   -1    -1   -1   -1
-        g1               -3/2   -1   -1    -1   -1   -1
-        g2.init-init     -3/2 -3/2 -3/2    -1 -3/2 -3/2
-        g2.init-update      .   -2 -3/2     . -3/2 -3/2
-        g2.update-init      .   -1   -1     .   -1   -1
-        g2.update-update    .   -2   -1     . -3/2   -1
-        g1.expert.A4.1   -3/2 -3/2 -3/2    -1 -3/2 -3/2
-        g1.expert.A5.1      .   -1   -1     .   -1   -1
-        g1.expert.A6.1      .   -2   -2     . -3/2 -3/2
+        h3               -1/2    0  -1/2    0
+        h3.A1            -1/2 -1/2  -1/2 -1/2
+        h3.A2.1             .   -1     . -1/2
+        h3.A2.2             .   -1     . -1/2
+        h3.A3               .    0     .    0
+        g3                 -1   -1  -1/2   -1
+        g3i                -2   -2  -3/2   -2
+        g2               -3/2   -1    -1 -3/2
+        gphi             -3/2   -1    -1 -3/2
+        g2.init-update      .   -2     . -3/2
+        g2.update-update    .   -2     . -3/2
         """,
     )
     check(
-        at(normed, 1, 2),
+        at(normed, 1),
         """
-        hn                 0    0
-        hn.propagating  -1/2 -1/2
-        hn.effective       0    0
-        hn.cross        -1/2    0
+        hn                 0
+        hn.propagating  -1/2
+        hn.effective       0
+        hn.cross        -1/2
         """,
     )
-    s = derive("II", "adam", "mssp")
+    for name in ("g1", "g2.update-init", "g1.expert.A6.1"):
+        assert not normed(name, 1).decided
+    s = derive("II", "adam", "mssp", readout_init="maximal")
     balanced = look(s, network=architecture("moe-rmsnorm"))
     check(
-        at(balanced, 2),
+        at(balanced, 1),
         """
         hn.propagating    0
         hn.effective      0
@@ -223,7 +221,7 @@ def test_rmsnorm_widens_the_gap_under_sgd():
     check(at(normed, 1), "hn 0 \n hn.effective 0 \n hn.propagating -1")
     for part in ("propagating", "effective", "cross"):
         assert size(normed, f"hn.{part}", 1) == size(normed, f"h3.{part}", 1) - size(normed, "h3", 1)
-    assert "the norm may cancel the gradient" in normed("g2", 1).why
+    assert not normed("g2", 1).decided and "the norm may cancel it" in normed("g2.update-update", 1).why
 
 
 # depth --------------------------------------------------------------------------------------------------------------
@@ -231,14 +229,16 @@ def test_rmsnorm_widens_the_gap_under_sgd():
 
 def per_block(d, blocks):
     """A stack whose tensors are scaled in every block as in the single block."""
-    network = stacked(blocks)
+    network = architecture(f"stack{blocks}")
     tensors = {role: d.scaling.tensors[re.sub(r"_\d+$", "", role)] for role in network.tensors}
     return look(d, replace(d.scaling, tensors=tensors), network)
 
 
 def single(name):
-    """The quantity of the single block: ``h3_2.A1`` is ``h3.A1``, ``dW2_1`` is ``dW2``."""
-    return re.sub(r"_\d+(?=\.|$)", "", name)
+    """The quantity of the single block: ``h3_2.A1`` is ``h3.A1``, ``dW2_1`` is ``dW2``; empty for the pathways between
+    blocks, which it does not have."""
+    found = re.sub(r"_\d+(?=\.|$)", "", name)
+    return "" if re.match(r"g3\.(expert|router)", found) else found
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
@@ -253,7 +253,7 @@ def test_mssp_of_regime_ii_composes_with_depth(blocks):
     d = derive("II", "sgd", "mssp")
     one, stack = look(d), per_block(d, blocks)
     for t in (0, 1):
-        for name in stack.table:
+        for name in filter(single, stack.table):
             assert size(stack, name, t) == size(one, single(name), t), (name, t)
     for k in range(1, blocks + 1):
         check(at(stack, 0), f"h2_{k} 0 \n h3i_{k} 1/2 \n h3_{k} 0")
@@ -275,8 +275,8 @@ def test_mssp_of_regime_ii_composes_with_depth(blocks):
 
 def holds_initial_readout():
     """Quantities that hold W4_0 and nothing else of W4: exactly zero with a zero readout."""
-    parts = {f"{a.name}.{s}" for a in MOE_BLOCK.adjoints for s, m in a.parts.items() if m.get("readout") == "init"}
-    return parts | {"f.init", "f.propagating"}
+    parts = {f"{a.name}.{s}" for a in adjoints(MOE_BLOCK) for s, m in a.parts.items() if m.get("readout") == "init"}
+    return parts | {"f.init", "f.propagating", "f.propagating.normalised"}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -297,7 +297,7 @@ SLOW = {"g1.router.dQ.init-update", "g1.router.dQ.update-update", "g1.router.dQ"
 
 
 def test_the_readout_init_of_regime_ii():
-    """MSSP paper, App. J.3: regime II, SGD, MSSP at t = 2: the sixteen quantities that differ, and their maximal size.
+    """MSSP paper, App. J.3: regime II, SGD, MSSP at t = 2: the seventeen quantities that differ, with their sizes.
 
     They are the ones with a factor W4_0 (.1 pieces and ``*-init`` of App. J.3.3), exactly zero with a zero readout.
     (``g1.router.dQ.*-update`` and the four sums with them are slow and left out.) At t = 1 the two differ everywhere
@@ -311,6 +311,7 @@ def test_the_readout_init_of_regime_ii():
         """
         f.init                   -1/2 .
         f.propagating               0 .
+        f.propagating.normalised    0 .
         g3.init                    -1 .
         g3i.init                   -2 .
         g2.init-init               -1 .
@@ -327,7 +328,7 @@ def test_the_readout_init_of_regime_ii():
         g1.router.dQ.update-init   -1 .
         """,
     )
-    assert differ == holds_initial_readout() and len(differ) == 16
+    assert differ == holds_initial_readout() and len(differ) == 17
     check([*at(maximal, 1), *at(zero, 1)], "h1.change 0 . \n h3.A3 0 . \n dW3 0 .")
 
 
@@ -440,9 +441,11 @@ TABLE_G1 = {  # init std and learning rate without multipliers, powers of N: inp
 
 def dense(name, factor=0):
     """A dense network under a defined parameterization, its global learning rate times N^factor."""
-    scaling = PARAMETERIZATIONS[name].defined(MLP, False)
+    scaling = PARAMETERIZATIONS[name].defined(architecture("mlp"), optimizer("sgd"))
     tensors = {role: replace(s, lr=s.lr + N(factor)) for role, s in scaling.tensors.items()}
-    return Analysis(REGIMES["I"], replace(scaling, tensors=tensors).point(REGIMES["I"]), optimizer("sgd"), MLP)
+    return Analysis(
+        REGIMES["I"], replace(scaling, tensors=tensors).point(REGIMES["I"]), optimizer("sgd"), architecture("mlp")
+    )
 
 
 def test_table_g1_without_multipliers():
@@ -452,17 +455,17 @@ def test_table_g1_without_multipliers():
     multiplier in the learning rate; without the square muP is missed (control).
     """
     for name, rows in TABLE_G1.items():
-        defined = PARAMETERIZATIONS[name].defined(MLP, False).tensors
+        defined = PARAMETERIZATIONS[name].defined(architecture("mlp"), optimizer("sgd")).tensors
         for (role, found), (init, lr) in zip(defined.items(), rows, strict=True):
             assert (found.init_std, found.lr) == (N(init), N(lr)), (name, role)
     mup = derive("I", "sgd", "mup", architecture="mlp").scaling.tensors
     printed = {"input": (HALF, -HALF), "hidden": (0, -HALF), "readout": (-HALF, -HALF)}  # multiplier, init std
     for role, (multiplier, init) in printed.items():
         gauge = Abc(N(multiplier), N(init), N(0))
-        free = gauge.free(normalises=False)
+        free = gauge.free(optimizer("sgd"))
         assert (free.init_std, free.lr) == (mup[role].init_std, mup[role].lr)
-        assert (gauge.free(normalises=True).lr == mup[role].lr) == (multiplier == 0)
-        field = mean_field(MLP, role).free(normalises=False)
+        assert (gauge.free(optimizer("adam")).lr == mup[role].lr) == (multiplier == 0)
+        field = mean_field(architecture("mlp"), role).free(optimizer("sgd"))
         assert (field.init_std, field.lr) == (mup[role].init_std, mup[role].lr)
 
 
@@ -504,7 +507,7 @@ WIDE = Ray.parse("N=1/2,N_e=1/2,M=1")
 def held_and_live(ray, rule):
     """The block's muP, with gates held at mean and slope (assumption B2 of MSSP paper, J.2), and in the dynamics."""
     point = derive(None, rule, "mup", ray=ray).scaling.point(ray)
-    return [Analysis(ray, point, optimizer(rule), p) for p in (MOE_BLOCK, live(MOE_BLOCK))]
+    return [Analysis(ray, point, optimizer(rule), p) for p in (MOE_BLOCK, architecture("moe-sigmoid"))]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -623,12 +626,12 @@ def sp_router(kind, rule, rates):
     """SP with one learning-rate exponent c for input, router, expert and readout; an epsilon as large as the initial
     gradient of each tensor."""
     network = architecture(f"routers-{kind}")
-    tensors = PARAMETERIZATIONS["sp"].defined(network, rule == "adam").tensors
+    tensors = PARAMETERIZATIONS["sp"].defined(network, optimizer(rule)).tensors
     gradients = {"input": -HALF, "router": Fraction(0), "expert": -HALF, "readout": Fraction(0)}
     tensors = {
         role: replace(s, lr=N(-c), eps=N(gradients[role])) for (role, s), c in zip(tensors.items(), rates, strict=True)
     }
-    scaling = replace(PARAMETERIZATIONS["sp"].defined(network, False), tensors=tensors)
+    scaling = replace(PARAMETERIZATIONS["sp"].defined(network, optimizer("sgd")), tensors=tensors)
     return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), network)
 
 
@@ -675,8 +678,13 @@ def test_sp_with_a_theta_1_first_layer_change(rule, kind):
     d = derive("I", rule, "sp-feature", architecture=f"routers-{kind}")
     effective = Fraction(3, 2) if rule == "sgd" else 1
     assert d.exponents("input")[1] == (-HALF if rule == "sgd" else 0)
-    check(at(d.analysis(), 1), f"h1.change 0 \n psi.propagating 1/2 \n psi.effective {effective} \n psi {effective}")
-    assert f"saturates faster than any power: psi ~ n^({effective}) at t=1" in d.analysis()("phi", 1).why
+    logits = "logits" if "bias" in kind else "psi"
+    check(
+        at(d.analysis(), 1),
+        f"h1.change 0 \n {logits}.propagating 1/2 \n {logits}.effective {effective} \n psi {effective}",
+    )
+    check(at(d.analysis(), 1), "phi 0")  # bounded; but flat
+    assert f"saturates faster than any power: psi ~ n^({effective}) at t=1" in d.analysis()("gpsi", 1).why
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -772,7 +780,8 @@ def test_plain_softmax_has_no_mup():
 @pytest.mark.parametrize("parameterization", ["mup", "mssp", "sp"])
 def test_a_normalised_update_is_the_update_less_its_input(name, parameterization):
     run = look(derive(name, "adam", parameterization))
-    for out, source in (("psi", "h1"), ("h2", "h1"), ("h3i", "h2"), ("f", "h3")):
+    flat = (name, parameterization) == ("I", "sp")  # the gate saturates: nothing is known of h3
+    for out, source in (("psi", "h1"), ("h2", "h1"), ("h3i", "h2"), *[("f", "h3")][flat:]):
         for t in range(2):
             raw, parts = size(run, f"{out}.update", t), [size(run, f"{out}.{p}", t) for p in ("effective", "cross")]
             assert raw == max((p for p in parts if p is not None), default=None), (out, t)
@@ -791,3 +800,11 @@ def test_a_normalised_update_names_the_layer_at_fault():
         f.update.normalised     .  1/2  1/2
         """,
     )
+
+
+def test_softmax_shares_one_among_growing_entries():
+    """Along a letter that grows an entry of softmax is one over their number (measured -1.00)."""
+    text = "h1[k] = W1[k,x] data[x]\nh2[k] = softmax(h1[k]; k)\nf = W3[k] h2[k]"
+    d = derive("I", "sgd", "sp", network=network("share", text, {"k": "N_e", "x": "D"}))
+    check(at(look(d), 0), "h1 0 \n h2 -1 \n f -1")
+    check(at(look(d), 1), "h2 -1")

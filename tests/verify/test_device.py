@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify import measure
 from scaling_algebra.verify.campaigns.plans import Effort, job
-from scaling_algebra.verify.experiments.fixed_experts import measure_fixed_experts
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import block, runs
 from scaling_algebra.verify.measuring.cells import Cell
@@ -32,7 +32,9 @@ from scaling_algebra.verify.measuring.cells import Cell
 def test_a_cell_names_its_device(architecture, rule, ray, dtype, kind):
     sizes = (8, 12, 16) if architecture == "moe" else (32, 48, 64)
     asked = Configuration.of(None, rule, "mup", ray=ray)
-    setup = job(asked, Effort(sizes=sizes, seeds=2, dtype=dtype), architecture).setup()
+    setup = job(
+        asked, Effort(sizes=sizes, seeds=2, dtype=dtype), architecture if architecture == "transformer" else ""
+    ).setup()
     here = runs.train_cell(setup, Cell(kind, 0, 0, 2), Hardware())
     with torch.device("meta"):
         there = runs.train_cell(setup, Cell(kind, 0, 0, 2), Hardware())
@@ -41,10 +43,11 @@ def test_a_cell_names_its_device(architecture, rule, ray, dtype, kind):
         assert there[key] == pytest.approx(values, rel=1e-9, abs=1e-12, nan_ok=True), key
 
 
-def test_fixed_experts_name_their_device():
-    d = derive("I", "sgd", "mup-sigmoid", architecture="routers-softmax-topk")
+@pytest.mark.parametrize("architecture", ["routers-softmax-topk", "routers-sigmoid-noise", "moe-rmsnorm"])
+def test_any_network_names_its_device(architecture):
+    d = derive("I", "sgd", "mup-sigmoid" if "routers" in architecture else "sp", architecture=architecture)
     with torch.device("meta"):
-        measure_fixed_experts(d, sizes=[8, 12, 16], seeds=4, steps=1, device="cpu")
+        measure(d, sizes=[8, 12, 16], seeds=4, steps=1, device="cpu")
 
 
 def test_a_forgotten_device_would_be_seen(monkeypatch):

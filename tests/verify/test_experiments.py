@@ -29,7 +29,6 @@ from scaling_algebra.verify.experiments.findings import (
     power,
     steeper,
 )
-from scaling_algebra.verify.experiments.fixed_experts import FixedExperts, split_experts
 from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, planned, run_trials
 from scaling_algebra.verify.experiments.routers import Asked
 from scaling_algebra.verify.judging.fit import Verdict, fit
@@ -94,19 +93,6 @@ def test_faster_than_any_power_is_told_from_a_power():
     assert steeper("q", SIZES, [v[:3] for v in fast], Fraction(-6), "").verdict is INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("active", "selects"), [(4, ""), (2, "-topk"), (1, "-topk")])
-def test_entropy_of_the_gates(active, selects):
-    d = derive("I", "sgd", "mup-sigmoid", architecture=f"routers-softmax{selects}")
-    model = FixedExperts(d, {"N": 8, "N_e": 8, "M": 4, "K": min(active, 2)}, [1, 2, 3], 0)
-    named = split_experts(model, {s: p.detach().clone() for s, p in model.weights.items()})
-    if active == 1:
-        assert "phi.entropy" not in named
-        return
-    by_hand = [-sum(p * np.log(p) for p in row if p > 0) / np.log(active) for row in named["phi"].tolist()]
-    assert named["phi.entropy"].tolist() == pytest.approx(by_hand) and max(by_hand) <= 1
-    torch.testing.assert_close(named["phi.deficit"], 1 - named["phi.entropy"])
-
-
 def test_entropy_follows_from_the_spread_of_the_logits():
     frozen = derive("I", "sgd", "mup-sigmoid", architecture="routers-softmax")
     biased = derive("I", "sgd", "mup-sigmoid", architecture="routers-softmax-bias")
@@ -120,7 +106,7 @@ def test_entropy_follows_from_the_spread_of_the_logits():
 @cache
 def frozen_router():
     d = derive("I", "sgd", "mup-sigmoid", architecture="routers-softmax")
-    return d, routers.measure_fixed_experts(d, sizes=[32, 48, 72, 108], seeds=192, steps=1)
+    return d, routers.measure(d, sizes=[32, 48, 72, 108], seeds=192, steps=1)
 
 
 def test_a_planted_exponent_of_the_router_is_refuted():

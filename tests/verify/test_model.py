@@ -19,7 +19,8 @@ from scaling_algebra.verify.decomposition.updates import LowRank, Updates, linea
 from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
-from scaling_algebra.verify.networks.scales import value
+from scaling_algebra.verify.networks.scales import NEGLIGIBLE, value
+from scaling_algebra.verify.networks.steppers import stepper
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
 HALF = Fraction(1, 2)
@@ -31,7 +32,7 @@ SCALING = Scaling(
         "expert_out": TensorScaling(Power.of({"N_e": -HALF}), Power(), Power.of({"M": -1})),
         "readout": TensorScaling(Power.of({"N": -HALF}), Power(), Power()),
     },
-    Power.of({"M": 1}),
+    {"alpha": Power.of({"M": 1})},
 )
 MEASURABLE = [name for name, o in OPTIMIZERS.items() if o.torch]
 
@@ -202,7 +203,7 @@ def test_replicas_trained_together_equal_replicas_trained_alone(name):
 def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():
     tensors = dict(SCALING.tensors) | {"readout": TensorScaling(None, Power(), Power())}
     for name in MEASURABLE:
-        seen = train_block(setup(name, Scaling(tensors, SCALING.alpha)), Replicas(DIMS, [1, 2]))
+        seen = train_block(setup(name, Scaling(tensors, SCALING.multipliers)), Replicas(DIMS, [1, 2]))
         for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
             assert not seen[quantity, 0].any(), quantity
         assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
@@ -210,7 +211,7 @@ def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_unti
 
 
 def test_tied_experts_start_equal():
-    model = MoEBlock(Replicas(DIMS, [1]), Scaling(SCALING.tensors, SCALING.alpha, ("expert_in",)))
+    model = MoEBlock(Replicas(DIMS, [1]), Scaling(SCALING.tensors, SCALING.multipliers, ("expert_in",)))
     w2, w3 = model.weights["W2"][0], model.weights["W3"][0]
     assert torch.equal(w2[0], w2[4]) and not torch.equal(w3[0], w3[4])
 
@@ -229,6 +230,29 @@ def test_first_steps_are_as_long_as_the_registry_says(name):
     rule = optimizer(name)
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     weight.grad = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
-    getattr(torch.optim, rule.torch)([weight], lr=0.5 / rule.first, eps=0.3 / rule.first, **rule.options).step()
+    epsilon = {"eps": 0.3 / rule.first} if rule.epsilon else {}
+    stepper(rule)([weight], lr=0.5 / rule.first, **epsilon, **rule.options).step()
     size = weight.grad.abs()
-    torch.testing.assert_close(weight.detach().abs(), 0.5 * size / (size + 0.3))
+    torch.testing.assert_close(weight.detach().abs(), 0.5 * size / (size + (0.3 if rule.epsilon else 0)))
+
+
+def test_sign_descent_and_lion_are_the_published_rules():
+    """Two steps by hand: signs of gradients, and of Lion's mixture of gradient and momentum."""
+    gradients = torch.tensor([[1.0, -2.0, 0.0], [-0.01, 5.0, 1.0]], dtype=torch.float64)
+    momentum = 0.01 * gradients[0]
+    mixed = torch.stack([0.1 * gradients[0], 0.9 * momentum + 0.1 * gradients[1]])
+    for name, directions in (("signsgd", gradients), ("lion", mixed)):
+        weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        made = stepper(optimizer(name))([weight], lr=0.5)
+        for g in gradients:
+            weight.grad = g.clone()
+            made.step()
+        torch.testing.assert_close(weight.detach(), -0.5 * directions.sign().sum(0), msg=name)
+
+
+def test_a_negligible_epsilon_is_far_below_every_gradient():
+    model = MoEBlock(Replicas(DIMS, [1]), SCALING)
+    for name in ("adam", "adamw", "rmsprop"):
+        groups = model.optimizer(optimizer(name).with_epsilon("negligible")).param_groups
+        assert {g["eps"] for g in groups} == {NEGLIGIBLE} and NEGLIGIBLE < 1e-20
+    assert len({g["eps"] for g in model.optimizer(optimizer("adam")).param_groups}) > 1

@@ -17,6 +17,7 @@ from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -36,7 +37,7 @@ SCALING = Scaling(
         "expert_out": TensorScaling(Power.of({"N_e": -HALF}), Power.of({"M": 1, "N": 1, "N_e": -1})),
         "readout": TensorScaling(Power.of({"N": -1}), Power.of({"N": -1})),
     },
-    Power.of({"M": 1}),
+    {"alpha": Power.of({"M": 1})},
 )
 
 
@@ -81,7 +82,7 @@ def test_planted_wrong_exponents_are_refuted(mup):
 
 
 def test_standard_parameterization_is_refuted_against_a_stable_one():
-    standard = PARAMETERIZATIONS["sp"].defined(MOE_BLOCK, False)
+    standard = PARAMETERIZATIONS["sp"].defined(MOE_BLOCK, optimizer("sgd"))
     run = measure(block(standard), sizes=SIZES, seeds=48, steps=1, device="cpu")
     report = judge(run, {"h3.A3": (None, Fraction(0)), "h2.effective": (None, Fraction(0))}, [])
     assert report.counts["REFUTED"] == 2 and report.exit_code == 1, str(report)
@@ -239,7 +240,7 @@ def test_interrupting_keeps_the_sizes_that_are_complete():
         ({"seeds": 0}, "seeds is 0"),
         ({"steps": -1}, "steps is -1"),
         ({"device": "tpu"}, "no device named 'tpu'"),
-        ({"optimizer": "signsgd"}, "use adam"),
+        ({"optimizer": "muon"}, "muon cannot be trained"),
         ({"optimizer": "adam"}, "epsilon"),
     ],
 )

@@ -212,7 +212,7 @@ def test_json_is_only_json_and_carries_the_tuned_multipliers():
     ("args", "words"),
     [
         (["--regime", "I", "--data", "digit"], "did you mean 'digits'"),
-        (["--regime", "I", "--optimizer", "lion"], "torch has no lion; use adam, which scales the same way"),
+        (["--regime", "I", "--optimizer", "muon"], "muon cannot be trained: its step is of whole tensors"),
         (["--regime", "I", "--parameterization", "mupp"], "did you mean 'mup'"),
         (["--ray", "N=0,N_e=1,M=1"], "N does not grow"),
         (["--regime", "I", "--widths", "64,32"], "increasing order"),

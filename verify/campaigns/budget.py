@@ -100,7 +100,7 @@ def allocate(setup: Setup, m: Measurement, rows: Sequence[Row], entries: float) 
             square = np.square(v)
             if square.mean() > 0:
                 variance[i] += np.square(weight[i] * square.std() / square.mean())
-    cost = np.array([elements(d) for d in m.dims], dtype=float)
+    cost = np.array([elements(d, setup.network) for d in m.dims], dtype=float)
     wanted = np.sqrt(variance / cost)
     now = np.array(setup.seeds, dtype=float)
     if not wanted.any():

@@ -2,8 +2,9 @@
 
 A campaign (``campaigns/*.toml``) has optional top-level ``steps``, ``dtype``, ``largest`` (weight entries of the
 largest model), ``work`` (weight entries trained at every size, all seeds together), ``together`` (replicas in a cell, a
-power of two; more suit a large GPU), and tables ``[[run]]`` whose lists ``regimes`` or ``rays``, ``optimizers`` and
-``parameterizations`` are combined; a run may override the top level.
+power of two; more suit a large GPU), and tables ``[[run]]`` whose lists ``regimes`` or ``rays``, ``optimizers``,
+``parameterizations`` and ``architectures`` are combined; a run may override the top level, and say ``epsilon`` or
+``readout_init``.
 Read next: ``cells.py`` (a run as a grid of cells), ``session.py`` (does all runs).
 """
 
@@ -20,14 +21,22 @@ from typing import Any
 
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.derivation import Signals, derive
-from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration
-from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.configuration import (
+    DEFAULT_ARCHITECTURE,
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PARAMETERIZATION,
+    Configuration,
+)
+from scaling_algebra.spec.networks.grammar import network as read
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import ARCHITECTURES, architecture
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
+from scaling_algebra.verify.judging.logged import decided
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import REQUIRED, Prediction, Report, judge
-from scaling_algebra.verify.measuring.cells import STANDARD, TOGETHER, Setup, collect
-from scaling_algebra.verify.measuring.predictions import predicted_block, predicted_layers
+from scaling_algebra.verify.measuring.cells import STANDARD, TESTBEDS, TOGETHER, Setup, collect, testbed_of
+from scaling_algebra.verify.measuring.predictions import predicted_layers, predicted_signals
 from scaling_algebra.verify.measuring.sizes import (
     LARGEST_ELEMENTS,
     TRANSFORMER_SEEDS,
@@ -38,9 +47,11 @@ from scaling_algebra.verify.measuring.sizes import (
     plan_sizes,
 )
 from scaling_algebra.verify.measuring.store import Store
-from scaling_algebra.verify.networks.scales import CONSTANTS
 
 from . import campaigns
+
+TRANSFORMER = "transformer"
+"""The testbed that is no network of the language."""
 
 PREDICTED_STEPS = 3
 """Updates up to which exponents are predicted; later steps are measured and shown."""
@@ -56,7 +67,7 @@ class Job:
     Attributes:
         configuration: what the powers are derived for.
         sizes, seeds: n, and replicas at every n.
-        testbed: what is trained, ``moe`` or ``transformer``.
+        testbed: what is trained: ``moe``, ``transformer``, or the ``network`` of the configuration.
         products: inner products that are measured as well.
         looks: how often the data may be looked at; intervals are widened accordingly (``budget.py``).
         together: replicas in a cell (``cells.Setup``).
@@ -78,44 +89,47 @@ class Job:
         asked, ray = self.configuration, self.configuration.ray
         rates = {axis: r for axis, r in ray.rates.items() if axis in WIDTHS or (axis == "K" and r != ray["M"])}
         parts = [ray.name or ",".join(f"{axis}={r}" for axis, r in rates.items())]
-        parts += [asked.optimizer.name, asked.parameterization.name]
+        parts += [asked.optimizer.name, *["negligible"] * asked.optimizer.negligible, asked.parameterization.name]
         if self.testbed != "moe":
-            parts.append(self.testbed)
+            parts.append(self.testbed if self.testbed == "transformer" else asked.network.name)
+        if self.testbed == "transformer":
+            pass
         elif asked.readout_init != asked.parameterization.readout_init:
             parts.append(asked.readout_init)
+        parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(asked.given).split(", ") if text]
         parts += [self.dtype] if self.dtype != "float64" else []
         return "-".join(parts).replace("/", "_")
 
     @property
     def heading(self) -> str:
         """What is measured, for people."""
-        where = "" if self.testbed == "moe" else f"{self.testbed}, "
+        where = f"{self.testbed}, " if self.testbed == "transformer" else ""
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
         return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds"
 
     def signals(self) -> Signals:
-        """What the engine predicts of the MoE block, for the first updates."""
+        """What the engine predicts of the network, for the first updates."""
         return _signals(self.configuration, min(self.steps, PREDICTED_STEPS))
 
     def setup(self) -> Setup:
         """What to train."""
         asked, standard = self.configuration, None
         if asked.parameterization.name != STANDARD:
-            standard = derive(asked.but(parameterization=STANDARD, readout_init="maximal"))
+            standard = derive(asked.but(parameterization=STANDARD, readout_init="maximal", given=None))
         grid = (self.steps, self.sizes, self.seeds)
         return Setup(derive(asked), *grid, self.name, self.testbed, self.dtype, self.products, standard, self.together)
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
-        if self.testbed == "moe":
-            return self.signals().prediction()
+        if self.testbed != "transformer":
+            return decided(self.signals())
         return predicted_layers(self.configuration, self.steps)
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """What a store holds of the run."""
         m = collect(self.setup(), store, interrupted)
-        moe = self.testbed == "moe"
-        m.environment["predicted_with"] = self.signals().derivation.network.name if moe else self.testbed
+        engine = self.testbed != "transformer"
+        m.environment["predicted_with"] = self.signals().derivation.network.name if engine else self.testbed
         m.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return m
 
@@ -126,17 +140,23 @@ class Job:
         return judge(self.measured(store, interrupted), self.prediction(), claims, required)
 
     def as_json(self) -> dict[str, Any]:
-        """As kept in ``plan.json``."""
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
+        """As kept in ``plan.json``; a network that does not ship stands there in full."""
+        told = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
+        made = self.configuration.network
+        return told if made.name in ARCHITECTURES else told | {"network": _written(made)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
         try:
             plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-            job = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
+            asked, own = data["configuration"], plain.pop("network", None)
+            if own is not None:
+                asked = asked | {"architecture": DEFAULT_ARCHITECTURE}
+            configuration = Configuration.from_json(asked)
+            job = cls(**plain | {"configuration": configuration.but(network=read(**own)) if own else configuration})
             counts = (job.steps, job.together, *job.sizes, *job.seeds)
-            if all(isinstance(n, int) for n in counts) and job.together > 0 and job.testbed in CONSTANTS:
+            if all(isinstance(n, int) for n in counts) and job.together > 0 and job.testbed in TESTBEDS:
                 return job
         except (TypeError, AttributeError, KeyError):
             pass
@@ -165,10 +185,11 @@ class Effort:
 USUAL = Effort()
 
 
-def job(
-    configuration: Configuration, effort: Effort = USUAL, testbed: str = "moe", products: Sequence[str] = ()
-) -> Job:
+def job(configuration: Configuration, effort: Effort = USUAL, testbed: str = "", products: Sequence[str] = ()) -> Job:
     """A run with its sizes and seeds chosen where they are not given.
+
+    Args:
+        testbed: ``transformer``, or empty for the network of the configuration.
 
     Raises:
         UsageError, Infeasible: as ``derive``; also unusable sizes, seeds or steps.
@@ -180,19 +201,18 @@ def job(
         raise UsageError(f"together is {e.together}; give a power of two")
     if e.dtype not in DTYPES:
         raise unknown_name("dtype", e.dtype, DTYPES)
-    if testbed not in CONSTANTS:
-        raise unknown_name("architecture", testbed, CONSTANTS)
-    if configuration.network != MOE_BLOCK:
-        raise UsageError(f"the powers of {configuration.network.name} are not measured; give {MOE_BLOCK.name}")
-    sizes, seeds = e.sizes, e.seeds
-    if testbed == "transformer":
+    sizes, seeds, network = e.sizes, e.seeds, configuration.network
+    testbed = testbed or testbed_of(network)
+    if testbed == TRANSFORMER:
+        if configuration.given:
+            raise UsageError(f"a transformer is predicted from desiderata alone; leave out given {configuration.given}")
         if e.dtype != "float64":
             raise UsageError("a transformer is measured in float64; leave out --dtype")
         configuration = configuration.but(readout_init="zero")
         sizes, seeds = sizes or TRANSFORMER_WIDTHS, seeds or TRANSFORMER_SEEDS
     derive(configuration)
-    chosen = plan_sizes(configuration.ray, sizes, e.largest)
-    counts = plan_seeds(configuration.ray, chosen, seeds, e.work)
+    chosen = plan_sizes(configuration.ray, sizes, e.largest, network)
+    counts = plan_seeds(configuration.ray, chosen, seeds, e.work, network)
     grid = (e.steps, tuple(chosen), tuple(counts))
     return Job(configuration, *grid, testbed, e.dtype, tuple(products), together=e.together)
 
@@ -219,9 +239,9 @@ def load(name: str) -> list[Job]:
     return [found for k, run in enumerate(runs, 1) for found in _expand({**shared, **run}, f"{path}, run {k}")]
 
 
-_LISTS = ("regimes", "rays", "optimizers", "parameterizations")
+_LISTS = ("regimes", "rays", "optimizers", "parameterizations", "architectures")
 _EFFORT = tuple(f.name for f in fields(Effort))
-_VALUES = (*_EFFORT, "readout_init", "architecture")
+_VALUES = (*_EFFORT, "readout_init", "epsilon")
 
 
 def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
@@ -241,13 +261,33 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         places, run.get("optimizers", [DEFAULT_OPTIMIZER]), run.get("parameterizations", [DEFAULT_PARAMETERIZATION])
     )
     try:
-        effort, readout = Effort(**{key: run[key] for key in _EFFORT if key in run}), run.get("readout_init")
-        asked = [Configuration.of(r, o, p, ray=ray, readout_init=readout) for (r, ray), o, p in rules]
-        return [job(one, effort, run.get("architecture", "moe")) for one in asked]
+        effort = Effort(**{key: run[key] for key in _EFFORT if key in run})
+        readout, epsilon = run.get("readout_init"), run.get("epsilon")
+        asked = [Configuration.of(r, o, p, ray=ray, readout_init=readout, epsilon=epsilon) for (r, ray), o, p in rules]
+        networks = run.get("architectures", [DEFAULT_ARCHITECTURE])
+        return [_of_network(name, one, effort) for name in networks for one in asked]
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
 
 
+def _of_network(name: str, asked: Configuration, effort: Effort) -> Job:
+    if name == TRANSFORMER:
+        return job(asked, effort, name)
+    return job(asked.but(network=architecture(name)), effort)
+
+
+def _written(network: Network) -> dict[str, Any]:
+    """A network as the arguments that it is read from."""
+    roles = {tensor.symbol: role for role, tensor in network.tensors.items()}
+    return {
+        "name": network.name,
+        "equations": network.origin,
+        "axes": dict(network.axes),
+        "roles": roles,
+        "title": network.title,
+    }
+
+
 @lru_cache(maxsize=256)
 def _signals(configuration: Configuration, steps: int) -> Signals:
-    return predicted_block(derive(configuration), steps)
+    return predicted_signals(derive(configuration), steps)

@@ -133,7 +133,7 @@ class Session:
         """
         most = self.hardware.most
         while True:
-            sizes = tuple(plan_sizes(setup.derivation.ray, None, max(entries, LEAST_ENTRIES)))
+            sizes = tuple(plan_sizes(setup.derivation.ray, None, max(entries, LEAST_ENTRIES), setup.network))
             fitting = replace(setup, sizes=sizes)
             if most is None or runs.replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= most:
                 return sizes

@@ -77,7 +77,7 @@ def command(**given: Any) -> int:
     task = TASKS[given["data"]]
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
-    asked = [Configuration.of(*where, name, ray=given["ray"]) for name in names]
+    asked = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
     for label, least in (("seeds", 1), ("steps", 1), ("extend", 0), ("tune", 0)):
         if given[label] is not None and given[label] < least:
             raise UsageError(f"{label} is {given[label]}; give {least} or more")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaling_algebra.commands.options import READOUT_INIT, WHERE, Name, examples, parameterization
+from scaling_algebra.commands.options import GIVEN, READOUT_INIT, WHERE, Name, chosen, examples, parameterization
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.verify.campaigns import campaigns
-from scaling_algebra.verify.networks.scales import CONSTANTS
 
 from .shared import DEVICE, REPORTING, finish, numbers, place, required_share, runs_of
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @WHERE
 @parameterization()
 @READOUT_INIT
+@GIVEN
 @click.option(
     "--campaign",
     metavar="NAME|FILE",
@@ -47,11 +48,16 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--architecture",
-    type=Name("architecture", CONSTANTS),
-    default="moe",
-    show_default=True,
+    type=Name("architecture", (*ARCHITECTURES, "transformer")),
     metavar="NAME",
-    help="The MoE block, or a compact GPT with MoE layers: " + ", ".join(CONSTANTS) + ".",
+    help="Any network that scalecalc list names, or transformer: a compact GPT with MoE layers.  "
+    f"[default: {DEFAULT_ARCHITECTURE}]",
+)
+@click.option(
+    "--network",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Instead of an architecture, a network of your own.",
 )
 @DEVICE
 @click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16.")
@@ -107,7 +113,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     _check_combination(asked, folder, processes)
     jobs, wanted, said = runs_of(read_plan(resume)) if resume is not None else (*_asked(given), _command())
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
-        raise UsageError("--budget chooses sizes of the MoE block; give --sizes and --seeds for a transformer")
+        raise UsageError("--budget chooses sizes of networks; give --sizes and --seeds for a transformer")
 
     # torch is loaded here, after the arguments are known to be sound
     from scaling_algebra.verify.campaigns.session import Session
@@ -146,19 +152,21 @@ def _asked(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     wanted = [Claim.parse(text) for text in given["claims"]]
     if given["architecture"] == "transformer" and given["readout_init"] == "maximal":
         raise UsageError("a transformer is measured with a zero readout; leave out --readout-init")
-    readout = {"ray": given["ray"], "readout_init": given["readout_init"]}
-    asked = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **readout)
+    transformer = given["architecture"] == "transformer"
+    where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
+    where["network"] = (None if transformer else chosen(given["architecture"], given["network"])) or MOE_BLOCK
+    asked = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
     sizes = None if given["sizes"] is None else numbers("sizes", given["sizes"], int)
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
     products = [c.quantity for c in wanted if c.quantity.startswith("<")]
-    one = job(asked, effort, given["architecture"], products)
+    one = job(asked, effort, "transformer" if transformer else "", products)
     for claim in wanted:
-        claim.check(one.signals().quantities if one.testbed == "moe" else one.prediction(), one.steps)
+        claim.check(one.signals().quantities if one.testbed != "transformer" else one.prediction(), one.steps)
     return [one], wanted
 
 
-_WHAT = {"regime", "ray", "optimizer", "parameterization", "readout_init", "architecture"}
-_WHAT |= {"sizes", "seeds", "steps", "dtype", "claims"}
+_WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "architecture", "network"}
+_WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
 
 
 def _check_combination(given: set[str], folder: Path | None, processes: int) -> None:

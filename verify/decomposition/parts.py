@@ -152,7 +152,8 @@ class Split:
         total = propagating + learnt
         parts = (init, propagating, effective, cross, learnt, total, init + total)
         suffixes = (".init", ".propagating", ".effective", ".cross", ".update", ".change", "")
-        self.named.ratios[f"{name}.update.normalised"] = f"{name}.update", source
+        for part in ("update", "propagating"):
+            self.named.ratios[f"{name}.{part}.normalised"] = f"{name}.{part}", source
         self.named |= {name + suffix: part for suffix, part in zip(suffixes, parts, strict=True)}
         return init, total
 
@@ -169,7 +170,7 @@ class Split:
         which = {f"h3i.{part}": [k] for k, part in enumerate(parts)}
         which |= {"h3i.update": [2, 3], "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}
         n.sums.append(Sums(products, h3i, which))
-        n.ratios["h3i.update.normalised"] = "h3i.update", "h2"
+        n.ratios |= {f"h3i.{part}.normalised": (f"h3i.{part}", "h2") for part in ("update", "propagating")}
         gated, gated_0, regated = (m.unbind(1) for m in (self.multiplier * mixed).unbind(1))
         n |= {f"h3.{part}": m for part, m in zip(parts, gated, strict=True)}
         n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}

@@ -206,12 +206,42 @@ def linear(rule: Optimizer) -> bool:
     return not rule.normalises and not rule.decoupled_decay
 
 
+class Coefficients:
+    """What a linear optimizer has multiplied each past gradient of a tensor with.
+
+    They come from the optimizer itself: one more copy of it steps a vector with one entry for each past gradient, whose
+    gradient at step s is the s-th unit vector. Nothing here knows the rule of the optimizer.
+
+    Args:
+        stepper: the optimizer, with the ``symbol`` of a tensor in every group.
+        steps: number of updates to come.
+    """
+
+    def __init__(self, stepper: torch.optim.Optimizer, steps: int) -> None:
+        groups = [{**group, "params": [group["params"][0].new_zeros(steps)]} for group in stepper.param_groups]
+        again: Callable[..., torch.optim.Optimizer] = type(stepper)
+        self._stepper, self._done = again(groups), 0
+
+    def step(self) -> None:
+        """After one update."""
+        for group in self._stepper.param_groups:
+            (unit,) = group["params"]
+            unit.grad = torch.zeros_like(unit)
+            unit.grad[self._done] = 1
+        self._stepper.step()
+        self._done += 1
+
+    def of(self, symbol: str) -> Tensor:
+        """Of a tensor, (updates done,)."""
+        group = next(g for g in self._stepper.param_groups if g["symbol"] == symbol)
+        found: Tensor = group["params"][0][: self._done]
+        return found
+
+
 class Updates:
     """What has been added to the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
     where the optimizer is linear in them and their rank stays small, else the initial value (``Dense``).
 
-    Coefficients of past gradients come from the optimizer itself: one more copy of it steps a vector with one entry for
-    each past gradient, whose gradient at step s is the s-th unit vector. Nothing here knows the rule of the optimizer.
     Decoupled decay moves initial values exactly as torch moves the weights.
 
     Args:
@@ -236,29 +266,23 @@ class Updates:
             if not thin:
                 self._start[symbol] = w.clone()
         self._decays = rule.decoupled_decay
-        groups = [{**group, "params": [group["params"][0].new_zeros(steps)]} for group in stepper.param_groups]
-        again: Callable[..., torch.optim.Optimizer] = type(stepper)
-        self._stepper = again(groups)
+        self._stepper, self._coefficients = stepper, Coefficients(stepper, steps)
 
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""
         for group in self._stepper.param_groups:
-            symbol, (unit,) = group["symbol"], group["params"]
-            unit.grad = torch.zeros_like(unit)
-            unit.grad[self._done] = 1
+            symbol = group["symbol"]
             if symbol in self._start and self._decays:
                 self._start[symbol] *= 1 - group["lr"] * group["weight_decay"]
         for symbol in self._weights.keys() - self._start.keys():
             for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
                 kept[:, :, self._done] = vector(symbol, side)
-        self._stepper.step()
+        self._coefficients.step()
         self._done += 1
 
     def coefficients(self, symbol: str) -> Tensor:
         """What each past gradient of a weight has been multiplied with, (updates done,); linear optimizers."""
-        group = next(g for g in self._stepper.param_groups if g["symbol"] == symbol)
-        found: Tensor = group["params"][0][: self._done]
-        return found
+        return self._coefficients.of(symbol)
 
     def operators(self) -> dict[str, Operator]:
         """Every weight as it is now."""

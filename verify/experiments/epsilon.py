@@ -3,7 +3,7 @@
 Where epsilon is above the gradients, Adam's step is ``gradient / epsilon``: its updates, and the features they move,
 vanish at exponents that the engine reads off the same scaling with another epsilon. Where it is below a gradient that a
 symmetry cancels, noise is amplified to a Theta(1) step.
-Read next: ``measuring/runs.py`` and ``fixed_experts.py`` (the models), ``findings.py`` (claims and verdicts).
+Read next: ``measuring/runs.py`` (trains), ``findings.py`` (claims and verdicts).
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from fractions import Fraction
 from functools import partial
 
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.report import fit_of, spacing_of
 from scaling_algebra.verify.measuring.runs import measure
 
 from .findings import By, Experiment, Finding, Plan, Trial, exponent
-from .fixed_experts import measure_fixed_experts
 
 Change = Callable[[Derivation], Mapping[str, Power]]
 """Adam's epsilon by role, for the tensors whose epsilon is changed."""
@@ -81,10 +79,7 @@ def judged_parts(setup: Changed, plan: Plan) -> list[Finding]:
     d = with_epsilon(derived, setup.change(derived))
     steps = max(step for _, step in setup.parts)
     sizes, seeds = [setup.wider * n for n in plan.sizes], setup.more * plan.seeds
-    if setup.architecture == MOE_BLOCK.name:
-        run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
-    else:
-        run = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
+    run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=plan.device)
     claims = []
     for quantity, step in setup.parts:
         predicted, normal = (look.analysis()(quantity, step).exponent for look in (d, derived))

@@ -2,7 +2,7 @@
 
 Every exponent is the engine's, for the configuration that is trained. What power counting gives no name to follows from
 the spread of the logits over the experts: ``relative_update``, ``entropy`` and ``deficit`` say how.
-Read next: ``fixed_experts.py`` (trains the block), ``findings.py`` (claims and verdicts).
+Read next: ``measuring/runs.py`` (trains the block), ``findings.py`` (claims and verdicts).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.verify.judging.fit import Fit, fit
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import fit_of
-from scaling_algebra.verify.networks.scales import value
+from scaling_algebra.verify.measuring.runs import measure
+from scaling_algebra.verify.networks.scales import constants, value
 
 from .findings import By, Experiment, Finding, Plan, Trial, exponent, steeper
-from .fixed_experts import INIT, measure_fixed_experts
 
 Predicted = Callable[[Derivation, int], Fraction | None]
 """Exponent of a quantity after t updates of a configuration."""
@@ -108,13 +108,13 @@ SYNCHRONOUS = (
     Asked("psi.spread", 2, "Prop. 3", planted=ZERO),
 )
 LEARNS = (
-    Asked("psi.effective", 2, "Sec. 3.2, App. F.1", published=ZERO, planted=-HALF),
+    Asked("logits.effective", 2, "Sec. 3.2, App. F.1", published=ZERO, planted=-HALF),
     Asked("relative dQ", 2, "Sec. 3.2", planted=-HALF),
     Asked("psi.spread", 2, "Sec. 3.2", planted=-HALF),
     Asked("phi.deficit", 2, "Sec. 3.2", planted=Fraction(-1)),
 )
 NOISY = (
-    Asked("psi.effective", 2, "Sec. 3.2, App. F.1", published=ZERO, planted=-HALF),
+    Asked("logits.effective", 2, "Sec. 3.2, App. F.1", published=ZERO, planted=-HALF),
     Asked("relative dQ", 2, "Sec. 3.2", planted=-HALF),
     Asked("logits.change", 2, "App. F.1", planted=-HALF),
 )
@@ -138,7 +138,7 @@ def saturates(rule: str, asked: tuple[Asked, ...], shrink: int, more: int, plan:
         raise UsageError(
             f"sizes are {list(plan.sizes)}; a saturated router is trained at n / {shrink}, so give larger ones"
         )
-    run = measure_fixed_experts(d, sizes=sizes, seeds=plan.seeds * more, steps=1, device=plan.device)
+    run = measure(d, sizes=sizes, seeds=plan.seeds * more, steps=1, device=plan.device)
     frozen = (("phi.entropy", "Fig. 1(a)"), ("gQ", "Fig. 1(b)"))
     typical = [
         steeper(f"{q}@1, typical", run.sizes, run.values[q, 1], FAST, f"routers paper, {SATURATION}, {s}")
@@ -155,7 +155,7 @@ def learns(gate: str, asked: tuple[Asked, ...], plan: Plan, stretch: int = 1) ->
     """
     d = derive("I", "sgd", "mup-sigmoid", architecture=f"routers-{gate}")
     steps, sizes = max(a.step for a in asked), [n * stretch for n in plan.sizes]
-    run = measure_fixed_experts(d, sizes=sizes, seeds=plan.seeds, steps=steps, device=plan.device)
+    run = measure(d, sizes=sizes, seeds=plan.seeds, steps=steps, device=plan.device)
     return judged(d, run, asked)
 
 
@@ -177,7 +177,7 @@ def measured(d: Derivation, run: Measurement, quantity: str, step: int) -> Fit:
         return fit_of(run, quantity, step)
     std = d.scaling.tensors["router"].init_std
     assert std is not None
-    unit = [INIT["router"] * value(std, dims) for dims in run.dims]
+    unit = [constants(d.network).init_of("router") * value(std, dims) for dims in run.dims]
     return fit(run.sizes, [np.asarray(v) / u for v, u in zip(run.values["dQ", step], unit, strict=True)])
 
 

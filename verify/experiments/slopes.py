@@ -1,6 +1,6 @@
-"""Measured slopes of single quantities of any configuration that has a torch model: the measured voice of the audit.
+"""Measured slopes of single quantities of any configuration: the measured voice of the audit.
 
-Read next: ``measuring/runs.py`` and ``fixed_experts.py`` (the models), ``fit.py`` (slopes and intervals).
+Read next: ``measuring/runs.py`` (trains), ``fit.py`` (slopes and intervals).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import fit_of
 from scaling_algebra.verify.measuring.runs import measure
-
-from .fixed_experts import measure_fixed_experts
 
 Question = tuple[Derivation, str, int]
 """(configuration, quantity, number of updates); ``*`` in a quantity stands for the largest that fits."""
@@ -37,15 +35,8 @@ def slopes(
         d = asked[members[0]][0]
         steps = max(asked[k][2] for k in members)
         names = [asked[k][1] for k in members]
-        if d.network.name.startswith("routers"):
-            run: Measurement = measure_fixed_experts(d, sizes=sizes, seeds=seeds, steps=steps, device=device)
-        elif d.network.name == "moe":
-            products = [name for name in names if name.startswith("<")]
-            run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
-        else:
-            for k in members:
-                texts[k] = f"no torch model of {d.network.name}"
-            continue
+        products = [name for name in names if name.startswith("<")]
+        run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
         for k in members:
             texts[k] = _slope(run, *asked[k][1:])
     return texts

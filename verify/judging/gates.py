@@ -33,16 +33,22 @@ class Gate:
 def gates(m: Measurement, spacing: Fraction) -> list[Gate]:
     """What can be said about a measurement whatever is predicted; exponents are multiples of ``spacing``."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
-    return [
+    checks = [
         Gate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),
         Gate("enough seeds", seeds >= MIN_SEEDS, f"{seeds} seeds at the size with fewest, at least {MIN_SEEDS} needed"),
+        _finite(m),
+    ]
+    if m.logged:
+        return checks
+    return [
+        *checks[:2],
         Gate(
             "parameter counts differ",
             bool(m.parameters) and len(set(m.parameters)) == len(m.parameters),
             ", ".join(map(str, m.parameters)),
         ),
         Gate("same input at every size", len(set(m.inputs)) == 1, f"{len(set(m.inputs))} different inputs"),
-        _finite(m),
+        *checks[2:],
         *([_gradients(m)] if m.gradients else []),
         _flat(m, spacing),
     ]
@@ -118,7 +124,7 @@ def _flat(m: Measurement, spacing: Fraction) -> Gate:
     it holds no other exponent: a wide one would hide a slope.
     """
     name = "width-independent control flat"
-    seen, passed, watched, first = [], True, ("h1", "psi", "h3"), min(1, m.steps)
+    seen, passed, watched, first = [], True, m.watched, min(1, m.steps)
     for step in dict.fromkeys((first, m.steps)):
         for quantity in watched:
             series = m.control.get((quantity, step), [])

@@ -6,8 +6,9 @@ Read next: ``measuring/runs.py`` (measures), ``fit.py`` (turns the numbers into 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +24,9 @@ Record = Mapping[tuple[str, int], Array]
 Series = dict[tuple[str, int], list[Array]]
 """``series[name, t][i]`` holds one root-mean-square over entries per seed at size i."""
 
+
+Prediction = Mapping[str, Sequence[Fraction | None]]
+"""Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero."""
 
 PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
 GRADIENTS = "difference of the gradients from autograd"
@@ -53,6 +57,8 @@ class Measurement:
         interrupted: stopped by the user; what is complete was kept.
         missing: cells planned and not there.
         level: of the intervals.
+        watched: signals whose controls must be flat.
+        logged: somebody else's numbers, without controls.
     """
 
     ray: Ray
@@ -70,6 +76,8 @@ class Measurement:
     interrupted: bool = False
     missing: int = 0
     level: float = LEVEL
+    watched: tuple[str, ...] = ("h1", "psi", "h3")
+    logged: bool = False
 
     def cleaned(self, quantity: str, step: int) -> list[Array]:
         """Values with what is rounding of the family they are a part of (``h3.D`` of ``h3``) set to zero."""

@@ -21,20 +21,21 @@ from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.solver.derivation import Signals
+from scaling_algebra.spec.axes import AXES
 
 from .claims import Claim
 from .fit import Fit, Means, Verdict, fit, judge_exponent, means
 from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
+from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement
+from .measurement import Prediction as Prediction
 
 REQUIRED = Fraction(4, 5)
 """Share of the rows that are not predicted to be exactly zero which must agree."""
 
 INTERRUPTED = "interrupted"
 """Why a run is incomplete that the user stopped."""
-
-Prediction = Mapping[str, Sequence[Fraction | None]]
-"""Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero."""
 
 
 @dataclass(frozen=True)
@@ -227,17 +228,25 @@ class Report(Rendered):
 
 
 def judge(
-    measurement: Measurement, prediction: Prediction, claims: Sequence[Claim] = (), required: Fraction = REQUIRED
+    measurement: Measurement | Logged,
+    prediction: Predicted,
+    claims: Sequence[Claim] = (),
+    required: Fraction = REQUIRED,
 ) -> Report:
-    """Judges every predicted quantity that was measured, and every claim.
+    """Judges every predicted quantity that was measured, and every claim. Needs no torch.
 
     Args:
+        measurement: of ``measure``, or what somebody else logged: a CSV file, or rows with quantity, n, seed, value and
+            perhaps step.
+        prediction: by quantity an exponent, or one for each step; or what ``signals`` gives.
         required: share of the rows that are not predicted to be exactly zero which must agree.
 
     Raises:
-        UsageError: a claim about a quantity or step that was not measured.
+        UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
-    m = measurement
+    ray = prediction.derivation.ray if isinstance(prediction, Signals) else None
+    m = measurement if isinstance(measurement, Measurement) else logged(measurement, ray)
+    prediction = exponents(prediction, m.steps)
     for claim in claims:
         claim.check(m.names or prediction, m.steps)
     spacing, spoilt = spacing_of(m), below_floor(m)
@@ -248,12 +257,15 @@ def judge(
         if key not in fits:
             fits[key] = fit_of(m, quantity, step)
         verdict, note = judge_exponent(fits[key], predicted, spacing), ""
+        if fits[key].zero and predicted is not None and any(v.any() for v in m.values.get(key, [])):
+            verdict, note = Verdict.INCONCLUSIVE, "below the rounding of what it is a part of"
         if key in spoilt:
             verdict, note = Verdict.INCONCLUSIVE, f"rounding: {spoilt[key]:.0%} away from float64"
         return Row(quantity, step, predicted, fits[key], verdict, note)
 
     known = set(m.names)
     asked = [(q, t, p) for q, series in prediction.items() if q in known for t, p in enumerate(series[: m.steps + 1])]
+    asked = [one for one in asked if not m.logged or one[:2] in m.values]
     rows = [row(*one) for one in asked]
     claimed = []
     for claim in claims:
@@ -296,7 +308,7 @@ def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
 
 def spacing_of(m: Measurement) -> Fraction:
     """Exponents are half-integer combinations of the rates of the axes, hence multiples of this."""
-    return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in ("N", "N_e", "M", "K"))))
+    return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in AXES)))
 
 
 def _fit_json(f: Fit) -> dict[str, Any]:

@@ -18,6 +18,8 @@ import numpy as np
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.language import Network, Product
+from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify.judging.measurement import (
     GRADIENTS,
     INPUT,
@@ -27,7 +29,7 @@ from scaling_algebra.verify.judging.measurement import (
     Record,
     Series,
 )
-from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER
+from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER, constants
 
 from .sizes import dims_at, effective_n, elements
 from .store import Store
@@ -45,6 +47,9 @@ CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
 STREAMS = {"values": 0, "control": 1000, "standard": 2000, "exact": 0}
 """Offsets of the random streams: no two of them coincide, but the exact replicas repeat the first ones."""
 
+SHARED = 3000
+"""Offset of the random streams of what does not grow: noise, and tensors with fixed indices only."""
+
 STANDARD = "sp"
 """The parameterization that every other one is told apart from."""
 
@@ -61,7 +66,7 @@ class Setup:
         derivation: how.
         sizes, seeds: n, and replicas at every n.
         run: name under which its pieces are kept.
-        testbed: what is trained, ``moe`` or ``transformer``.
+        testbed: what is trained: ``moe``, ``transformer``, or the ``network`` of the derivation.
         dtype: of torch, such as ``float64``.
         products: inner products ``<A@s, B@t>`` to record as well.
         standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
@@ -87,25 +92,36 @@ class Setup:
     @property
     def constants(self) -> Mapping[str, Any]:
         """Base constants of what is trained."""
-        return CONSTANTS[self.testbed]
+        return CONSTANTS.get(self.testbed) or constants(self.derivation.network).as_json()
+
+    @property
+    def network(self) -> Network:
+        return self.derivation.network
 
     @cached_property
     def recipe(self) -> str:
         """Tells recipes apart: pieces that were trained with other powers or base constants, or in which other
         quantities were recorded, are not taken for ours."""
         powers = [
-            [str(s.alpha), *s.tied, *[(role, str(t.init_std), str(t.lr), str(t.eps)) for role, t in s.tensors.items()]]
+            [
+                {m: str(p) for m, p in s.multipliers.items()},
+                *s.tied,
+                *[(role, str(t.init_std), str(t.lr), str(t.eps)) for role, t in s.tensors.items()],
+            ]
             for s in (d.scaling for d in (self.derivation, self.standard) if d is not None)
         ]
         rule = self.derivation.optimizer
         steps = (rule.torch, dict(rule.options), rule.first)
-        told = json.dumps([powers, steps, self.testbed, self.constants, list(quantities())], sort_keys=True)
+        made = self.network.origin if self.testbed == "network" else ""
+        told = json.dumps(
+            [powers, steps, self.testbed, made, self.constants, list(quantities(self.network))], sort_keys=True
+        )
         return hashlib.sha256(told.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
         ray = self.derivation.ray
-        if self.testbed == "moe":
+        if self.testbed != "transformer":
             return dims_at(ray, self.sizes[size])
         wider = self.sizes[size] / TRANSFORMER["N"]
         return {axis: round(d * wider ** float(ray[axis] / ray["N"])) for axis, d in TRANSFORMER.items()}
@@ -117,7 +133,7 @@ class Setup:
     @property
     def standard_steps(self) -> int:
         """Updates after which standard parameterization shows: the zero readout of a Transformer moves first."""
-        return min(1 if self.testbed == "moe" else 2, self.steps)
+        return min(2 if self.testbed == "transformer" else 1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
         """What cells of this kind are trained with."""
@@ -140,7 +156,25 @@ class Cell:
     def seeds(self) -> list[int]:
         """A different random stream for every kind, size and replica, the same however replicas are cut into cells."""
         stream = self.size + STREAMS[self.kind]
-        return [seed(stream, replica) for replica in range(self.first, self.first + self.count)]
+        return [seed(stream, replica) for replica in self.replicas]
+
+    @property
+    def shared(self) -> list[int]:
+        """Random streams that the replicas of all sizes and kinds share."""
+        return [seed(SHARED, replica) for replica in self.replicas]
+
+    @property
+    def replicas(self) -> range:
+        return range(self.first, self.first + self.count)
+
+
+TESTBEDS = ("moe", "network", "transformer")
+"""What verify can train and split: the MoE block, split by hand; any network; a Transformer."""
+
+
+def testbed_of(network: Network) -> str:
+    """What trains a network: the MoE block has a module of its own, split by hand."""
+    return "moe" if network == MOE_BLOCK else "network"
 
 
 def seed(stream: int, replica: int) -> int:
@@ -152,25 +186,27 @@ def cells(setup: Setup) -> list[Cell]:
     """All cells of a run, small sizes first. More seeds, in multiples of ``together``, add cells and change none."""
     cut: list[Cell] = []
     for size, count in enumerate(setup.seeds):
-        cut += _cut("values", size, count, setup.dims(size), setup.together)
-        cut += _cut("control", size, min(CONTROL_SEEDS, count), setup.dims(0), setup.together)
+        cut += _cut(setup, "values", size, count)
+        cut += _cut(setup, "control", size, min(CONTROL_SEEDS, count))
         if setup.standard is not None:
-            cut += _cut("standard", size, min(STANDARD_SEEDS, count), setup.dims(size), setup.together)
+            cut += _cut(setup, "standard", size, min(STANDARD_SEEDS, count))
         if setup.dtype != "float64":
-            cut += _cut("exact", size, min(EXACT_SEEDS, count), setup.dims(size), setup.together)
+            cut += _cut(setup, "exact", size, min(EXACT_SEEDS, count))
     return cut
 
 
 def cost(setup: Setup, cell: Cell) -> int:
     """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
-    return elements(setup.dims_of(cell)) * cell.count * (steps + 1)
+    return elements(setup.dims_of(cell), setup.network) * cell.count * (steps + 1)
 
 
 def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
     """All that a store holds of a run; sizes without a replica of every kind are left out."""
     ray, name = setup.derivation.ray, setup.run
     measured = Measurement(ray, setup.steps, interrupted=interrupted)
+    if setup.testbed == "network":
+        measured.watched = watched(setup.network)
     stores: dict[Kind, Series] = {
         "values": measured.values,
         "control": measured.control,
@@ -205,6 +241,13 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
     measured.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
     measured.environment["entries_per_second"] = round(done / spent) if spent else 0
     return measured
+
+
+def watched(network: Network) -> tuple[str, ...]:
+    """Three signals from first to last that tensors make."""
+    made = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
+    spread = {round(k * (len(made) - 1) / 2) for k in range(3)} if made else set()
+    return tuple(made[k] for k in sorted(spread))
 
 
 def share(items: Sequence[tuple[int, Item]], rank: int, ranks: int) -> list[Item]:
@@ -244,8 +287,9 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return 0, 1
 
 
-def _cut(kind: Kind, size: int, count: int, dims: Mapping[str, int], together: int) -> list[Cell]:
-    most = together
-    while most > 1 and most * elements(dims) > CELL * max(1, together / TOGETHER):
+def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[Cell]:
+    most = together = setup.together
+    entries = elements(setup.dims_of(Cell(kind, size, 0, 1)), setup.network)
+    while most > 1 and most * entries > CELL * max(1, together / TOGETHER):
         most //= 2
     return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

@@ -27,7 +27,8 @@ from fractions import Fraction
 from scaling_algebra.solver.derivation import Derivation, Signals, signals
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.library import MOE_BLOCK, live
+from scaling_algebra.spec.networks.language import Function, Network
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.verify.judging.report import Prediction
 from scaling_algebra.verify.networks.scales import BLOCKS
 
@@ -39,8 +40,8 @@ JUDGED = {f"{x}.{part}" for x in (*LINEAR, "h3") for part in PARTS[1:]} | {"h1.c
 """Parts whose exponent may follow from a desideratum."""
 
 
-def predicted_block(d: Derivation, steps: int) -> Signals:
-    """Exponents of the quantities of the MoE block after 0 .. ``steps`` updates."""
+def predicted_signals(d: Derivation, steps: int) -> Signals:
+    """Exponents of the quantities of a network after 0 .. ``steps`` updates."""
     trained = as_trained(d)
     return Signals(trained, steps, trained.analysis().all(steps, d.analysis().table))
 
@@ -50,7 +51,17 @@ def as_trained(d: Derivation) -> Derivation:
     B2 of MSSP paper, J.2) would change exponents: where there are more experts than neurons."""
     if d.ray["M"] <= d.ray["N"]:
         return d
-    return replace(d, configuration=d.configuration.but(network=live(MOE_BLOCK)))
+    return replace(d, configuration=d.configuration.but(network=live(d.network)))
+
+
+def live(network: Network) -> Network:
+    """The network with its held gates in the dynamics."""
+    if network == MOE_BLOCK:
+        return ARCHITECTURES["moe-sigmoid"]
+    if not any(s.held for s in network.functions):
+        return network
+    trained = [replace(s, name="sigmoid") if isinstance(s, Function) and s.held else s for s in network.statements]
+    return replace(network, name=f"{network.name}-sigmoid", statements=tuple(trained))
 
 
 def predicted_layers(asked: Configuration, steps: int = 2) -> Prediction:

@@ -6,6 +6,7 @@ Read next: ``cells.py`` (how a run is cut), ``block.py`` and ``coordinates.py`` 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,12 +20,16 @@ from scaling_algebra.verify.decomposition.updates import linear
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.measurement import SECONDS, Measurement, Record
 from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+from scaling_algebra.verify.networks.reading import Draw, TorchNetwork
+from scaling_algebra.verify.networks.scales import FIXED_SIZES
+from scaling_algebra.verify.networks.steppers import class_name
 
 from .block import train_block
-from .cells import Cell, Setup, cells, collect, cost
+from .cells import Cell, Setup, cells, collect, cost, testbed_of
 from .coordinates import build, train_transformer
 from .sizes import elements, plan_seeds, plan_sizes
 from .store import Store
+from .training import train_network
 
 Progress = Callable[[int, int, str], None]
 """Called after every cell with (cost done, cost in all, message)."""
@@ -43,10 +48,10 @@ def measure(
     products: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Measurement:
-    """Trains the MoE block at every size and seed, and records every quantity after 0, 1, ..., ``steps`` updates.
+    """Trains a network at every size and seed, and records every quantity after 0, 1, ..., ``steps`` updates.
 
     Args:
-        derivation: of the block: powers, optimizer and ray.
+        derivation: network, powers, optimizer and ray.
         sizes: values of n; by default spread geometrically so that a run takes well under a minute on two cores.
         seeds: replicas per size; by default more at small sizes, where they are cheap.
         device: ``cpu``, ``cuda`` or ``auto`` (CUDA if there is one).
@@ -55,11 +60,13 @@ def measure(
     Raises:
         UsageError: unusable sizes, seeds, steps, device or optimizer.
     """
-    chosen = plan_sizes(derivation.ray, sizes)
-    counts = plan_seeds(derivation.ray, chosen, seeds)
+    network = derivation.network
+    chosen = plan_sizes(derivation.ray, sizes, network=network)
+    counts = plan_seeds(derivation.ray, chosen, seeds, network=network)
     if steps < 0:
         raise UsageError(f"steps is {steps}; give 0 or more")
-    setup = Setup(derivation, steps, tuple(chosen), tuple(counts), products=tuple(products))
+    grid = (steps, tuple(chosen), tuple(counts))
+    setup = Setup(derivation, *grid, testbed=testbed_of(network), products=tuple(products))
     hardware, store = Hardware.of(device), Store()
     check(setup)
     interrupted = False
@@ -75,7 +82,8 @@ def check(setup: Setup, most: int | None = None) -> None:
     """Builds the smallest model and its optimizer: what cannot be run fails before the long part.
 
     Raises:
-        UsageError: torch has no such optimizer, the scaling lacks an epsilon, or a replica takes more than ``most``.
+        UsageError: the optimizer cannot be trained, the scaling lacks an epsilon, or a replica takes more than
+            ``most``.
     """
     for size, n in enumerate(setup.sizes):
         needed = replica_bytes(setup, setup.dims(size)) / 2**20
@@ -86,7 +94,13 @@ def check(setup: Setup, most: int | None = None) -> None:
     if setup.testbed == "transformer":
         build(setup, Cell("values", 0, 0, 1), "cpu")
         return
-    MoEBlock(Replicas(setup.dims(0), [0]), setup.derivation.scaling).optimizer(setup.derivation.optimizer)
+    d, dims = setup.derivation, setup.dims(0)
+    if setup.testbed == "moe":
+        MoEBlock(Replicas(dims, [0]), d.scaling).optimizer(d.optimizer)
+        return
+    if d.ray["K"] != d.ray["M"] and d.network.aggregations:
+        raise UsageError(f"{d.network.name} is measured with K = M; give a ray without K")
+    TorchNetwork(d.network, Draw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
 
 
 def perform(
@@ -113,17 +127,27 @@ def perform(
                 progress(done, total, f"n={setup.sizes[cell.size]} ({dims})")
 
 
+def growing(setup: Setup) -> frozenset[str]:
+    """Axes that grow."""
+    return frozenset(axis for axis, rate in setup.derivation.ray.rates.items() if rate)
+
+
 def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
     """Where and with what a run is measured: the hardware, dtype, optimizer and base constants."""
     rule = setup.derivation.optimizer
-    what = {"dtype": setup.dtype, "optimizer": f"torch.optim.{rule.torch}", "constants": dict(setup.constants)}
+    what = {"dtype": setup.dtype, "optimizer": class_name(rule), "constants": dict(setup.constants)}
     return {**hardware.described(), **what}
 
 
 def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
     copies = 5 if linear(setup.derivation.optimizer) else 7
-    entries = copies * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]
+    if setup.testbed == "network":
+        sizes, network = {**FIXED_SIZES, **dims}, setup.network
+        signals = sum(math.prod(sizes[network.axes[x]] for x in own) for own in network.signals.values())
+        entries = (copies + 2) * elements(dims, network) + SIGNALS * signals
+    else:
+        entries = copies * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]
     return entries * getattr(torch, setup.dtype).itemsize
 
 
@@ -139,10 +163,14 @@ def train_cell(setup: Setup, cell: Cell, hardware: Hardware) -> Record:
         if setup.testbed == "transformer":
             return train_transformer(as_kind, cell, hardware.device)
         together, check = max(1, hardware.room // needed), cell.kind == "values" and cell.first == 0
-        parts = [
-            train_block(as_kind, Replicas(dims, cell.seeds[k : k + together], hardware.device), check and k == 0)
-            for k in range(0, cell.count, together)
-        ]
+        parts = []
+        for k in range(0, cell.count, together):
+            seeds, first = cell.seeds[k : k + together], check and k == 0
+            if setup.testbed == "moe":
+                parts.append(train_block(as_kind, Replicas(dims, seeds, hardware.device), first))
+            else:
+                draw = Draw(dims, seeds, cell.shared[k : k + together], hardware.device, growing(setup))
+                parts.append(train_network(as_kind, draw, first))
     except (MemoryError, RuntimeError) as reason:  # torch says "out of memory" (GPU) or "can't allocate memory" (CPU)
         if not isinstance(reason, MemoryError) and "memory" not in str(reason):
             raise

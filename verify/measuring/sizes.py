@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify.judging.fit import MIN_SIZES
+from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
 FIXED = 4
 """Size of an axis that does not grow."""
+
+WIDEST = 64
+"""The largest default size over the smallest."""
 
 COUNT = 5
 """Sizes in a default run."""
@@ -32,6 +39,7 @@ SEEDS = (32, 256)
 """Fewest and most seeds of a default run."""
 
 WIDTHS = ("N", "N_e", "M")
+"""Axes that a ray gives rates to."""
 
 TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
 """Default values of N for the Transformer, and replicas at each."""
@@ -40,7 +48,7 @@ TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
 def dims_at(ray: Ray, n: int) -> dict[str, int]:
     """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
     equal sizes of all axes it would lie on them); the other axes are fixed. K is there only where K < M."""
-    axes = WIDTHS if ray["K"] == ray["M"] else (*WIDTHS, "K")
+    axes = (*WIDTHS, *(["K"] if ray["K"] != ray["M"] else []), *(["L"] if ray["L"] else []))
     dims = {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
     return {axis: min(size, dims["M"]) if axis == "K" else size for axis, size in dims.items()}
 
@@ -52,12 +60,17 @@ def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int]
     return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
 
 
-def elements(dims: Mapping[str, int]) -> int:
-    """Weight entries of one replica, up to lower-order terms."""
-    return 2 * dims["M"] * dims["N"] * dims["N_e"] + dims["M"] * dims["N"]
+def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
+    """Weight entries of one replica, up to lower-order terms: those of tensors with two letters that may grow."""
+    size = {"K": dims["M"], "L": FIXED, **FIXED_SIZES, **dims}
+    axes = [[network.axes[x] for x in t.letters] for t in network.tensors.values()]
+    largest = [own for own in axes if sum(axis in AXES for axis in own) > 1] or axes
+    return sum(math.prod(size[axis] for axis in own) for own in largest)
 
 
-def plan_sizes(ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_ELEMENTS) -> list[int]:
+def plan_sizes(
+    ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_ELEMENTS, network: Network = MOE_BLOCK
+) -> list[int]:
     """The sizes asked for, or ``COUNT`` default ones spread geometrically, the last with ``largest`` weight entries.
 
     Raises:
@@ -71,12 +84,12 @@ def plan_sizes(ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_E
         if any(a >= b for a, b in pairwise(sizes)):
             raise UsageError(f"sizes are {list(sizes)!r}; give them in increasing order, without repeats")
         return list(sizes)
-    growth = round(sum(ray[axis] for axis in WIDTHS))
+    growth = round(max(_growth(ray, network, t.letters) for t in network.tensors.values()))
     first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
-    while first > 1 and elements(dims_at(ray, 2 * first)) > largest:
+    while first > 1 and elements(dims_at(ray, 2 * first), network) > largest:
         first -= 1
     last, step = first, max(1, first // 4)
-    while elements(dims_at(ray, last + step)) <= largest and last < 64 * first:
+    while elements(dims_at(ray, last + step), network) <= largest and last < WIDEST * first:
         last += step
     spread = [round(first * (last / first) ** (i / (COUNT - 1))) for i in range(COUNT)]
     if len(set(spread)) < MIN_SIZES:
@@ -84,7 +97,15 @@ def plan_sizes(ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_E
     return sorted(set(spread))
 
 
-def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None, work: float = WORK) -> list[int]:
+def _growth(ray: Ray, network: Network, letters: str) -> Fraction:
+    """Rate of the number of entries of a tensor."""
+    axes = (network.axes[x] for x in letters)
+    return sum((ray[axis] for axis in axes if axis in AXES), Fraction(0))
+
+
+def plan_seeds(
+    ray: Ray, sizes: Sequence[int], seeds: int | None, work: float = WORK, network: Network = MOE_BLOCK
+) -> list[int]:
     """Seeds at every size: the number asked for, or as many as ``work`` weight entries in all allow.
 
     Raises:
@@ -95,4 +116,4 @@ def plan_seeds(ray: Ray, sizes: Sequence[int], seeds: int | None, work: float = 
             raise UsageError(f"seeds is {seeds}; give at least 1")
         return [seeds] * len(sizes)
     few, many = SEEDS
-    return [min(many, max(few, int(work / elements(dims_at(ray, n))))) for n in sizes]
+    return [min(many, max(few, int(work / elements(dims_at(ray, n), network)))) for n in sizes]

@@ -25,8 +25,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import AXES, Dims, value
+from .scales import AXES, NEGLIGIBLE, Dims, value
 from .scales import TRANSFORMER_EPS as EPS
+from .steppers import stepper
 
 
 @dataclass(frozen=True)
@@ -88,20 +89,19 @@ def recipe(asked: Configuration, base: Dims, transformer: bool) -> Recipe:
     MLP: muP for muP and MSSP, which differ inside the MoE layers only, and the same rule for SP and the like.
 
     Raises:
-        UsageError: an optimizer that torch does not have, or a ray on which N does not grow.
+        UsageError: an optimizer that cannot be trained, or a ray on which N does not grow.
         Infeasible: as ``derive``.
     """
     asked, rule = asked.but(readout_init="zero"), asked.parameterization
     if not asked.ray["N"]:
         raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
-    if not asked.optimizer.torch:
-        raise UsageError(f"{asked.optimizer.name} cannot be trained: {asked.optimizer.untrained}")
+    stepper(asked.optimizer)
     d = derive(asked)
     tensors = d.scaling.tensors
     if transformer:
         dense = asked.but(network="mlp", parameterization="mup" if rule.derived else rule)
         tensors = {**tensors, **derive(dense).scaling.tensors}
-    scaling = Scaling(tensors, d.scaling.alpha, d.scaling.tied)
+    scaling = Scaling(tensors, d.scaling.multipliers, d.scaling.tied)
     return Recipe(asked, scaling, {axis: base[axis] for axis in AXES})
 
 
@@ -202,13 +202,14 @@ class Scaled(nn.Module):
             group: dict[str, object] = {"params": [parameter], "lr": own}
             if rule.epsilon:
                 group["eps"] = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
+            if rule.negligible:
+                group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:
                 group["weight_decay"] = decay * lr / own
             groups.append(group)
-        made = getattr(torch.optim, rule.torch)
+        made = stepper(rule)
         taken = {k: v for k, v in options.items() if k in inspect.signature(made).parameters}
-        result: torch.optim.Optimizer = made(groups, **{**rule.options, **taken})
-        return result
+        return made(groups, **{**rule.options, **taken})
 
     def count(self) -> int:
         """Parameters of one replica."""

@@ -19,7 +19,8 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import DECAY, EPS, INIT, LR, D, value
+from .scales import DECAY, EPS, INIT, LR, NEGLIGIBLE, D, value
+from .steppers import stepper
 
 DTYPE = torch.float64
 """Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
@@ -107,15 +108,13 @@ class MoEBlock(nn.Module):
         return sum(p[0].numel() for p in self.parameters())
 
     def optimizer(self, rule: Optimizer) -> torch.optim.Optimizer:
-        """The real ``torch.optim`` optimizer, one parameter group per tensor with its own lr, eps and weight decay.
+        """The real optimizer, one parameter group per tensor with its own lr, eps and weight decay.
 
         Every group has one more key: the ``symbol`` of its tensor.
 
         Raises:
-            UsageError: torch has no such optimizer, or the scaling lacks an epsilon that it needs.
+            UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
         """
-        if not rule.torch:
-            raise UsageError(f"{rule.name} cannot be measured: {rule.untrained}")
         groups, dims = [], self.replicas.dims
         for role, tensor in MOE_BLOCK.tensors.items():
             scale = self.scaling.tensors[role]
@@ -125,8 +124,9 @@ class MoEBlock(nn.Module):
                 if scale.eps is None:
                     raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
                 group["eps"] = EPS / rule.first * value(scale.eps, dims)
+            if rule.negligible:
+                group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:
                 group["weight_decay"] = DECAY / lr
             groups.append(group)
-        made: torch.optim.Optimizer = getattr(torch.optim, rule.torch)(groups, **rule.options)
-        return made
+        return stepper(rule)(groups, **rule.options)

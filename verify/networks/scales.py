@@ -8,8 +8,11 @@ Read next: ``moe_block.py`` and ``transformer.py`` (the networks).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
 
 Dims = Mapping[str, int]
@@ -20,6 +23,9 @@ AXES = ("N", "N_e", "M", "K")
 
 D = 8
 """Input dimension of the MoE block."""
+
+FIXED_SIZES = {"D": D, "S": 3, "E": 4, "R": 2, "C": 2}
+"""Sizes of the axes that never grow."""
 
 LOSS_SLOPE = 1.0
 """chi = dL/df, held constant: the loss is ``chi * f``, so chi is Theta(1) at every step."""
@@ -32,6 +38,9 @@ EPS = 0.3
 Near 1, because a tiny rate would hide the second step behind the first, and a large one makes small sizes heavy-tailed.
 Halving or doubling every rate leaves the mean error of the slopes in regime III with SGD the same.
 """
+
+NEGLIGIBLE = 1e-30
+"""Adam's epsilon where it is negligible: far below every gradient that float64 or float32 can square."""
 
 DECAY = 0.1
 """Learning rate times weight decay of AdamW: scale-free, so torch's ``weight_decay`` is ``DECAY / lr``."""
@@ -59,6 +68,49 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     },
 }
 """By network."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Base constants of a network: of init std and learning rate by role, ``other`` where a role is not named, and of
+    Adam's epsilon.
+
+    Attributes:
+        raw: of the learning rates of optimizers that do not normalise, instead of ``lr``; None for no difference.
+    """
+
+    init: Mapping[str, float] = field(default_factory=dict)
+    lr: Mapping[str, float] = field(default_factory=dict)
+    eps: float = EPS
+    other: tuple[float, float] = (1.0, 0.5)
+    raw: float | None = None
+
+    def init_of(self, role: str) -> float:
+        return self.init.get(role, self.other[0])
+
+    def lr_of(self, role: str, rule: Optimizer) -> float:
+        if self.raw is not None and not rule.normalises:
+            return self.raw
+        return self.lr.get(role, self.other[1])
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE, "fixed": FIXED_SIZES}
+
+
+_USUAL = Constants()
+_MOE = Constants(INIT, LR)
+_ROUTERS = Constants({"input": 2.0}, other=(1.0, 1.0), raw=0.4)
+"""Input 2: what a router learns, ~ |h1|^2, must show above its initial logits ~ n^(-1/2) at n = 64. Optimizers that do
+not normalise have gradients that grow like |h1|^2: rate 1 puts logits near 10 at the second step, which saturates a
+sigmoid; a bounded step of 0.4 would hide behind n^(-1/2)."""
+
+
+def constants(network: Network) -> Constants:
+    """Base constants of a network: those of its family, by its roles."""
+    roles = set(network.tensors)
+    if {"router", "expert_in", "expert_out"} <= roles:
+        return _MOE
+    return _ROUTERS if {"router", "expert"} <= roles else _USUAL
 
 
 def value(power: Power, dims: Mapping[str, float]) -> float:

@@ -15,6 +15,7 @@ import torch
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.networks.base_shapes import Recipe
+from scaling_algebra.verify.networks.steppers import class_name
 
 from .optimum import Curve, Drift, Optimum, Transfer, drift, optimum, overall
 from .sweep import Course, sweep
@@ -67,7 +68,8 @@ class TransferReport(Rendered):
     @property
     def title(self) -> str:
         asked = self.series[0].recipe.configuration
-        return f"{self.course.task.title}; {asked.optimizer.name}, {asked.ray}"
+        epsilon = "" if asked.optimizer.regime is None else f", epsilon {asked.optimizer.regime}"
+        return f"{self.course.task.title}; {asked.optimizer.name}, {asked.ray}{epsilon}"
 
     @property
     def verdict(self) -> Transfer:
@@ -128,7 +130,7 @@ def transfer(course: Course, recipes: Sequence[Recipe], sweeps: Sweeps) -> Trans
     environment = {
         **course.hardware.described(),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "optimizer": f"torch.optim.{recipes[0].configuration.optimizer.torch}",
+        "optimizer": class_name(recipes[0].configuration.optimizer),
         "data": course.data.digest,
         "wall_seconds": round(time.perf_counter() - started, 2),
     }

@@ -1,16 +1,25 @@
-"""What a network is: tensors, signals and the statements that compute them.
+"""What a network is: tensors, signals and the equations that compute them.
 
-Read next: ``library.py`` (every network), ``scaling_algebra/dynamics/trajectory.py`` (runs and differentiates one).
+Three kinds of statement: a ``Product`` of a tensor, signals and multipliers with the missing letters summed; a ``Sum``
+of signals; a ``Function`` of one signal. Every reading of a network (sizes, gradients, parts, text, LaTeX, torch) has
+one rule for each. Read next: ``grammar.py`` (reads equations), ``library.py`` (every network),
+``scaling_algebra/dynamics/rules.py`` (what training makes of each kind).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
+
+from scaling_algebra.spec.axes import AXES
 
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
+
+DATA = "data"
+"""The name of the input. Its entries are Theta(1) and do not train."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +27,10 @@ class Tensor:
     """A trainable tensor.
 
     Attributes:
-        symbol: the paper's name, used for update and gradient quantities (``dW2``, ``gW2``).
-        letters: its index letters, e.g. ``"ika"``.
-        experts: letter of the expert index it has, if any: initial values may be shared (tied) along it.
+        symbol: its name in the equations, used for update and gradient quantities (``dW2``, ``gW2``).
+        letters: its index letters, e.g. ``"ika"``, as where it is first used.
         fan_in, fan_out: letters of the linear map inside one expert.
+        experts: letter of the expert index it has, if any: initial values may be shared (tied) along it.
     """
 
     symbol: str
@@ -32,129 +41,146 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """``out = tensor . source``: one weight tensor applied to a signal, by index letters."""
-
-    out: str
-    tensor: str
-    source: str
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.source,)
-
-
-@dataclass(frozen=True)
-class GateKind:
-    """A gate that takes part in the dynamics: mean and slope are Theta(1) while its argument is O(1).
-
-    Attributes:
-        name: that of the function in ``torch.nn.functional``, too.
-        normalised: over the last index: it ignores a common shift, and its Jacobian annihilates what is constant
-            there. Else it is entrywise.
-    """
+class Factor:
+    """A tensor (by role) or a signal (by name) in an equation, with the letters it has there."""
 
     name: str
-    normalised: bool = False
-
-
-GATES: dict[str, GateKind] = {g.name: g for g in (GateKind("softmax", normalised=True), GateKind("sigmoid"))}
-"""Every gate that takes part in the dynamics, by name. Adding one: one more entry."""
+    letters: str
 
 
 @dataclass(frozen=True)
-class Gate:
-    """``out = gate(source)``.
-
-    Attributes:
-        kind: one of ``GATES``, or ``held``: Theta(1) with Theta(1) slope, dependence on its argument left out of the
-            aggregate (standing assumption B2 of MSSP paper, J.2).
-        selects: top-K: a random mask with a Theta(1) fraction of ones multiplies the gate. It is drawn anew when the
-            logits moved by at least their spread, and is constant in the backward pass (routers paper, App. F).
-    """
+class Product:
+    """``out = multipliers * tensor * factors``, the letters that ``out`` does not have summed."""
 
     out: str
-    source: str
-    kind: str = "held"
-    selects: bool = False
+    factors: tuple[Factor, ...]
+    tensor: Factor | None = None
+    multipliers: tuple[str, ...] = ()
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.source,)
+    def inputs(self) -> tuple[Factor, ...]:
+        return self.factors
 
     @property
-    def normalised(self) -> bool:
-        """See ``GateKind``."""
-        return self.kind in GATES and GATES[self.kind].normalised
+    def letters(self) -> str:
+        """Every letter of the product, in the order of appearance."""
+        whole = (self.tensor, *self.factors) if self.tensor else self.factors
+        return "".join(dict.fromkeys("".join(x.letters for x in whole)))
 
 
 @dataclass(frozen=True)
 class Sum:
-    """``out = source + other``."""
+    """``out = term + term + ...``."""
 
     out: str
-    source: str
-    other: str
+    terms: tuple[Factor, ...]
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.source, self.other)
+    def inputs(self) -> tuple[Factor, ...]:
+        return self.terms
 
 
 @dataclass(frozen=True)
-class Noise:
-    """``out`` is Theta(1) noise, drawn anew at every step."""
-
-    out: str
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return ()
-
-
-@dataclass(frozen=True)
-class Norm:
-    """``out = source / rms(source)``: RMSNorm with negligible epsilon."""
-
-    out: str
-    source: str
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.source,)
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """``out = multiplier * sum over experts of gate * source``."""
-
-    out: str
-    gate: str
-    source: str
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.gate, self.source)
-
-
-Statement = Linear | Gate | Sum | Noise | Norm | Aggregate
-
-
-@dataclass(frozen=True)
-class Adjoint:
-    """A named gradient: of the output with respect to a signal.
+class FunctionKind:
+    """What a function is to the engine: by its leading Hermite parts where it is not polynomial.
 
     Attributes:
-        name: reporting name, e.g. ``g3i`` for the gradient at ``h3i``.
-        signal: the signal.
-        via: only through the statement that computes this signal; empty for all paths.
-        parts: name suffix -> which part of which tensors is kept: ``{"init-update": {"expert_out": "init", ...}}``.
+        name: in equations.
+        torch: what ``verify`` computes: the name in ``torch.nn.functional``, or in ``torch``.
+        about: one line for users.
+        kind: ``gate``: Theta(1) with Theta(1) slope, its initial value taken as independent of the weights (standing
+            assumption B2 of MSSP paper, J.2). ``entrywise`` and ``softmax``: part of the dynamics. ``norm``: divides by
+            the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step.
+        powers: powers of the argument in an entrywise function (0: a mean that does not vanish with the argument).
+        bounded: what happens to an argument beyond O(1) is no power of n.
+        homogeneous: of degree one: of an argument of any size.
+        selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
+            anew when the argument moved by at least its spread, and is constant in the backward pass (routers paper,
+            App. F).
     """
 
     name: str
-    signal: str
-    via: str = ""
-    parts: Mapping[str, Mapping[str, Mode]] = field(default_factory=dict)
+    torch: str
+    about: str
+    kind: Literal["gate", "entrywise", "softmax", "norm", "noise"] = "entrywise"
+    powers: tuple[int, ...] = (1,)
+    bounded: bool = False
+    homogeneous: bool = False
+    selects: bool = False
+    centres: bool = False
+
+
+_TOP = "times a top-K selection"
+FUNCTIONS: dict[str, FunctionKind] = {
+    f.name: f
+    for f in (
+        FunctionKind(
+            "gate", "sigmoid", "a gate held at its mean and slope (standing assumption B2)", "gate", (0, 1), True
+        ),
+        FunctionKind("sigmoid", "sigmoid", "sigmoid, entrywise", powers=(0, 1), bounded=True),
+        FunctionKind("softmax", "softmax", "softmax along a letter", "softmax", (0, 1), True),
+        FunctionKind("topk_sigmoid", "sigmoid", f"sigmoid {_TOP}", powers=(0, 1), bounded=True, selects=True),
+        FunctionKind("topk_softmax", "softmax", f"softmax {_TOP}", "softmax", (0, 1), True, selects=True),
+        FunctionKind("tanh", "tanh", "tanh, entrywise", bounded=True),
+        FunctionKind("silu", "silu", "SiLU, entrywise", powers=(1, 2)),
+        FunctionKind("gelu", "gelu", "GELU, entrywise", powers=(1, 2)),
+        FunctionKind("relu", "relu", "ReLU, entrywise", powers=(1, 2), homogeneous=True),
+        FunctionKind("rmsnorm", "rms_norm", "divided by its root-mean-square along a letter", "norm"),
+        FunctionKind(
+            "layernorm", "layer_norm", "centred, then divided by its spread along a letter", "norm", centres=True
+        ),
+        FunctionKind("noise", "randn", "Theta(1) noise, drawn anew at every step", "noise"),
+    )
+}
+"""Every function of the language, by name. Adding one of these kinds: one more entry."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """``out = function(source)``. ``over``: the letter a softmax, a norm or a selection goes along."""
+
+    out: str
+    name: str
+    source: Factor | None = None
+    over: str = ""
+
+    @property
+    def inputs(self) -> tuple[Factor, ...]:
+        return () if self.source is None else (self.source,)
+
+    @property
+    def kind(self) -> FunctionKind:
+        return FUNCTIONS[self.name]
+
+    @property
+    def held(self) -> bool:
+        """A gate whose initial value does not depend on the weights."""
+        return self.kind.kind == "gate"
+
+    @property
+    def gates(self) -> bool:
+        """It may weigh other signals."""
+        return self.kind.kind in ("gate", "entrywise", "softmax")
+
+
+Statement = Product | Sum | Function
+
+
+@dataclass(frozen=True)
+class Term:
+    """One product that a statement is a sum of, written out to the tensors: ``weights * tensors * signals``.
+
+    Attributes:
+        weights: signals that gate the others.
+        tensors: by role.
+        signals: what the tensors act on.
+        multipliers: deterministic factors, by name.
+    """
+
+    weights: tuple[Factor, ...]
+    tensors: tuple[Factor, ...]
+    signals: tuple[Factor, ...]
+    multipliers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -164,12 +190,10 @@ class Network:
     Attributes:
         tensors: trainable tensors by role, in reporting order.
         axes: axis of each index letter.
-        signals: index letters of each signal; ``data`` is the input vector.
+        signals: index letters of each signal; ``data`` is the input.
         statements: what is computed.
-        adjoints: named gradients, in reporting order.
-        pathways: (signal, via): the part of the signal's change whose gradient came through the statement ``via``; its
-            propagation through the router is a quantity of its own.
-        tracked: index letters whose dependence matters even where their axis does not grow.
+        origin: the equations as they were written.
+        beside: letters, with their axes, of other networks whose signals meet those of this one.
     """
 
     name: str
@@ -178,33 +202,184 @@ class Network:
     axes: Mapping[str, str]
     signals: Mapping[str, str]
     statements: tuple[Statement, ...]
-    adjoints: tuple[Adjoint, ...]
-    pathways: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    tracked: str = ""
+    origin: str = field(default="", compare=False)
+    beside: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __hash__(self) -> int:
         return hash(self.name)
 
     @property
-    def aggregates(self) -> tuple[Aggregate, ...]:
-        return tuple(s for s in self.statements if isinstance(s, Aggregate))
+    def output(self) -> str:
+        return self.statements[-1].out
+
+    @cached_property
+    def _producers(self) -> dict[str, Statement]:
+        return {s.out: s for s in self.statements}
 
     def producer(self, signal: str) -> Statement | None:
         """The statement that computes a signal; None for the data."""
-        return next((s for s in self.statements if s.out == signal), None)
+        return self._producers.get(signal)
 
-    def linear_into(self, signal: str) -> Linear:
-        """The linear statement that computes a signal, itself or under a sum, a norm or a gate."""
+    def consumers(self, signal: str) -> tuple[tuple[Statement, int], ...]:
+        """The statements that read a signal, each with the position among its inputs, once for every use."""
+        return tuple((s, k) for s in self.statements for k, x in enumerate(s.inputs) if x.name == signal)
+
+    def uses(self, role: str) -> tuple[Product, ...]:
+        """The products that a tensor is in."""
+        return tuple(s for s in self.linear if s.tensor and s.tensor.name == role)
+
+    @cached_property
+    def linear(self) -> tuple[Product, ...]:
+        """The products with a tensor."""
+        return tuple(s for s in self.statements if isinstance(s, Product) and s.tensor)
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(s for s in self.statements if isinstance(s, Function))
+
+    @cached_property
+    def live(self) -> tuple[Function, ...]:
+        """Gates that take part in the dynamics: sizes hold while they do not saturate."""
+        return tuple(s for s in self.functions if s.gates and not s.held)
+
+    @cached_property
+    def norms(self) -> tuple[Function, ...]:
+        return tuple(s for s in self.functions if s.kind.kind == "norm")
+
+    @cached_property
+    def aggregations(self) -> tuple[Product, ...]:
+        """The products that sum over experts what comes out of them."""
+        return tuple(s for s in self.statements if isinstance(s, Product) and not s.tensor and self.experts(s))
+
+    def experts(self, statement: Product) -> str:
+        """The expert letters that a product sums."""
+        own = self.signals[statement.out]
+        return "".join(x for x in statement.letters if self.axes[x] in ("M", "K") and x not in own)
+
+    @cached_property
+    def multipliers(self) -> tuple[str, ...]:
+        """Named multipliers, in the order of appearance."""
+        found = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def free_multipliers(self) -> tuple[str, ...]:
+        """Multipliers that no tensor's own scale can stand for: those of products of signals that sum a growing index,
+        and of tensors that are used more than once. The others are a choice of gauge and stay Theta(1)."""
+        found: list[str] = []
+        for s in self.statements:
+            if isinstance(s, Product):
+                summed = set(s.letters) - set(self.signals[s.out])
+                grows = not s.tensor and any(self.axes[x] in AXES for x in summed)
+                if grows or (s.tensor and len(self.uses(s.tensor.name)) > 1):
+                    found += s.multipliers
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def tracked(self) -> str:
+        """Letters whose dependence matters even where their axis does not grow: those of the axes that functions go
+        along."""
+        balanced = (self.balanced(s, k) for s in self.aggregations for k in range(len(s.factors)))
+        along = {self.axes[x] for x in "".join((*(s.over for s in self.spreading), *balanced))}
+        return "".join(x for x, axis in self.letters.items() if axis in along)
+
+    @cached_property
+    def spreading(self) -> tuple[Function, ...]:
+        """The functions whose argument matters by its spread along an index: softmax, selections, gates of experts."""
+        return tuple(
+            s for s in self.live if s.over and (s.kind.kind == "softmax" or s.kind.selects or self.axes[s.over] == "M")
+        )
+
+    def balanced(self, statement: Product, k: int) -> str:
+        """Letters along which the gradient at a gate has no constant part that is larger than the rest.
+
+        Law: of x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0, and
+        a gate with a mean leaves no room for a constant part.
+        """
+        uses = self.consumers(statement.out)
+        factor = statement.factors[k]
+        gate = self.producer(factor.name)
+        if statement.tensor or len(uses) != 1 or not isinstance(gate, Function):
+            return ""
+        above = uses[0][0]
+        if not isinstance(above, Function) or above.kind.kind != "norm" or above.kind.centres:
+            return ""
+        if not gate.gates or 0 not in gate.kind.powers or self.signals[statement.out] != above.over:
+            return ""
+        return "".join(x for x in factor.letters if x not in self.signals[statement.out])
+
+    def is_held(self, signal: str) -> bool:
+        """A gate held at its mean and slope."""
         statement = self.producer(signal)
-        while isinstance(statement, Gate | Sum | Norm):
-            statement = self.producer(statement.source)
-        assert isinstance(statement, Linear)
-        return statement
+        return isinstance(statement, Function) and statement.held
 
-    def consumers(self, signal: str) -> tuple[Statement, ...]:
-        """The statements that read a signal."""
-        return tuple(s for s in self.statements if signal in s.inputs)
+    def terms(self, statement: Product, without: int | None = None) -> tuple[Term, ...]:
+        """A product as a sum of products written out to the tensors: a factor that is a tensor times signals, or a sum
+        of such, is replaced by these, so that a sum over experts meets their tensors first. Gates stay as they are.
 
-    def linear(self, role: str) -> Linear:
-        """The statement that applies a tensor."""
-        return next(s for s in self.statements if isinstance(s, Linear) and s.tensor == role)
+        Args:
+            without: position of a factor to leave out.
+        """
+        if statement.tensor:
+            factors = tuple(x for k, x in enumerate(statement.factors) if k != without)
+            return (Term((), (statement.tensor,), factors, statement.multipliers),)
+        gates = [k for k, x in enumerate(statement.factors) if self._gate(x)]
+        gates = gates if len(gates) < len(statement.factors) else gates[:-1]
+        weights = tuple(statement.factors[k] for k in gates if k != without)
+        found, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
+        for k, factor in enumerate(statement.factors):
+            if k in gates or k == without:
+                continue
+            parts = self._written_out(factor, taken)
+            taken += "".join(x.letters for part in parts for x in (*part.tensors, *part.signals))
+            found = [
+                Term(t.weights, t.tensors + p.tensors, t.signals + p.signals, t.multipliers + p.multipliers)
+                for t in found
+                for p in parts
+            ]
+        return tuple(found)
+
+    def _gate(self, factor: Factor) -> bool:
+        statement = self.producer(factor.name)
+        return isinstance(statement, Function) and statement.gates
+
+    def _written_out(self, factor: Factor, taken: str) -> list[Term]:
+        statement = self.producer(factor.name)
+        if isinstance(statement, Sum):
+            own = self.signals[factor.name]
+            renamed = dict(zip(own, factor.letters, strict=True))
+            inner = [Factor(x.name, "".join(renamed[c] for c in x.letters)) for x in statement.terms]
+            return [term for x in inner for term in self._written_out(x, taken)]
+        if not (isinstance(statement, Product) and statement.tensor):
+            return [Term((), (), (factor,), ())]
+        renamed = dict(zip(self.signals[factor.name], factor.letters, strict=True))
+        for x in statement.letters:
+            if x not in renamed:
+                clash = x in taken or x in renamed.values()
+                renamed[x] = self.spare(self.axes[x], taken + "".join(renamed.values())) if clash else x
+
+        def named(f: Factor) -> Factor:
+            return Factor(f.name, "".join(renamed[c] for c in f.letters))
+
+        return [Term((), (named(statement.tensor),), tuple(map(named, statement.factors)), statement.multipliers)]
+
+    def spare(self, axis: str, taken: str) -> str:
+        """A letter of an axis that is not taken: one of the network's own, or one more."""
+        return next(x for x, of in self.letters.items() if of == axis and x not in taken)
+
+    @cached_property
+    def letters(self) -> dict[str, str]:
+        """Axis of each letter: the network's own, and spare ones for indices that meet twice."""
+        found = {**self.axes, **self.beside}
+        pool = [x for x in SPARE if x not in found]
+        for axis in dict.fromkeys(self.axes.values()):
+            if axis in self.beside.values():
+                continue
+            for _ in range(_SPARES):
+                found[pool.pop(0)] = axis
+        return found
+
+
+SPARE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + "".join(map(chr, range(0x0400, 0x0500)))
+"""Letters for indices that meet twice: those that networks are written with first."""
+_SPARES = 4

@@ -1,238 +1,251 @@
-"""Architectures as networks: written once, read as exponents by the engine and as torch by ``verify``.
+"""Every network that ships, as equations: what sizes, gradients, explanations and torch are all read from.
 
-Adding an architecture: one more ``Network`` in ``ARCHITECTURES``.
-Read next: ``trajectory.py`` (runs and differentiates a network), ``quantities.py`` (what can be asked about one).
+Adding one: an entry in ``_SHIPPED``. Read next: ``grammar.py`` (how equations are written),
+``scaling_algebra/dynamics/trajectory.py`` (trains a network), ``quantities.py`` (what can be asked about one).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from itertools import product
-from typing import Literal
 
 from scaling_algebra.errors import named
 
-from .language import GATES, Adjoint, Aggregate, Gate, Linear, Mode, Network, Noise, Norm, Statement, Sum, Tensor
+from .grammar import network
+from .language import Network
+
+AXES = {"x": "D", "a": "N", "b": "N", "i": "M", "k": "N_e", "s": "S", "t": "S", "e": "E", "r": "R", "j": "N"}
+"""Axes of the letters of every shipped network: a, b width; i experts; k expert width; j heads, as many as the width at
+a fixed head dimension; x input, s and t tokens, e head dimension, r rank, all fixed."""
+ROLES = {"W1": "input", "Q": "router", "W2": "expert_in", "W3": "expert_out", "W4": "readout"}
+"""Roles of the tensors of the MoE block (MSSP paper, App. J.1)."""
+
+_MOE = """
+h1[a]    = W1[a,x] data[x]
+psi[i]   = Q[i,a] h1[a]
+phi[i]   = gate(psi[i])
+h2[i,k]  = W2[i,k,a] h1[a]
+h3i[i,b] = W3[i,b,k] h2[i,k]
+h3[b]    = alpha phi[i] h3i[i,b]
+f        = W4[b] h3[b]
+"""
+_MLP = """
+h1[a] = W1[a,x] data[x]
+h2[b] = W2[b,a] h1[a]
+f     = W3[b] h2[b]
+"""
 
 
-def _grid(*roles: str) -> dict[str, dict[str, Mode]]:
-    """Parts named by the modes of these tensors: ``init-update`` and so on."""
-    modes: tuple[Mode, Mode] = ("init", "update")
-    return {"-".join(m): dict(zip(roles, m, strict=True)) for m in product(modes, repeat=len(roles))}
+@dataclass(frozen=True)
+class _Text:
+    """A network as written: title, equations, roles."""
+
+    title: str
+    equations: str
+    roles: Mapping[str, str]
 
 
-def _expert_pieces() -> dict[str, dict[str, Mode]]:
-    """The pieces A4.1 to E.2 of the expert pathway (MSSP paper, App. I.3, eq. I.6)."""
-    labels = {"init-init": "A4", "init-update": "A5", "update-init": "A6", "update-update": "E"}
-    pieces = {}
-    for modes, inner in _grid("expert_in", "expert_out").items():
-        for k, (_, outer) in enumerate(_grid("readout").items(), 1):
-            pieces[f"{labels[modes]}.{k}"] = {**inner, **outer}
-    return pieces
-
-
-def _router_pieces() -> dict[str, dict[str, Mode]]:
-    """``Q0``, ``dQ`` and their splits by the modes of expert_out and readout."""
-    pieces: dict[str, dict[str, Mode]] = {}
-    for label, router in zip(("Q0", "dQ"), _grid("router").values(), strict=True):
-        pieces[label] = router
-        pieces |= {f"{label}.{m}": {**router, **inner} for m, inner in _grid("expert_out", "readout").items()}
-    return pieces
-
-
-MOE_BLOCK = Network(
-    name="moe",
-    title="minimal MoE block (MSSP paper, App. J.1)",
-    tensors={
-        "input": Tensor("W1", "ax", fan_in="x", fan_out="a"),
-        "router": Tensor("Q", "ia", fan_in="a", fan_out="i"),
-        "expert_in": Tensor("W2", "ika", fan_in="a", fan_out="k", experts="i"),
-        "expert_out": Tensor("W3", "ibk", fan_in="k", fan_out="b", experts="i"),
-        "readout": Tensor("W4", "b", fan_in="b", fan_out=""),
-    },
-    axes={"x": "D", "a": "N", "b": "N", "i": "M", "k": "N_e"},
-    signals={"data": "x", "h1": "a", "psi": "i", "phi": "i", "h2": "ik", "h3i": "ib", "h3": "b", "f": ""},
-    statements=(
-        Linear("h1", "input", "data"),
-        Linear("psi", "router", "h1"),
-        Gate("phi", "psi"),
-        Linear("h2", "expert_in", "h1"),
-        Linear("h3i", "expert_out", "h2"),
-        Aggregate("h3", "phi", "h3i"),
-        Linear("f", "readout", "h3"),
+_SHIPPED: dict[str, _Text] = {
+    "moe": _Text("minimal MoE block (MSSP paper, App. J.1)", _MOE, ROLES),
+    "mlp": _Text(
+        "dense MLP with one hidden layer (MSSP paper, App. G)",
+        _MLP,
+        {"W1": "input", "W2": "hidden", "W3": "readout"},
     ),
-    adjoints=(
-        Adjoint("g3", "h3", parts=_grid("readout")),
-        Adjoint("g3i", "h3i", parts=_grid("readout")),
-        Adjoint("g2", "h2", parts=_grid("expert_out", "readout")),
-        Adjoint("gphi", "phi", parts=_grid("expert_out", "readout")),
-        Adjoint("g1.expert", "h1", via="h2", parts=_expert_pieces()),
-        Adjoint("g1.router", "h1", via="psi", parts=_router_pieces()),
-        Adjoint("g1", "h1"),
+    "moe-sigmoid": _Text(
+        # a gate is a function of Q_0 h1, so that a sum over experts of Q_0 times what the gates weigh has a part along
+        # h1; it outweighs the random part where M > N
+        "minimal MoE block with the gate in the dynamics (MSSP paper, J.1, without assumption B2)",
+        _MOE.replace("gate(", "sigmoid("),
+        ROLES,
     ),
-    pathways={"expert": ("h1", "h2"), "router": ("h1", "psi")},
-)
+    "moe-rmsnorm": _Text(
+        "minimal MoE block with RMSNorm after the aggregation (MSSP paper, App. I.11.1)",
+        _MOE.replace("f        = W4[b] h3[b]", "hn[b]    = rmsnorm(h3[b])\nf        = W4[b] hn[b]"),
+        ROLES,
+    ),
+}
 
-MLP = Network(
-    name="mlp",
-    title="dense MLP with one hidden layer (MSSP paper, App. G)",
-    tensors={
-        "input": Tensor("W1", "ax", fan_in="x", fan_out="a"),
-        "hidden": Tensor("W2", "ba", fan_in="a", fan_out="b"),
-        "readout": Tensor("W3", "b", fan_in="b", fan_out=""),
-    },
-    axes={"x": "D", "a": "N", "b": "N"},
-    signals={"data": "x", "h1": "a", "h2": "b", "f": ""},
-    statements=(Linear("h1", "input", "data"), Linear("h2", "hidden", "h1"), Linear("f", "readout", "h2")),
-    adjoints=(Adjoint("g2", "h2", parts=_grid("readout")), Adjoint("g1", "h1", parts=_grid("hidden", "readout"))),
-)
+SHIFTS = ("", "bias", "noise")
+"""What may be added to the logits of the router of the fixed-experts block."""
 
 
-def normed(network: Network) -> Network:
-    """The block with RMSNorm after the aggregation (MSSP paper, App. I.11.1)."""
-    before, last = network.statements[:-1], network.statements[-1]
-    assert isinstance(last, Linear)
-    return Network(
-        name=f"{network.name}-rmsnorm",
-        title="minimal MoE block with RMSNorm after the aggregation (MSSP paper, App. I.11.1)",
-        tensors=network.tensors,
-        axes=network.axes,
-        signals={**network.signals, "hn": network.signals[last.source]},
-        statements=(*before, Norm("hn", last.source), Linear(last.out, last.tensor, "hn")),
-        adjoints=network.adjoints,
-        pathways=network.pathways,
-    )
-
-
-def live(network: Network) -> Network:
-    """The block with a sigmoid gate that is part of the dynamics, instead of one held at its mean and slope (standing
-    assumption B2 of MSSP paper, J.2).
-
-    A gate is a function of Q_0 h1, so that a sum over experts of Q_0 times what the gates weigh has a part along h1. It
-    outweighs the random part where M > N.
-    """
-    return replace(
-        network,
-        name=f"{network.name}-sigmoid",
-        title="minimal MoE block with the gate in the dynamics (MSSP paper, J.1, without assumption B2)",
-        statements=tuple(replace(s, kind="sigmoid") if isinstance(s, Gate) else s for s in network.statements),
-    )
-
-
-def stacked(blocks: int) -> Network:
-    """``blocks`` MoE blocks in sequence between one input and one readout tensor (MSSP paper, App. I.10).
-
-    Signals and roles of block k end in ``_k``; block k reads ``h3_(k-1)``, the first one ``h1``.
-    """
-    tensors = {"input": Tensor("W1", "ax", fan_in="x", fan_out="a")}
-    signals = {"data": "x", "h1": "a"}
-    statements: list[Statement] = [Linear("h1", "input", "data")]
-    adjoints = []
-    source, below = "h1", "a"
-    for k in range(1, blocks + 1):
-        above = "b" if below == "a" else "a"
-        tensors |= {
-            f"router_{k}": Tensor(f"Q_{k}", "i" + below, fan_in=below, fan_out="i"),
-            f"expert_in_{k}": Tensor(f"W2_{k}", "ik" + below, fan_in=below, fan_out="k", experts="i"),
-            f"expert_out_{k}": Tensor(f"W3_{k}", f"i{above}k", fan_in="k", fan_out=above, experts="i"),
-        }
-        signals |= {f"psi_{k}": "i", f"phi_{k}": "i", f"h2_{k}": "ik", f"h3i_{k}": "i" + above, f"h3_{k}": above}
-        statements += [
-            Linear(f"psi_{k}", f"router_{k}", source),
-            Gate(f"phi_{k}", f"psi_{k}"),
-            Linear(f"h2_{k}", f"expert_in_{k}", source),
-            Linear(f"h3i_{k}", f"expert_out_{k}", f"h2_{k}"),
-            Aggregate(f"h3_{k}", f"phi_{k}", f"h3i_{k}"),
-        ]
-        adjoints += [Adjoint(f"{g}_{k}", f"{h}_{k}") for g, h in (("g3", "h3"), ("g2", "h2"), ("gphi", "phi"))]
-        source, below = f"h3_{k}", above
-    signals["f"] = ""
-    tensors["readout"] = Tensor("W4", below, fan_in=below, fan_out="")
-    return Network(
-        name=f"stack{blocks}",
-        title=f"{blocks} MoE blocks in sequence (MSSP paper, App. I.10)",
-        tensors=tensors,
-        axes=MOE_BLOCK.axes,
-        signals=signals,
-        statements=(*statements, Linear("f", "readout", source)),
-        adjoints=(*adjoints, Adjoint("g1", "h1")),
-    )
-
-
-SHIFTS: tuple[Literal["", "bias", "noise"], ...] = ("", "bias", "noise")
-"""What may be added to the logits of the router."""
-
-
-def fixed_experts(kind: str, shift: Literal["", "bias", "noise"] = "", selects: bool = False) -> Network:
+def _fixed_experts(kind: str, shift: str) -> _Text:
     """A block of linear experts and a router whose gate is part of the dynamics (routers paper, Def. 1).
 
     Args:
-        kind: one of ``GATES``.
+        kind: a function of the language.
         shift: added to the logits: nothing, a trained Theta(1) bias, or Theta(1) noise, drawn anew at every step
             (routers paper, App. F.1, both cases).
-        selects: top-K.
     """
-    tensors = {
-        "input": Tensor("W1", "ax", fan_in="x", fan_out="a"),
-        "router": Tensor("Q", "ia", fan_in="a", fan_out="i"),
-        "expert": Tensor("W3", "iba", fan_in="a", fan_out="b", experts="i"),
-        "readout": Tensor("W4", "b", fan_in="b", fan_out=""),
-    }
-    signals = {"data": "x", "h1": "a", "psi": "i", "phi": "i", "h3i": "ib", "h3": "b", "f": ""}
-    router: tuple[Statement, ...] = (Linear("psi", "router", "h1"),)
-    if shift:
-        if shift == "bias":
-            tensors["bias"] = Tensor("B", "ix", fan_in="x", fan_out="i")
-        signals |= {"logits": "i", "shift": "i"}
-        added = Linear("shift", "bias", "data") if shift == "bias" else Noise("shift")
-        router = (Linear("logits", "router", "h1"), added, Sum("psi", "logits", "shift"))
-    suffix = (f"-{shift}" if shift else "") + ("-topk" if selects else "")
-    extras = {"": "", "bias": " with a bias", "noise": " with noise"}[shift] + (" with top-K" if selects else "")
-    return Network(
-        name=f"routers-{kind}{suffix}",
-        title=f"fixed number of linear experts, {kind} gate{extras} (routers paper, Def. 1)",
-        tensors=tensors,
-        axes={"x": "D", "a": "N", "b": "N", "i": "M"},
-        signals=signals,
-        statements=(
-            Linear("h1", "input", "data"),
-            *router,
-            Gate("phi", "psi", kind, selects),
-            Linear("h3i", "expert", "h1"),
-            Aggregate("h3", "phi", "h3i"),
-            Linear("f", "readout", "h3"),
-        ),
-        adjoints=(
-            Adjoint("g3", "h3", parts=_grid("readout")),
-            Adjoint("g3i", "h3i"),
-            Adjoint("gphi", "phi"),
-            Adjoint("gpsi", "psi"),
-            Adjoint("g1.expert", "h1", via="h3i"),
-            Adjoint("g1.router", "h1", via="logits" if shift else "psi"),
-            Adjoint("g1", "h1"),
-        ),
-        tracked="i",
-    )
+    added = {"bias": "B[i,x] data[x]", "noise": "noise()"}.get(shift)
+    logits = f"logits[i] = Q[i,a] h1[a]\nshift[i] = {added}\npsi[i] = logits[i] + shift[i]"
+    equations = f"""
+    h1[a] = W1[a,x] data[x]
+    {logits if added else "psi[i] = Q[i,a] h1[a]"}
+    phi[i] = {kind}(psi[i])
+    h3i[i,b] = W3[i,b,a] h1[a]
+    h3[b] = alpha phi[i] h3i[i,b]
+    f = W4[b] h3[b]
+    """
+    roles = {"W1": "input", "Q": "router", "W3": "expert", "W4": "readout"}
+    gate = kind.removeprefix("topk_")
+    extras = {"": "", "bias": " with a bias", "noise": " with noise"}[shift] + " with top-K" * (gate != kind)
+    title = f"fixed number of linear experts, {gate} gate{extras} (routers paper, Def. 1)"
+    return _Text(title, equations, {**roles, "B": "bias"} if shift == "bias" else roles)
 
 
-ARCHITECTURES: dict[str, Network] = {
-    p.name: p
-    for p in (
-        MOE_BLOCK,
-        MLP,
-        live(MOE_BLOCK),
-        normed(MOE_BLOCK),
-        stacked(2),
-        *(fixed_experts(k, b, s) for k, b, s in product(GATES, SHIFTS, (False, True))),
-    )
+def routers_name(gate: str, shift: str = "", selects: bool = False) -> str:
+    """The name of the fixed-experts block with this gate: ``routers-softmax-bias-topk``."""
+    return f"routers-{gate}" + (f"-{shift}" if shift else "") + "-topk" * selects
+
+
+GATES = ("softmax", "sigmoid")
+"""Gates of the fixed-experts block."""
+_SHIPPED |= {
+    routers_name(gate, shift, top): _fixed_experts("topk_" * top + gate, shift)
+    for gate, shift, top in product(GATES, SHIFTS, (False, True))
 }
-"""Every architecture, by name."""
+
+_ROUTED = _MOE.rpartition("f  ")[0]
+"""The MoE block without its readout."""
+_SHIPPED |= {
+    "swiglu": _Text(
+        "MoE block of gated experts, SwiGLU (Shazeer 2020)",
+        _MOE.replace("W2[i,k,a] h1[a]", "silu(G[i,k,b] h1[b]) W2[i,k,a] h1[a]"),
+        {"W1": "input", "Q": "router", "G": "expert_gate", "W2": "expert_in", "W3": "expert_out", "W4": "readout"},
+    ),
+    "shared-expert": _Text(
+        "MoE block with one expert that every token takes (DeepSeekMoE, Dai et al. 2024)",
+        _ROUTED + "s3[b] = V3[b,k] V2[k,a] h1[a]\nh4[b] = h3[b] + s3[b]\nf = W4[b] h4[b]",
+        {**ROLES, "V2": "shared_in", "V3": "shared_out"},
+    ),
+    "dense-moe": _Text(
+        "MoE block beside a dense layer (Arctic, Snowflake 2024)",
+        _ROUTED + "h4[b] = h3[b] + V[b,a] h1[a]\nf = W4[b] h4[b]",
+        {**ROLES, "V": "dense"},
+    ),
+    "residual": _Text(
+        "residual stream around a hidden layer and around the MoE block (He et al. 2015)",
+        """
+        h0[a]    = W1[a,x] data[x]
+        h1[a]    = h0[a] + V[a,b] h0[b]
+        psi[i]   = Q[i,a] h1[a]
+        phi[i]   = gate(psi[i])
+        h2[i,k]  = W2[i,k,a] h1[a]
+        h3i[i,b] = W3[i,b,k] h2[i,k]
+        h3[b]    = alpha phi[i] h3i[i,b]
+        h4[b]    = h1[b] + h3[b]
+        f        = W4[b] h4[b]
+        """,
+        {"W1": "input", "V": "hidden", **{x: role for x, role in ROLES.items() if x != "W1"}},
+    ),
+    "bottleneck": _Text(
+        "dense MLP that narrows to the expert width and widens again",
+        "h1[a] = W1[a,x] data[x]\nh2[k] = W2[k,a] h1[a]\nh3[b] = W3[b,k] h2[k]\nf = W4[b] h3[b]",
+        {"W1": "input", "W2": "down", "W3": "up", "W4": "readout"},
+    ),
+    "lora": _Text(
+        "dense MLP with a low-rank path of fixed rank beside its hidden layer (Hu et al. 2021)",
+        "h1[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h1[a] + B[b,r] A[r,a] h1[a]\nf = W3[b] h2[b]",
+        {"W1": "input", "W2": "hidden", "A": "lora_down", "B": "lora_up", "W3": "readout"},
+    ),
+    "loop": _Text(
+        "dense MLP that applies one hidden matrix three times (Universal Transformer, Dehghani et al. 2018)",
+        "h1[a] = W1[a,x] data[x]\nh2[b] = V[b,a] h1[a]\nh3[a] = V[a,b] h2[b]\nh4[b] = V[b,a] h3[a]\nf = W3[b] h4[b]",
+        {"W1": "input", "V": "hidden", "W3": "readout"},
+    ),
+    "tied-embedding": _Text(
+        "dense MLP whose embedding is its readout, too: the logit of its own input (Press and Wolf 2016)",
+        "h1[a] = E[a,x] data[x]\nh2[b] = V[b,a] h1[a]\nf = out E[b,x] h2[b] data[x]",
+        {"E": "embedding", "V": "hidden"},
+    ),
+    "attention": _Text(
+        "softmax attention with a growing number of heads of fixed dimension (Vaswani et al. 2017)",
+        """
+        h[s,a]   = W1[a,x] data[s,x]
+        q[s,j,e] = Wq[j,e,a] h[s,a]
+        k[s,j,e] = Wk[j,e,a] h[s,a]
+        v[s,j,e] = Wv[j,e,a] h[s,a]
+        p[j,t,s] = softmax(q[t,j,e] k[s,j,e]; s)
+        o[t,j,e] = p[j,t,s] v[s,j,e]
+        u[t,b]   = Wo[b,j,e] o[t,j,e]
+        f        = W4[b] u[t,b]
+        """,
+        {"W1": "input", "Wq": "query", "Wk": "key", "Wv": "value", "Wo": "attention_out", "W4": "readout"},
+    ),
+    "linear-attention": _Text(
+        "attention without a softmax, one head as wide as the network (Katharopoulos et al. 2020)",
+        """
+        h[s,a] = W1[a,x] data[s,x]
+        q[s,b] = Wq[b,a] h[s,a]
+        k[s,b] = Wk[b,a] h[s,a]
+        v[s,b] = Wv[b,a] h[s,a]
+        p[t,s] = att q[t,b] k[s,b]
+        o[t,b] = p[t,s] v[s,b]
+        f      = W4[b] o[t,b]
+        """,
+        {"W1": "input", "Wq": "query", "Wk": "key", "Wv": "value", "W4": "readout"},
+    ),
+}
+
+
+def _stacked(blocks: int) -> _Text:
+    """MoE blocks in sequence between one input and one readout tensor (MSSP paper, App. I.10).
+
+    Signals and roles of block k end in ``_k``; block k reads ``h3_(k-1)``, the first one ``h1``.
+    """
+    equations, roles, source = "h1[a] = W1[a,x] data[x]", {"W1": "input"}, "h1"
+    for k in range(1, blocks + 1):
+        equations += f"""
+        psi_{k}[i]   = Q_{k}[i,a] {source}[a]
+        phi_{k}[i]   = gate(psi_{k}[i])
+        h2_{k}[i,k]  = W2_{k}[i,k,a] {source}[a]
+        h3i_{k}[i,b] = W3_{k}[i,b,k] h2_{k}[i,k]
+        h3_{k}[b]    = alpha phi_{k}[i] h3i_{k}[i,b]
+        """
+        roles |= {f"Q_{k}": f"router_{k}", f"W2_{k}": f"expert_in_{k}", f"W3_{k}": f"expert_out_{k}"}
+        source = f"h3_{k}"
+    title = f"{blocks} MoE blocks in sequence (MSSP paper, App. I.10)"
+    return _Text(title, f"{equations}f = W4[b] {source}[b]", {**roles, "W4": "readout"})
+
+
+class _Library(Mapping[str, Network]):
+    """Networks by name, read when first asked for. ``stack3`` and so on are there without being listed."""
+
+    def __getitem__(self, name: str) -> Network:
+        stack = re.fullmatch(r"stack([1-9]\d?)", name)
+        text = _stacked(int(stack[1])) if stack else _SHIPPED[name]
+        return _read(name, text.title, text.equations, tuple(text.roles.items()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*_SHIPPED, "stack2"))
+
+    def __len__(self) -> int:
+        return len(_SHIPPED) + 1
+
+    def __contains__(self, name: object) -> bool:
+        return name in _SHIPPED or (isinstance(name, str) and re.fullmatch(r"stack[1-9]\d?", name) is not None)
+
+
+@cache
+def _read(name: str, title: str, equations: str, roles: tuple[tuple[str, str], ...]) -> Network:
+    return network(name, equations, AXES, dict(roles), title)
+
+
+ARCHITECTURES = _Library()
+"""Every network that ships, by name."""
+TITLES = {**{name: text.title for name, text in _SHIPPED.items()}, "stack2": _stacked(2).title}
+MOE_BLOCK = ARCHITECTURES["moe"]
 
 
 def architecture(name: str) -> Network:
-    """The architecture called ``name``.
+    """The network called ``name``.
 
     Raises:
-        UsageError: no such architecture.
+        UsageError: no such network.
     """
-    return named("architecture", name, ARCHITECTURES)
+    return ARCHITECTURES[name] if name in ARCHITECTURES else named("architecture", name, ARCHITECTURES)

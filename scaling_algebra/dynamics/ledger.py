@@ -1,0 +1,100 @@
+"""What a question costs: the work of every intermediate result it needs, whether or not that was computed before.
+
+So that what is decided depends on the question alone, not on what was asked earlier. Read next: ``trajectory.py``
+(remembers its results here), ``analysis.py`` (asks questions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.signals import Algebra
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class _Entry:
+    """A result, the work of it alone, and the results it needed."""
+
+    work: int = 0
+    needs: set[Hashable] = field(default_factory=set)
+    result: Any = None
+    done: bool = False
+
+
+class Ledger:
+    """Remembers results, and charges every question for all that it needs."""
+
+    def __init__(self, algebra: Algebra) -> None:
+        self._algebra = algebra
+        self._limit: int | None = None
+        self._entries: dict[Hashable, _Entry] = {}
+        self._open: list[_Entry] = []
+        self._charged: set[Hashable] = set()
+        self._total = 0
+        self._beyond: set[Hashable] = set()
+
+    @contextmanager
+    def question(self) -> Iterator[None]:
+        """A new question: nothing is charged yet. Inside another one it is charged for itself."""
+        outer = self._limit, self._charged, self._total, self._open, self._algebra.spent
+        self._limit, self._charged, self._total, self._open = self._algebra.rung.total, set(), 0, []
+        self._algebra.spent = 0
+        try:
+            yield
+        finally:
+            self._limit, self._charged, self._total, self._open, self._algebra.spent = outer
+
+    def remembered(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """The result of a computation, done once.
+
+        Raises:
+            Exhausted: the question needs more work than the rung has.
+        """
+        if key in self._beyond:
+            raise Exhausted
+        for outer_entry in self._open[-1:]:
+            outer_entry.needs.add(key)
+        entry = self._entries.get(key, _Entry())
+        if not entry.done:
+            entry = self._entries[key] = _Entry()
+            outer, self._algebra.spent = self._algebra.spent, 0
+            self._open.append(entry)
+            try:
+                entry.result = compute()
+                entry.done = True
+            except Exhausted:
+                entry.work = self._algebra.spent
+                if self._limit is not None and self._whole(key) > self._limit:
+                    self._beyond.add(key)
+                raise
+            finally:
+                entry.work, self._algebra.spent = self._algebra.spent, outer
+                self._open.pop()
+        self._charge(key)
+        return entry.result  # type: ignore[no-any-return]
+
+    def _charge(self, key: Hashable) -> None:
+        for name in self._closure(key, self._charged):
+            self._charged.add(name)
+            self._total += self._entries[name].work
+        if self._limit is not None and self._total > self._limit:
+            raise Exhausted
+
+    def _whole(self, key: Hashable) -> int:
+        return sum(self._entries[name].work for name in self._closure(key, set()))
+
+    def _closure(self, key: Hashable, without: set[Hashable]) -> set[Hashable]:
+        found: set[Hashable] = set()
+        todo = [key]
+        while todo:
+            name = todo.pop()
+            if name not in found and name not in without and name in self._entries:
+                found.add(name)
+                todo += self._entries[name].needs
+        return found

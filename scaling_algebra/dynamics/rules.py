@@ -1,0 +1,335 @@
+"""What training makes of each kind of statement: its value, its change, the gradient at what it reads, and its parts.
+
+One table, ``RULES``. A rule is written once for every network: changes and gradients follow from the product rule, and
+no signal, tensor or letter has a meaning of its own.
+Read next: ``trajectory.py`` (runs the rules), ``quantities.py`` (names what they make).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from scaling_algebra.counting.kernels import INDICATOR, Exhausted
+from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.spec.networks.language import Function, Mode, Product, Statement
+
+if TYPE_CHECKING:
+    from .trajectory import Trajectory
+
+Which = Literal["initial", "change", "value"]
+"""A signal before training, its change, or what it is now."""
+Modes = Mapping[str, Mode]
+"""Role -> the part of the tensor that is kept; of the others the whole."""
+
+
+class BeyondPowerCounting(Exception):
+    """Something that no power of n follows: a saturated gate, or a difference that may cancel."""
+
+
+class Rule(Protocol):
+    """The readings of one kind of statement. ``t`` counts updates."""
+
+    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        """The output after t updates."""
+
+    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        """The output after t > 0 updates minus the initial output."""
+
+    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        """Derivative of the network's output with respect to the k-th input, from the one with respect to the output
+        of the statement, in the letters that the input has there."""
+
+
+class _Product:
+    """Law: the change of a product is the sum over its factors of its change, with what stands before at its present
+    value and what stands behind at its initial one; the adjoint of a factor is the product of the others."""
+
+    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Product)
+        if t:
+            return tr.algebra.add([tr.initial(s.out), tr.change(s.out, t)])
+        return tr.part(s, "init", "initial", 0)
+
+    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Product)
+        propagated, updated = tr.part(s, "init", "change", t), tr.part(s, "update", "value", t)
+        if s.tensor:
+            return tr.algebra.add([propagated, updated])
+        named = [(propagated, f"{s.out}.propagating"), (updated, f"{s.out} from updated tensors")]
+        named.append((tr.regated(s, t), f"{s.out}.regated"))
+        return tr.algebra.add([tr.named(x, name) for x, name in named])
+
+    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Product)
+        found = tr.transposed(s, k, above, t, modes)
+        for x in tr.network.balanced(s, k):
+            found = tr.algebra.centred(found, x)
+        return found
+
+
+class _Sum:
+    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        return tr.algebra.add([tr.at(x, "value", t) for x in s.inputs])
+
+    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        return tr.algebra.add([tr.at(x, "change", t) for x in s.inputs])
+
+    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        return above
+
+
+class _Gate:
+    """A gate held at its mean and slope: its initial value is Theta(1) and independent of the weights, its change is
+    that of its argument. Source: standing assumption B2 of MSSP paper, J.2."""
+
+    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        initial = tr.algebra.constant(tr.network.signals[s.out])
+        return tr.algebra.add([initial, tr.change(s.out, t)]) if t else initial
+
+    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        change = tr.at(s.inputs[0], "change", t)
+        saturated = _saturated(tr, s, change, t)
+        return tr.algebra.unknown(tr.network.signals[s.out]) if saturated else change
+
+    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        _sloped(tr, s, tr.at(s.inputs[0], "change", t), t)
+        return above
+
+
+class _Entrywise:
+    """A function by the powers of its argument that its leading Hermite parts are.
+
+    Law: f(x) = f0 + f1 x + f2 x x, so df = f1 dx + f2 (x_0 + x_t) dx and f' = f1 + f2 x. A bounded function has a mean
+    and a slope while its argument is O(1), and its slope varies as much as it does; a homogeneous one divides the
+    square by the size of its argument; the others do so where that is beyond O(1).
+    """
+
+    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        if t and not s.kind.bounded:
+            return tr.algebra.add([tr.initial(s.out), tr.change(s.out, t)])
+        x, letters = self.argument(tr, s, "value", t), tr.network.signals[s.out]
+        parts = [tr.named(self.shared(tr, s, x), f"slope times {s.inputs[0].name}@{t}")]
+        if s.kind.bounded and _saturated(tr, s, x, t):
+            parts = [tr.algebra.unknown(letters)]
+        if 0 in s.kind.powers:
+            parts.insert(0, tr.named(self.shared(tr, s, tr.algebra.constant(letters)), "mean"))
+        if 2 in s.kind.powers:
+            parts.append(self._over(tr, s, tr.algebra.contract(x, x, letters), t))
+        whole = tr.algebra.add(parts)
+        return tr.algebra.contract(self._selection(tr, s, t), whole, letters) if s.kind.selects else whole
+
+    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        add, letters = tr.algebra.add, tr.network.signals[s.out]
+        if s.kind.selects and self._drawn(tr, s, t) != 0:
+            return add([tr.value(s.out, t), tr.initial(s.out)])
+        dx = self.shared(tr, s, self.argument(tr, s, "change", t))
+        if s.kind.bounded and _saturated(tr, s, self.argument(tr, s, "value", t), t):
+            dx = tr.algebra.unknown(letters)
+        parts = [dx]
+        if 2 in s.kind.powers:
+            twice = add([self.argument(tr, s, "initial", 0), self.argument(tr, s, "value", t)])
+            parts.append(self._over(tr, s, tr.algebra.contract(twice, dx, letters), t))
+        whole = add(parts)
+        return tr.algebra.contract(self._selection(tr, s, 0), whole, letters) if s.kind.selects else whole
+
+    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Function)
+        above, letters = self.kept(tr, s, above, t), tr.network.signals[s.out]
+        if s.kind.bounded:
+            _sloped(tr, s, self.argument(tr, s, "value", t), t)
+        if s.kind.bounded and 0 in s.kind.powers:
+            return tr.algebra.contract(tr.value(s.out, t), above, letters)
+        slopes = [tr.algebra.constant(letters)]
+        if 2 in s.kind.powers or s.kind.bounded:
+            slopes.append(self._over(tr, s, self.argument(tr, s, "value", t), t))
+        return tr.algebra.contract(tr.algebra.add(slopes), above, letters)
+
+    def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+        """What of the argument the function sees."""
+        return tr.at(s.inputs[0], which, t)
+
+    def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
+        """A part of the value, in the size of the value's entries."""
+        return signal
+
+    def kept(self, tr: Trajectory, s: Function, above: Signal, t: int) -> Signal:
+        """What of the gradient at its output the function passes on, before its slope."""
+        return above
+
+    def _over(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+        """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
+        of the initial one."""
+        sizes = [(tr.algebra.rms(x), x) for x in (self.argument(tr, s, "value", step) for step in {0, t})]
+        size, x = max(sizes, key=lambda found: (found[0] is not None, found[0]))
+        if size is None:
+            if s.kind.homogeneous:
+                raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}")
+            return signal
+        if s.kind.homogeneous or tr.algebra.value(size) > 0:
+            certain = tr.algebra.certified(x)
+            return tr.algebra.scaled(signal, Scalar(f"1/size of {s.inputs[0].name}@{t}", -size, certain))
+        return signal
+
+    # a top-K selection: drawn anew when the argument moved by at least its spread
+
+    def _selection(self, tr: Trajectory, s: Function, t: int) -> Signal:
+        return tr.algebra.tensor(self.selected(tr, s, t), tr.network.signals[s.out], 0)
+
+    def selected(self, tr: Trajectory, s: Function, t: int) -> str:
+        return f"{INDICATOR}[{s.out}@{self._drawn(tr, s, t)}]"
+
+    def _drawn(self, tr: Trajectory, s: Function, t: int) -> int:
+        """The step at which the selection in force at t was drawn."""
+        if t == 0:
+            return 0
+        signals = [self.argument(tr, s, "change", t), self.argument(tr, s, "initial", 0)]
+        if not all(map(tr.algebra.certified, signals)):
+            raise Exhausted
+        moved, spread = map(tr.algebra.rms, signals)
+        value = tr.algebra.value
+        return 0 if moved is None or (spread is not None and value(moved) < value(spread)) else t
+
+
+class _Softmax(_Entrywise):
+    """Law: softmax shares 1 among the entries of its index, ignores a common shift, and its Jacobian
+    diag(phi)(I - 1 phi^T) annihilates constants; of a selection only the selected ones are left."""
+
+    def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
+        axis = tr.network.letters[s.over]
+        if not tr.algebra.rate(axis):
+            return signal
+        return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", tr.algebra.scale({axis: -1})))
+
+    def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+        return tr.algebra.centred(super().argument(tr, s, which, t), s.over)
+
+    def kept(self, tr: Trajectory, s: Function, above: Signal, t: int) -> Signal:
+        return tr.algebra.centred(above, s.over, self.selected(tr, s, t) if s.kind.selects else "")
+
+
+class _Norm:
+    """Division by the root-mean-square r along an index: y = x / r. A LayerNorm centres first.
+
+    Law: the change of y and the gradient at x are orthogonal to x. A multiple of x in dx, or of y in the gradient, is
+    removed exactly. What is left, v, is not along it: the change is (v - x_0 <x_0 + x_t, v> / (dim r_0 r)) / r_t with r
+    the larger of r_0 and r_t, and the gradient (v - y <y, v> / dim) / r_t. They are as large as v / r_t; but what they
+    share with x may cancel in later products.
+    """
+
+    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        return self._over(tr, s, self._argument(tr, s, "value", t), t)
+
+    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        first, now = self._argument(tr, s, "initial", 0), self._argument(tr, s, "value", t)
+        own = tr.algebra.reduced(self._argument(tr, s, "change", t), first)
+        turned = self._along(tr, s, tr.algebra.add([first, now]), own, first)
+        larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
+        turned = self._over(tr, s, self._over(tr, s, turned, 0), larger)
+        return self._over(tr, s, tr.algebra.doubted(tr.algebra.add([own, turned]), first), t)
+
+    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Function)
+        y = tr.value(s.out, t)
+        if tr.change(s.out, t).zero:  # what the tensors that read y learned is along y
+            readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
+            above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
+        own = tr.algebra.reduced(above, y)
+        left = tr.algebra.doubted(tr.algebra.add([own, self._along(tr, s, y, own, y)]), y)
+        return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
+
+    def _argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+        return _normed(tr, s, which, t)
+
+    def _along(self, tr: Trajectory, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
+        """``direction <a, b> / dim``."""
+        letters = tr.network.signals[s.out]
+        inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
+        whole = tr.algebra.contract(direction, inner, letters)
+        return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
+
+    def _over(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+        return over(tr, s, signal, t)
+
+
+class _Noise:
+    """Along an axis that does not grow one leaf stands for the draws of all steps: a sum over finitely many entries is
+    as large whether they are correlated or not."""
+
+    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        letters = tr.network.signals[s.out]
+        grows = any(tr.algebra.ray[tr.network.axes[x]] for x in letters if tr.network.axes[x] in tr.algebra.ray.rates)
+        return tr.algebra.tensor(f"{s.out}@{t if grows else 0}", letters, 0)
+
+    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        return tr.algebra.add([self.value(tr, s, t), tr.initial(s.out)])
+
+    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        raise AssertionError("noise reads nothing")
+
+
+def _normed(tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+    """What of its argument a norm sees."""
+    x = tr.at(s.inputs[0], which, t)
+    return tr.algebra.centred(x, s.over) if s.kind.centres else x
+
+
+def divisor(tr: Trajectory, s: Function, t: int) -> Scalar:
+    """What a norm divides by.
+
+    Raises:
+        BeyondPowerCounting: it is exactly zero.
+    """
+    source = s.inputs[0].name
+    if s.kind.centres:
+        x = _normed(tr, s, "value", t)
+        size, certain = tr.algebra.rms(x), tr.algebra.certified(x)
+    else:
+        size, certain = tr.measure(source, t)
+    if size is None and certain:
+        raise BeyondPowerCounting(f"{s.name} divides by the size of {source}, exactly zero at t={t}")
+    return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)
+
+
+def over(tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+    """A signal divided by the size of what a norm reads."""
+    return tr.algebra.scaled(signal, divisor(tr, s, t))
+
+
+def _saturated(tr: Trajectory, s: Statement, argument: Signal, t: int) -> str:
+    """How far the argument of a bounded function is beyond O(1), if it is: then its values are bounded, and no more is
+    known of them."""
+    size = tr.algebra.rms(argument)
+    if size is None or tr.algebra.value(size) <= 0:
+        return ""
+    return f"{s.inputs[0].name} ~ n^({tr.algebra.value(size)}) at t={t}"
+
+
+def _sloped(tr: Trajectory, s: Statement, argument: Signal, t: int) -> None:
+    """Raises BeyondPowerCounting where a bounded function is flat."""
+    reach = _saturated(tr, s, argument, t)
+    if reach:
+        raise BeyondPowerCounting(f"the gate saturates faster than any power: {reach}")
+
+
+RULES: dict[str, Rule] = {
+    "product": _Product(),
+    "sum": _Sum(),
+    "gate": _Gate(),
+    "entrywise": _Entrywise(),
+    "softmax": _Softmax(),
+    "norm": _Norm(),
+    "noise": _Noise(),
+}
+"""The rule of each kind of statement, and of each kind of function."""
+
+
+def rule(statement: Statement) -> Rule:
+    """The rule of a statement."""
+    if isinstance(statement, Function):
+        return RULES[statement.kind.kind]
+    return RULES["product" if isinstance(statement, Product) else "sum"]

@@ -1,0 +1,168 @@
+"""Exponents that are given instead of derived: ``router.init=N^-1/2``, ``W2.lr=N^-1``, ``readout.init=0``.
+
+Read next: ``configuration.py`` (a part of every question), ``scaling_algebra/solver/newton.py`` (derives the rest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from scaling_algebra.errors import UsageError, unknown_name
+
+from .axes import AXES
+from .desiderata import Structure
+from .networks.language import Network
+from .optimizers import Optimizer
+from .powers import Power
+from .scaling import Scaling
+
+SETTINGS = {"init": "b", "lr": "c", "eps": "d"}
+"""What of a tensor can be given or explained, and the unknown behind it."""
+AGGREGATION = "aggregation"
+"""The multiplier of the sum over experts."""
+
+GivenInput = Mapping[str, "Power | str | int | None"] | Iterable[str]
+"""``{"router.init": "N^-1/2", "readout.init": 0}``, or texts such as ``"router.init=N^-1/2"``."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is held, as sorted (name, power) pairs; None is zero init.
+
+    Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps`` and ``aggregation``.
+    """
+
+    items: tuple[tuple[str, Power | None], ...] = ()
+
+    @classmethod
+    def of(cls, given: Given | GivenInput | None, network: Network, optimizer: Optimizer) -> Given:
+        """From what a user writes; a tensor goes by its role or its symbol.
+
+        Raises:
+            UsageError: an unknown tensor or setting, a power that cannot be read, an axis that the network lacks, a
+                zero that is no init, an epsilon where there is none, or one name twice.
+        """
+        if isinstance(given, Given):
+            given = dict(given.items)
+        pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in _texts(given)]
+        found: dict[str, Power | None] = {}
+        for label, value in pairs:
+            name = _name(str(label), network, optimizer)
+            if name in found:
+                raise UsageError(f"{name} is given twice; give it once")
+            found[name] = _power(name, value, network)
+        order = [*(f"{role}.{setting}" for role in network.tensors for setting in SETTINGS), AGGREGATION]
+        return cls(tuple((name, found[name]) for name in order if name in found))
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    def __contains__(self, name: str) -> bool:
+        return name in dict(self.items)
+
+    @property
+    def zero(self) -> frozenset[str]:
+        """Roles that are given a zero init."""
+        return frozenset(name.partition(".")[0] for name, power in self.items if power is None)
+
+    @property
+    def held(self) -> dict[str, Power]:
+        """The unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha`` that are held, each as the power of the axes whose
+        exponent it is: 1/sigma, 1/lr, 1/eps, 1/multiplier."""
+        return {unknown(name): -power for name, power in self.items if power is not None}
+
+    @property
+    def started(self) -> frozenset[str]:
+        """Roles that are given an init that is not zero."""
+        return frozenset(n.partition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
+
+    def structure(self, base: Structure) -> Structure:
+        """A structure with the tensors zero that are given as zero, and no others of those that are given."""
+        return replace(base, zero=(base.zero - self.started) | self.zero)
+
+    def allowed(self, structures: Iterable[Structure]) -> list[Structure]:
+        """Those of some structures that leave what is given as it is, each once."""
+        return [s for s in dict.fromkeys(structures) if not s.zero & self.started]
+
+    def over(self, scaling: Scaling) -> Scaling:
+        """A scaling with what is given put in."""
+        tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
+        for name, power in self.items:
+            role, _, setting = name.partition(".")
+            if setting == "init":
+                tensors[role] = replace(tensors[role], init_std=power)
+                continue
+            assert power is not None  # only an init can be zero
+            if setting == "lr":
+                tensors[role] = replace(tensors[role], lr=power)
+            elif setting == "eps":
+                tensors[role] = replace(tensors[role], eps=power)
+            else:
+                multipliers[unknown(name)] = -power
+        return replace(scaling, tensors=tensors, multipliers=multipliers)
+
+    def as_json(self) -> dict[str, str]:
+        """``{"router.init": "N^(-1/2)"}``; ``"0"`` is zero init."""
+        return {name: "0" if power is None else str(power) for name, power in self.items}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} = {power}" for name, power in self.as_json().items())
+
+
+NOTHING = Given()
+"""Everything is derived."""
+
+
+def unknown(name: str) -> str:
+    """``router.init`` as the unknown ``b.router``; ``aggregation`` as ``alpha``."""
+    role, _, setting = name.partition(".")
+    return f"{SETTINGS[setting]}.{role}" if setting else "alpha"
+
+
+def _texts(given: Iterable[str] | None) -> list[str]:
+    if isinstance(given, str):
+        return [given]
+    try:
+        return [str(text) for text in given or ()]
+    except TypeError:
+        raise UsageError(f"given is {given!r}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"cannot read {text!r}; write NAME=POWER, for example router.init=N^-1/2")
+    return name.strip(), value.strip()
+
+
+def _name(label: str, network: Network, optimizer: Optimizer) -> str:
+    if label == AGGREGATION:
+        if not network.aggregations:
+            raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
+        return label
+    tensor, _, setting = label.partition(".")
+    symbols = {t.symbol: role for role, t in network.tensors.items()}
+    role = symbols.get(tensor, tensor)
+    if role not in network.tensors:
+        raise unknown_name(f"tensor of {network.name}", tensor, (*network.tensors, *symbols))
+    if setting not in SETTINGS:
+        example = " or ".join(f"{tensor}.{s}" for s in SETTINGS)
+        raise UsageError(f"cannot hold {label!r}; give {example}, or {AGGREGATION}")
+    if setting == "eps" and not optimizer.epsilon:
+        why = "is negligible" if optimizer.negligible else "does not exist"
+        raise UsageError(f"cannot hold {label!r}: the epsilon of {optimizer.name} {why}; leave it out")
+    return f"{role}.{setting}"
+
+
+def _power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
+    if value is None or str(value).strip() == "0":
+        if not name.endswith(".init"):
+            raise UsageError(f"{name} is given as 0; only an init can be zero: give a power such as N^-1")
+        return None
+    power = value if isinstance(value, Power) else Power.parse(str(value))
+    axes = {*network.axes.values(), *(["K"] if network.aggregations else [])} & set(AXES)
+    for axis, _ in power.terms:
+        if axis not in axes:
+            raise unknown_name(f"axis of {network.name}, in {name}={value}:", axis, sorted(axes))
+    return power

@@ -1,0 +1,110 @@
+"""Reads a network from a TOML file, and writes it back.
+
+    name = "my-network"
+    axes = { a = "N", b = "N", x = "D" }
+    equations = \"\"\"
+    h1[a] = W1[a,x] data[x]
+    f     = W2[a] h1[a]
+    \"\"\"
+
+``title`` (one line for reports), ``roles`` (names of tensors in reports) and ``name`` (that of the file) may be left
+out. Read next: ``grammar.py`` (how equations are written).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from scaling_algebra.errors import UsageError, unknown_name
+
+from .grammar import network
+from .language import Network
+from .printing import as_text
+
+KEYS: dict[str, type] = {"name": str, "title": str, "axes": Mapping, "roles": Mapping, "equations": str}
+REQUIRED = ("axes", "equations")
+
+
+def read_network(path: Path | str) -> Network:
+    """The network in a TOML file.
+
+    Raises:
+        UsageError: one line that begins with the file's name.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}; give a TOML file with a network") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: this is not text in UTF-8; give a TOML file with a network") from None
+    return from_toml(text, str(file), file.stem)
+
+
+def from_toml(text: str, source: str = "network", name: str = "network") -> Network:
+    """The network in a TOML text.
+
+    Args:
+        source: what errors call the text.
+        name: of the network, where the text has none.
+
+    Raises:
+        UsageError: one line that begins with the source.
+    """
+    try:
+        found = tomllib.loads(text)
+        _check(found)
+        return network(
+            found.get("name", name), found["equations"], found["axes"], found.get("roles"), found.get("title", "")
+        )
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source}: this is not TOML: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+def _check(found: Mapping[str, object]) -> None:
+    kinds: dict[type, str] = {str: "a text", Mapping: 'a table, such as { a = "N" }'}
+    for key, value in found.items():
+        if key not in KEYS:
+            raise unknown_name("key", key, KEYS)
+        if not isinstance(value, KEYS[key]):
+            raise UsageError(f"{key} is {value!r}; it must be {kinds[KEYS[key]]}")
+        if isinstance(value, Mapping):
+            for inner, said in value.items():
+                if inner in KEYS:
+                    raise UsageError(f"{inner} stands inside {key}; put it above the line [{key}]")
+                if not isinstance(said, str):
+                    raise UsageError(f"{key}: {inner} is {said!r}; it must be a text")
+        elif key != "equations" and (not value or "\n" in str(value)):
+            raise UsageError(f"{key} is {value!r}; it must be one line")
+    for key in REQUIRED:
+        if key not in found:
+            raise UsageError(f"{key} is missing; a network has {' and '.join(REQUIRED)}")
+
+
+def as_toml(network: Network) -> str:
+    """A TOML text that ``from_toml`` reads as the same network."""
+    roles = {tensor.symbol: role for role, tensor in network.tensors.items()}
+    lines = [f"name = {_quoted(network.name)}"]
+    if network.title != network.name:
+        lines.append(f"title = {_quoted(network.title)}")
+    lines.append(f"axes = {_table(network.axes)}")
+    if any(symbol != role for symbol, role in roles.items()):
+        lines.append(f"roles = {_table(roles)}")
+    return "\n".join([*lines, 'equations = """', as_text(network), '"""', ""])
+
+
+def _table(entries: Mapping[str, str]) -> str:
+    return "{ " + ", ".join(f"{_key(key)} = {_quoted(value)}" for key, value in entries.items()) + " }"
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

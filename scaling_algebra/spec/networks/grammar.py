@@ -1,0 +1,341 @@
+"""Reads networks from equations.
+
+    h1[a]    = W1[a,x] data[x]
+    phi[i]   = sigmoid(Q[i,a] h1[a])
+    h2[i,k]  = W2[i,k,a] h1[a]
+    h3[b]    = alpha phi[i] W3[i,b,k] h2[i,k]
+    f        = W4[b] h3[b]
+
+What stands side by side is multiplied, and letters missing on the left are summed; in a function inside a product
+those are summed that stand in several factors. A name that an equation above makes is a signal, and ``data`` is the
+input; any other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on what stands on
+its right; what stands on its left multiplies the result. Such a part of a larger expression becomes a signal of its
+own, named after the one it helps to compute. Read next: ``parsing.py`` (one line), ``language.py`` (what comes out),
+``printing.py`` (writes it back).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.spec.axes import AXES, FIXED
+
+from .language import DATA, FUNCTIONS, Factor, Function, Network, Product, Statement, Sum, Tensor
+from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
+
+
+def network(
+    name: str, equations: str, axes: Mapping[str, str], roles: Mapping[str, str] | None = None, title: str = ""
+) -> Network:
+    """The network that a text of equations says, one on a line; the last one is the scalar output.
+
+    Args:
+        axes: axis of each index letter, e.g. ``{"a": "N", "i": "M", "x": "D"}``.
+        roles: role of each tensor by its name in the equations; its own name where none is given.
+
+    Raises:
+        UsageError: one line that quotes the equation, and its number: that of the line in the text.
+    """
+    for letter, axis in axes.items():
+        if not (isinstance(letter, str) and len(letter) == 1 and letter.isalpha()):
+            raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")
+        if axis not in (*AXES, *FIXED):
+            raise UsageError(f"axes: {unknown_name('axis', str(axis), (*AXES, *FIXED))}")
+    lines = enumerate(equations.removeprefix("\n").splitlines(), 1)
+    texts = {number: " ".join(line.partition("#")[0].split()) for number, line in lines}
+    found = [parsed(number, text) for number, text in texts.items() if text]
+    if not found:
+        raise UsageError("there are no equations; write one on a line, such as f = W[a,x] data[x]")
+    return _Reader(axes, roles or {}, found).network(name, title or name, equations)
+
+
+def goes_along(name: str) -> bool:
+    """Does a function go along one letter of its argument?"""
+    kind = FUNCTIONS[name]
+    return kind.kind in ("softmax", "norm") or kind.selects
+
+
+def _text(product: Factors) -> str:
+    return " ".join(map(str, product))
+
+
+@dataclass
+class _Reader:
+    """Statements from equations, one after the other.
+
+    Attributes:
+        at: the equation that is read.
+        made_in: for every name on a left side, the number of its equation.
+        first: letters of a signal or tensor, and the number of the equation that has it first.
+        kinds: whether a name that no equation makes is a tensor or a multiplier.
+        words: every name that is taken.
+    """
+
+    axes: Mapping[str, str]
+    roles: Mapping[str, str]
+    equations: Sequence[Equation]
+    at: Equation = field(init=False)
+    made_in: dict[str, int] = field(default_factory=dict)
+    first: dict[str, tuple[str, int]] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    words: set[str] = field(default_factory=set)
+    signals: dict[str, str] = field(default_factory=dict)
+    symbols: dict[str, Tensor] = field(default_factory=dict)
+    statements: list[Statement] = field(default_factory=list)
+
+    def network(self, name: str, title: str, origin: str) -> Network:
+        self._name_signals()
+        for equation in self.equations:
+            self.at = equation
+            self._sum(equation.out.name, self._letters(equation.out), equation.terms)
+        self._check_reading()
+        self._check_roles()
+        order = [*self.roles, *(x for x in self.symbols if x not in self.roles)]
+        tensors = {self.roles.get(x, x): self.symbols[x] for x in order}
+        signals = {DATA: self.first[DATA][0], **self.signals}
+        used = "".join((*signals.values(), *(x.letters for s in self.statements for x in s.inputs)))
+        used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
+        axes = {x: axis for x, axis in self.axes.items() if x in used}
+        return Network(name, title, tensors, axes, signals, tuple(self.statements), origin)
+
+    def _name_signals(self) -> None:
+        self.words = {x for e in self.equations for x in re.findall(r"\w+", e.text)}
+        self.words |= set(map(str, self.roles.values()))
+        for e in self.equations:
+            name = e.out.name
+            if name == DATA or name in FUNCTIONS:
+                raise e.wrong(f"{name} is {'the input' if name == DATA else 'a function'}; choose another name")
+            first = self.made_in.setdefault(name, e.number)
+            if first != e.number:
+                raise e.wrong(f"{name} is already made in equation {first}; choose another name")
+
+    # expressions -----------------------------------------------------------------------------------------------
+
+    def _sum(self, out: str, letters: str, terms: Sequence[Factors]) -> None:
+        if len(terms) == 1:
+            return self._product(out, letters, terms[0])
+        found = []
+        for product in terms:
+            factor = self._lone_signal(product)
+            if factor is None or set(factor.letters) != set(letters):
+                factor = Factor(self._spare(), letters)
+                self._product(factor.name, letters, product)
+            found.append(factor)
+        self._made(Sum(out, tuple(found)), letters)
+
+    def _product(self, out: str, letters: str, product: Factors) -> None:
+        whole = product[0]
+        if len(product) == 1 and isinstance(whole, Called) and set(self._inside(whole)) <= set(letters):
+            return self._function(out, letters, whole)
+        kinds = ["function" if isinstance(x, Called) else self._kind(x) for x in product]
+        if set(kinds) == {"multiplier"}:
+            raise self._wrong(f"{_text(product)} multiplies nothing; a product needs a tensor or a signal")
+        self._check_letters(letters, product)
+        multipliers = tuple(x.name for x, kind in zip(product, kinds, strict=True) if kind == "multiplier")
+        factors = []
+        for k, (x, kind) in enumerate(zip(product, kinds, strict=True)):
+            if isinstance(x, Called):
+                outside = letters + "".join(map(self._inside, (*product[:k], *product[k + 1 :])))
+                factors.append(("signal", self._call(x, outside)))
+            elif kind != "multiplier":
+                factors.append((kind, self._factor(x)))
+        while tensors := [k for k, (kind, _) in enumerate(factors) if kind == "tensor"]:
+            at = tensors[-1]
+            before, (_, tensor), after = factors[:at], factors[at], factors[at + 1 :]
+            if len(tensors) == 1 and not after:
+                before, after = after, before
+            if not after:
+                name = indexed(tensor.name, tensor.letters)
+                raise self._wrong(f"no equation above makes {name}, and as a tensor it acts on nothing on its right")
+            acted = [f for _, f in after]
+            if not before:
+                return self._linear(out, letters, tensor, acted, multipliers)
+            kept = {x for _, f in before for x in f.letters} | set(letters)
+            there = dict.fromkeys("".join(f.letters for f in (tensor, *acted)))
+            inner = Factor(self._spare(), "".join(x for x in there if x in kept))
+            self._linear(inner.name, inner.letters, tensor, acted, ())
+            factors = [*before, ("signal", inner)]
+        self._made(Product(out, tuple(f for _, f in factors), None, multipliers), letters)
+
+    def _linear(
+        self, out: str, letters: str, tensor: Factor, acted: Sequence[Factor], multipliers: tuple[str, ...]
+    ) -> None:
+        symbol, own = tensor.name, tensor.letters
+        if symbol not in self.symbols:
+            read = "".join(f.letters for f in acted)
+            produced = "".join(x for x in own if x in letters)
+            bare = "".join(x for x in produced if self.axes[x] != "M")
+            experts = next((x for x in produced if self.axes[x] == "M" and (x in read or bare)), "")
+            shared = "".join(x for x in produced if x in read and x != experts)
+            fan_out = "".join(x for x in produced if x != experts and x not in shared)
+            fan_in = "".join(x for x in own if x not in produced)
+            self.symbols[symbol] = Tensor(symbol, own, fan_in, fan_out, experts)
+        role = self.roles.get(symbol, symbol)
+        self._made(Product(out, tuple(acted), Factor(role, own), multipliers), letters)
+
+    def _function(self, out: str, letters: str, call: Called) -> None:
+        name = call.name
+        if name not in FUNCTIONS and (name in self.made_in or name in self.kinds or name == DATA):
+            raise self._wrong(f"{name} is not a function; {HINTS['(']}")
+        if name not in FUNCTIONS:
+            raise self._wrong(str(unknown_name("function", name, FUNCTIONS)))
+        if FUNCTIONS[name].kind == "noise":
+            if call.argument:
+                raise self._wrong(f"{name} reads nothing; write {name}()")
+            return self._made(Function(out, name), letters)
+        if not call.argument:
+            raise self._wrong(f"{name} needs an argument, such as {name}(psi[i])")
+        source = self._lone_signal(call.argument[0]) if len(call.argument) == 1 else None
+        if source is None:
+            source = Factor(self._spare(), letters)
+            self._sum(source.name, letters, call.argument)
+        if missing := [x for x in letters if x not in source.letters]:
+            raise self._wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
+        self._made(Function(out, name, source, self._along(call, letters)), letters)
+
+    def _along(self, call: Called, letters: str) -> str:
+        """The letter a function goes along: its only one, or the one it names."""
+        if call.over and call.over not in letters:
+            raise self._wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
+        if goes_along(call.name) and not letters:
+            raise self._wrong(f"{call.name} goes along a letter, and its argument has none")
+        if goes_along(call.name) and not call.over and len(letters) > 1:
+            example = f"{call.name}(...; {letters[-1]})"
+            raise self._wrong(f"{call.name} goes along one letter of {', '.join(letters)}; say which, as in {example}")
+        return call.over or letters[-1:]
+
+    def _call(self, call: Called, outside: str) -> Factor:
+        """A function inside a product: a signal of its own, with the letters that its argument has once."""
+        if call.name in FUNCTIONS and FUNCTIONS[call.name].kind == "noise":
+            raise self._wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
+        kept, summed = self._kept_and_summed(call)
+        if both := [x for x in summed if x in outside]:
+            raise self._wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
+        inner = Factor(self._spare(), kept)
+        self._function(inner.name, inner.letters, call)
+        return inner
+
+    def _lone_signal(self, product: Factors) -> Factor | None:
+        """The signal that a product is, if it is nothing else."""
+        x = product[0]
+        single = len(product) == 1 and isinstance(x, Named) and self._kind(x) == "signal"
+        return self._factor(x) if single and isinstance(x, Named) else None
+
+    def _check_letters(self, letters: str, product: Factors) -> None:
+        """Letters of the left stand on the right, and those of a tensor stand in one more place."""
+        tensors = [x for x in product if isinstance(x, Named) and self._kind(x) == "tensor"]
+        for x in product:
+            if isinstance(x, Named) and self._kind(x) != "multiplier":
+                self._factor(x)
+        for letter in letters:
+            if not any(letter in self._inside(x) for x in product):
+                raise self._wrong(f"{letter!r} of {self.at.out.name} is not in {_text(product)}")
+        for x in tensors:
+            elsewhere = letters + "".join(self._inside(y) for y in product if y is not x)
+            if lone := set(self._inside(x)) - set(elsewhere):
+                raise self._wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
+
+    def _inside(self, x: Named | Called) -> str:
+        """Letters of a factor; of a function those that its argument has once, since the others are summed there."""
+        return self._letters(x) if isinstance(x, Named) else self._kept_and_summed(x)[0]
+
+    def _kept_and_summed(self, call: Called) -> tuple[str, str]:
+        products = ["".join(map(self._inside, factors)) for factors in call.argument]
+        summed = "".join(c for letters in products for c in letters if letters.count(c) > 1)
+        return "".join(c for c in dict.fromkeys("".join(products)) if c not in summed), summed
+
+    # names -----------------------------------------------------------------------------------------------------
+
+    def _kind(self, x: Named) -> str:
+        """Signal, tensor or multiplier: the same wherever the name stands."""
+        if x.name == DATA or x.name in self.signals:
+            return "signal"
+        if x.name == self.at.out.name:
+            raise self._wrong(f"{x.name} reads itself; give what is computed another name")
+        if x.name in self.made_in:
+            raise self._wrong(f"{x.name} is used before it is made in equation {self.made_in[x.name]}")
+        if x.name in FUNCTIONS:
+            raise self._wrong(f"{x.name} is a function; write {x.name}(...)")
+        kind = "multiplier" if x.letters is None else "tensor"
+        if kind == "multiplier" and x.name in AXES:
+            raise self._wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
+        if self.kinds.setdefault(x.name, kind) != kind:
+            raise self._wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
+        return kind
+
+    def _letters(self, x: Named) -> str:
+        letters = x.letters or ""
+        for letter in letters:
+            if letter not in self.axes:
+                raise self._wrong(f'{letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
+        if len(set(letters)) < len(letters):
+            raise self._wrong(f"{x} has a letter twice; a diagonal is not covered")
+        return letters
+
+    def _factor(self, x: Named) -> Factor:
+        """A signal or a tensor, whose letters have the same axes wherever it stands."""
+        letters = self._letters(x)
+        first, number = self.first.setdefault(x.name, (letters, self.at.number))
+        here, there = ([self.axes[c] for c in found] for found in (letters, first))
+        if here != there:
+            axes = " and ".join(", ".join(found) or "none" for found in (here, there))
+            raise self._wrong(f"{x} does not fit {indexed(x.name, first)} of equation {number}: the axes are {axes}")
+        return Factor(x.name, letters)
+
+    def _spare(self) -> str:
+        """A name for a part of the equation."""
+        name, k = self.at.out.name, 1
+        while f"{name}_{k}" in self.words:
+            k += 1
+        self.words.add(f"{name}_{k}")
+        return f"{name}_{k}"
+
+    def _made(self, statement: Statement, letters: str) -> None:
+        self.signals[statement.out] = letters
+        self.first[statement.out] = letters, self.at.number
+        self.statements.append(statement)
+
+    def _wrong(self, what: str) -> UsageError:
+        return self.at.wrong(what)
+
+    # the whole -------------------------------------------------------------------------------------------------
+
+    def _check_reading(self) -> None:
+        """Everything leads to a scalar output, and the data are read."""
+        read = {x.name for s in self.statements for x in s.inputs}
+        *others, last = self.equations
+        for e in others:
+            if e.out.name not in read:
+                known = [x for x, t in self.symbols.items() if len(t.letters) == len(e.out.letters or "")]
+                near = difflib.get_close_matches(e.out.name, known, n=1)
+                hint = f"is {near[0]} a misspelling of it?" if near else "the output is the last equation"
+                raise e.wrong(f"{e.out.name} is never read; {hint}")
+        if last.out.letters:
+            raise last.wrong(f"the output {last.out} has letters; the last equation is a scalar, such as f = W[a] h[a]")
+        if not self.symbols:
+            raise last.wrong(
+                f"no tensor reaches {last.out.name}; a tensor is a name with letters that nothing computes"
+            )
+        if DATA not in read:
+            raise last.wrong(f"nothing reads the input; the first equation does, such as h1[a] = W1[a,x] {DATA}[x]")
+
+    def _check_roles(self) -> None:
+        for symbol, role in self.roles.items():
+            if self.kinds.get(symbol) == "multiplier":
+                raise UsageError(f"roles: {symbol} has no letters, so it is a multiplier; a tensor has letters")
+            if symbol not in self.symbols:
+                raise UsageError(f"roles: {unknown_name('tensor', symbol, self.symbols)}")
+            if not (isinstance(role, str) and role.isidentifier()):
+                raise UsageError(f"roles: {symbol} has the role {role!r}; a role is a name, such as expert_in")
+            if role == DATA or role in self.signals:
+                raise UsageError(f"roles: {symbol} has the role {role}, but {role} is a signal; choose another name")
+        found: dict[str, str] = {}
+        for symbol in self.symbols:
+            other = found.setdefault(self.roles.get(symbol, symbol), symbol)
+            if other != symbol:
+                role = self.roles.get(symbol, symbol)
+                raise UsageError(f"roles: {other} and {symbol} have the role {role}; to tie them, use one tensor twice")

@@ -1,0 +1,156 @@
+"""The largest stable learning rate of every layer of a dense MLP, for given inits and multipliers.
+
+By formula, from sizes and an assumed alignment, and with the alignment that the engine certifies. Source of the
+question, the parameterizations and the two assumptions: Everett et al. (2024), Scaling exponents across
+parameterizations and optimizers (arXiv 2407.05872). No cell is read from there.
+Read next: ``layouts.py`` (the other tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from scaling_algebra.documents.blocks import Cell, Grid, Label, Row
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.solver.demands import HORIZON
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import architecture
+from scaling_algebra.spec.optimizers import Optimizer, optimizer
+from scaling_algebra.spec.parameterizations import Abc, mean_field, ntp, sp
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling
+
+HALF = Fraction(1, 2)
+
+MLP = architecture("mlp")
+SIGNALS = ("h1", "h2", "f")
+"""What stable means: these stay O(1)."""
+STEP = Fraction(1, 4)
+"""A rate that is N^STEP larger is seen to be unstable."""
+
+
+def mup(network: Network, role: str) -> Abc:
+    """muP with multipliers: std N^-1/2 everywhere, N^1/2 before the first layer and N^-1/2 before the last."""
+    multiplier = {"input": HALF, "readout": -HALF}.get(role, Fraction(0))
+    return Abc(Power.of({"N": multiplier}), Power.of({"N": -HALF}), Power())
+
+
+GAUGES: Mapping[str, tuple[Label, Callable[[Network, str], Abc]]] = {
+    "sp": (Label("standard"), sp),
+    "ntp": (Label("NTK"), ntp),
+    "mup": (Label("muP", r"$\mu$P"), mup),
+    "mean-field": (Label("mean field"), mean_field),
+}
+"""Inits and multipliers."""
+OPTIMIZERS: Mapping[str, tuple[Label, Optimizer]] = {
+    "sgd": (Label("SGD"), optimizer("sgd")),
+    "adam": (Label("Adam"), optimizer("adam").with_epsilon("negligible")),
+    "adafactor": (Label("Adafactor"), optimizer("adafactor")),
+}
+LAYERS = {"input": "embedding", "hidden": "hidden", "readout": "readout"}
+ALIGNMENTS: Mapping[str, Fraction] = {"full": Fraction(1), "none": HALF}
+"""Assumed: the power p of fan_in in ``|dW x| = fan_in^p |dW| |x|``."""
+
+
+def assumed(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
+    """Learning rates by layer from sizes alone, under an assumed alignment.
+
+    Law: the entries of dW are fan_in^-p, which makes ``dW x`` Theta(1). With SGD they are lr times the gradient, which
+    is one for the readout and, for the layers below, as large as the readout: its init, or its first update if that is
+    larger. With Adam they are lr, with Adafactor lr times the init std.
+    Assumes: activations Theta(1), and that what W_0 makes of a change adds up at random, as at init (in the paper's
+    letters omega = 1/2), so that it never limits a rate.
+    """
+    abc = _abc(gauge)
+    std = {role: (x.multiplier + x.init_std)["N"] for role, x in abc.items()}
+    step = {role: -p * len([x for x in MLP.tensors[role].fan_in if MLP.axes[x] == "N"]) for role in abc}
+    above = max(std["readout"], step["readout"])
+    gradient = {role: Fraction(0) if role == "readout" else above for role in abc}
+    normaliser = {role: std[role] if rule.relative else Fraction(0) for role in abc}
+    factor = normaliser if rule.normalises else gradient
+    return _in_gauge(abc, rule, {role: Power.of({"N": step[role] - factor[role]}) for role in abc})
+
+
+def certified(gauge: str, rule: Optimizer) -> dict[str, Power]:
+    """Learning rates by layer with the alignment that training makes, each the largest at which nothing diverges.
+
+    Method: the rates at which every layer's own ``dW x`` is Theta(1), from the engine; where the change of the features
+    makes the logits diverge, the rates of the layers that move them are smaller by as much. Then the engine certifies
+    that h1, h2 and f stay O(1) for t = 0 .. 2, and that they do not if any one rate is N^(1/4) larger.
+    """
+    abc = _abc(gauge)
+    d = derive("I", rule.name, "mup", architecture=MLP.name, **_asked(rule, abc))
+    grown = max((d.analysis()("f.propagating", t).exponent or Fraction(0) for t in range(1, HORIZON + 1)), default=0)
+    scaling = d.scaling
+    for role in ("input", "hidden") if grown > 0 else ():
+        scaling = _scaled(scaling, role, -Fraction(grown))
+    assert _largest(d, scaling) == 0, (gauge, rule.name)
+    assert all(_largest(d, _scaled(scaling, role, STEP)) > 0 for role in abc), (gauge, rule.name)
+    return _in_gauge(abc, rule, {role: s.lr for role, s in scaling.tensors.items()})
+
+
+@cache
+def table_everett() -> Grid:
+    """Largest stable learning rates by layer, assumed alignments beside the certified one."""
+    rows, changed = [], []
+    for gauge, (title, _) in GAUGES.items():
+        cells: dict[str, list[Cell]] = {role: [] for role in LAYERS}
+        for label, rule in OPTIMIZERS.values():
+            found = [assumed(gauge, rule, p) for p in ALIGNMENTS.values()] + [certified(gauge, rule)]
+            for role, made in cells.items():
+                made += [Cell((rates[role],)) for rates in found]
+            if found[0] != found[-1]:
+                changed.append((title.text or title.name, label.name))
+        rows += [Row(title, Label(LAYERS[role]), tuple(made)) for role, made in cells.items()]
+    where = ", ".join(f"{title} with {name}" for title, name in changed)
+    return Grid(
+        "everett",
+        "Largest stable learning rates per layer",
+        "Dense MLP of width $N$, one hidden layer, with the inits and multipliers of four parameterizations: the "
+        "largest learning rate of every layer at which activations and logits stay $O(1)$. full, none: from sizes, "
+        r"with $|\Delta W x| = N^p |\Delta W| |x|$, $p = 1$ and $p = 1/2$. engine: with the alignment that training "
+        "makes, certified for $t \\leq 2$.",
+        (Label("parameterization", "Parameterization"), Label("layer", "Layer")),
+        tuple((label, tuple(map(Label, (*ALIGNMENTS, "engine")))) for label, _ in OPTIMIZERS.values()),
+        tuple(rows),
+        (
+            f"Full alignment and the engine differ for {where}: there the change of the features meets a readout that "
+            "it is aligned with, so that the logits grow by $N^{1/2}$ unless the layers below move less. In all other "
+            "cells they agree: one sample aligns fully.",
+            "Epsilon of Adam is negligible. A rate of Adafactor is relative to the rms of its tensor.",
+            "The question, the parameterizations and the two assumptions are those of Everett et al. (2024), "
+            "arXiv 2407.05872; every cell is computed here.",
+        ),
+    )
+
+
+def _abc(gauge: str) -> dict[str, Abc]:
+    return {role: GAUGES[gauge][1](MLP, role) for role in MLP.tensors}
+
+
+def _asked(rule: Optimizer, abc: Mapping[str, Abc]) -> dict[str, Any]:
+    given = {f"{role}.init": x.multiplier + x.init_std for role, x in abc.items()}
+    return {"epsilon": rule.regime, "given": given}
+
+
+def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:
+    """Rates of tensors without multipliers as those of tensors with multipliers."""
+    return {role: rates[role] + -(abc[role].multiplier * rule.factors) for role in abc}
+
+
+def _scaled(scaling: Scaling, role: str, by: Fraction) -> Scaling:
+    s = scaling.tensors[role]
+    return replace(scaling, tensors={**scaling.tensors, role: replace(s, lr=s.lr + Power.of({"N": by}))})
+
+
+def _largest(d: Derivation, scaling: Scaling) -> Fraction:
+    """The largest certified exponent of what must stay O(1)."""
+    look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
+    answers = [look(name, t) for name in SIGNALS for t in range(HORIZON + 1)]
+    assert all(a.decided for a in answers), d.about
+    return max(a.exponent for a in answers if a.exponent is not None)

@@ -1,0 +1,160 @@
+"""Answers are a function of the question: not of the order of questions, of the units of a ray, or of other looks."""
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from scaling_algebra.dynamics.analysis import LADDER, Analysis, Answer, UnknownSize
+from scaling_algebra.solver.demands import Infeasible, largest, violation
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.solver.newton import Solver
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.spec.parameterizations import parameterization
+
+UNKNOWN = Answer(None, None, decided=False)
+
+
+def small(monkeypatch, work=300):
+    """A ladder so short of work that many questions come out undecided."""
+    monkeypatch.setattr(
+        "scaling_algebra.dynamics.analysis.LADDER",
+        tuple(replace(r, work=work) for r in (LADDER[0], LADDER[2], LADDER[4])),
+    )
+
+
+def asked(d, names, steps, seed, algebras=None):
+    look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer, d.network, algebras)
+    questions = [(name, t) for name in names for t in range(steps + 1)]
+    random.Random(seed).shuffle(questions)
+    return {q: look(*q) for q in questions}
+
+
+@pytest.mark.parametrize(
+    ("regime", "rule", "name", "work"),
+    [("II", "adam", "mssp", 40), ("II", "signsgd", "sp", 100), ("III", "sgd", "mup", 0)],
+)
+def test_the_order_of_questions_changes_nothing(monkeypatch, regime, rule, name, work):
+    d = derive(regime, rule, name, **({} if name == "sp" else {"readout_init": "maximal"}))
+    if work:
+        small(monkeypatch, work)
+    names = list(d.analysis().table)
+    shared = {}
+    first = asked(d, names, 2, 0)
+    assert asked(d, names, 2, 1) == first
+    assert asked(d, names, 2, 2, shared) == first
+    assert asked(d, names, 2, 3, shared) == first
+    if work:
+        assert 0 < sum(a.decided for a in first.values()) < len(first)
+
+
+def test_one_question_in_a_fresh_analysis_is_answered_as_among_others(monkeypatch):
+    d = derive("II", "signsgd", "sp")
+    small(monkeypatch, 100)
+    names = list(d.analysis().table)
+    among = asked(d, names, 2, 5)
+    for name in names[::7]:
+        look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer, d.network)
+        assert look(name, 2) == among[name, 2]
+
+
+@pytest.mark.parametrize("factor", [Fraction(2), Fraction(1, 3)])
+@pytest.mark.parametrize(
+    ("regime", "rule", "name"), [("II", "sgd", "mup"), ("I", "signsgd", "sp"), ("III", "adam", "mup")]
+)
+def test_the_unit_of_a_ray_changes_nothing(monkeypatch, regime, rule, name, factor):
+    """With all rates times a factor every exponent is times that factor, and the same questions are decided."""
+    d = derive(regime, rule, name)
+    look = d.analysis()
+    small(monkeypatch, 2000)
+    ray = Ray({axis: rate * factor for axis, rate in d.ray.rates.items()})
+    other = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network)
+    for quantity in look.table:
+        for t in range(3):
+            one, two = look(quantity, t), other(quantity, t)
+            assert one.decided == two.decided
+            assert two.size == (None if one.size is None else one.size * factor)
+            assert two.form == one.form
+
+
+# exactly zero and unknown ---------------------------------------------------------------------------------------
+
+
+def test_unknown_is_not_zero():
+    zero = Answer(None, None)
+    assert zero.zero and not zero.unknown and zero.exponent is None and str(zero) == "0 (exact)"
+    assert UNKNOWN.unknown and not UNKNOWN.zero and str(UNKNOWN) == "undecided"
+    with pytest.raises(UnknownSize, match="undecided"):
+        _ = UNKNOWN.exponent
+    assert not Answer(Fraction(1), None).unknown
+
+
+def test_an_exhausted_lower_bound_is_unknown():
+    d = derive("III", "sgd", "mup")
+    look = d.analysis().limited(0)
+    assert look.lower("h3.change", 2).unknown
+    assert look.lower("h3.change", 0).zero
+
+
+class Blind:
+    """An analysis that knows nothing, or only some sizes."""
+
+    def __init__(self, known=()):
+        self.known = dict(known)
+
+    def __call__(self, name, t):
+        return self.known.get(name, UNKNOWN)
+
+    lower = __call__
+
+
+@pytest.mark.parametrize("kind", ["theta", "bounded", "balanced"])
+def test_what_is_unknown_violates_no_demand_and_meets_none(kind):
+    demand = Demand("mu-1", kind, ("h1", "h2"), "b.input", "signals are stable")
+    assert violation(demand, Blind(), certified=False) == ""
+    assert "undecided" in violation(demand, Blind(), certified=True)
+    low = {"h1": Answer(Fraction(-1), None, decided=False)}
+    assert violation(demand, Blind(low), certified=False) == ""
+    high = {"h1": Answer(Fraction(1), None, decided=False)}
+    assert bool(violation(demand, Blind(high), certified=False)) == (kind != "balanced")
+    zero = Answer(None, None)
+    assert bool(violation(demand, Blind({"h1": zero, "h2": zero}), certified=False)) == (kind == "theta")
+
+
+def test_what_is_unknown_fixes_nothing():
+    demand = Demand("mu-1", "theta", ("h1",), "b.input", "signals are stable")
+    assert largest(Blind({"h1": Answer(None, None)}), demand) is None
+    with pytest.raises(Infeasible, match="h1 at t=0 is undecided"):
+        largest(Blind(), demand)
+
+
+def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
+    """Adam's epsilon starts at the largest gradient of gradient descent; one that is unknown is said to be so."""
+    solver = Solver(MOE_BLOCK, derive("III", "adam", "mup").ray, optimizer("adam"))
+    lower = Analysis.lower
+    monkeypatch.setattr(
+        Analysis, "lower", lambda self, name, t: UNKNOWN if name.startswith("gW") else lower(self, name, t)
+    )
+    rule = parameterization("mup")
+    demands = rule.demanded(MOE_BLOCK, Structure())
+    with pytest.raises(Infeasible, match=r"gradient of .* is undecided"):
+        solver.iterate(demands, Structure(), solver.aligned())
+
+
+# explanations ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_explained_holds_every_leading_monomial():
+    """A coarse rung certifies a size; what is read off it by name comes from a rung that dropped none as large."""
+    d = derive("II", "sgd", "mssp", readout_init="maximal")
+    look = d.analysis()
+    for name in look.table:
+        if look(name, 2).decided:
+            run = look.run(name, 2)
+            read = look.table[name].read(run, 2)
+            if not isinstance(read, int) and read is not None:
+                assert run.algebra.complete(read) or run.algebra.rung.most is None

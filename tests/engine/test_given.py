@@ -1,0 +1,213 @@
+"""Exponents that are given: they are held, the rest is derived, and what does not hold with them is named."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from scaling_algebra import REGIMES, Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
+from scaling_algebra.cli import main
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.proofs.clauses import label
+from scaling_algebra.proofs.necessity import freed
+from scaling_algebra.proofs.prover import SIDES
+from scaling_algebra.solver.demands import unfaithful, violation
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.desiderata import Structure
+
+HALF = Fraction(1, 2)
+ALL_HOLD = "every desideratum holds with what is given"
+
+
+def settings_of(d):
+    """Everything that can be given, with the derived powers."""
+    for role, s in d.scaling.tensors.items():
+        yield f"{role}.init", s.init_std
+        yield f"{role}.lr", s.lr
+        if s.eps is not None:
+            yield f"{role}.eps", s.eps
+    if d.network.aggregations:
+        yield "aggregation", -d.scaling.alpha
+
+
+@drawn(st.dictionaries(st.sampled_from(list(AXES)), st.fractions(-3, 3, max_denominator=8)))
+def test_powers_are_read_as_they_are_printed(exponents):
+    power = Power.of(exponents)
+    assert Power.parse(str(power)) == power
+    assert Power.parse(str(power).replace("(", "").replace(")", "")) == power
+
+
+def test_powers_as_people_write_them():
+    for text in ("1/N", "N^-1", " N^(-1) ", "1*N^-1", "N^-2 N"):
+        assert Power.parse(text) == Power.of({"N": -1}), text
+    assert Power.parse("M^1/2/N") == Power.of({"M": HALF, "N": -1})
+    for wrong in ("", "N^", "N^(1", "^2", "/N", "2", "1/2", "N^1/0", "N^0.5", "N^--1", "0", "N -1"):
+        with pytest.raises(UsageError, match="cannot read the power"):
+            Power.parse(wrong)
+
+
+def test_it_is_a_part_of_the_configuration():
+    """As a dict, as texts, by role and by symbol, in any order: one question, which JSON keeps."""
+    one = Configuration.of("III", "adam", given={"router.init": "N^-1/2", "W4.init": 0, "aggregation": "M^-1"})
+    two = Configuration.of("III", "adam", given=["aggregation=1/M", "readout.init = 0", "Q.init=N^(-1/2)"])
+    assert one == two and hash(one) == hash(two) and one.readout_init == "zero"
+    assert Configuration.from_json(json.loads(json.dumps(one.as_json()))) == one
+    assert str(one).endswith("given router.init = N^(-1/2), readout.init = 0, aggregation = M^-1")
+    assert one.but(given=None, readout_init="maximal") == Configuration.of("III", "adam")
+    assert Configuration.of("III", "adam").but(given={"router.lr": Power()}).given.as_json() == {"router.lr": "1"}
+    with pytest.raises(UsageError, match="epsilon of adam is negligible"):
+        Configuration.of("III", "adam", given={"router.eps": "1/N"}).but(epsilon="negligible")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rotuer.init": "N"}, "did you mean 'router'"),
+        ({"router.std": "N"}, "cannot hold 'router.std'; give router.init"),
+        ({"router": "N"}, "cannot hold 'router'"),
+        (["router.init"], "write NAME=POWER"),
+        ({"router.lr": 0}, "only an init can be zero"),
+        ({"router.init": "N^x"}, "cannot read the power 'N^x'"),
+        ({"router.init": 0.5}, "cannot read the power '0.5'"),
+        ({"router.init": "Z"}, "named 'Z'"),
+        (["router.init=1", "Q.init=N"], "router.init is given twice"),
+        ({"router.eps": "1"}, "the epsilon of sgd does not exist"),
+        (3, "given is 3"),
+        ({"readout.init": 0}, "contradicts readout.init = 0"),
+    ],
+)
+def test_wrong_input_is_one_line_that_quotes_it(given, words):
+    with pytest.raises(UsageError) as error:
+        Configuration.of("III", "sgd", "mup", given=given, readout_init="maximal")
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_axes_are_those_of_the_network():
+    for given, words in (({"hidden.init": "M"}, "axis of mlp"), ({"aggregation": "1"}, "mlp has no aggregation")):
+        with pytest.raises(UsageError, match=words):
+            Configuration.of("III", "sgd", architecture="mlp", given=given)
+
+
+@pytest.mark.parametrize("parameterization", ["mup", pytest.param("mssp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize(("rule", "epsilon"), [("sgd", None), ("adam", "derived"), ("adam", "negligible")])
+def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
+    """Any one of the derived exponents, or all of them: the rest is as before and every desideratum holds."""
+    plain = derive(regime, rule, parameterization, epsilon=epsilon)
+    found = dict(settings_of(plain))
+    for given in [found, *({name: power} for name, power in found.items())]:
+        d = derive(regime, rule, parameterization, epsilon=epsilon, given=given)
+        assert d.unmet == () and ALL_HOLD in str(d), given
+        assert d.scaling.point(d.ray) == plain.scaling.point(d.ray), given
+        assert not any(f"{what}.{role}" in d.fixed_by for role, what in (n.split(".") for n in given if "." in n))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("rule", ["sgd", "adam", "lion"])
+def test_another_value_breaks_a_desideratum(regime, rule):
+    """muP is the only one, so that no other value leaves all desiderata whole; what is named is what fails."""
+    plain = derive(regime, rule, "mup")
+    for name, power in settings_of(plain):
+        for step in (HALF, -HALF):
+            moved = power + Power.of({"N": step})
+            try:
+                d = derive(regime, rule, "mup", given={name: moved})
+            except NotFound as failure:
+                assert name in str(failure)
+                continue
+            assert dict(settings_of(d))[name] == moved
+            assert d.unmet and ALL_HOLD not in str(d), name
+            look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
+            demands = d.configuration.parameterization.demanded(d.network, Structure())
+            demands = [x for x in demands if x.kind != "scale" or d.optimizer.epsilon]
+            failures = {label(x) for x in demands if violation(x, look) or unfaithful(x, look)}
+            assert failures <= {label(x) for x in demands if any(line.startswith(label(x)) for line in d.unmet)}, name
+            for line in d.unmet:
+                assert any(line.startswith(x) for x in failures) or "t=3" in line or "undecided" in line, name
+
+
+def test_standard_readout_under_mup():
+    """App. G of the MSSP paper: with a readout of std N^-1/2 what its layer passes on diverges, and that is named."""
+    d = derive("III", "sgd", "mup", given={"readout.init": "N^-1/2"})
+    assert any("f.propagating ~ n^(1/2)" in line for line in d.unmet)
+    assert d.reasons["readout", "init"].startswith("given; mu-2: propagating update W4_0 dh3")
+    assert d.as_json()["unmet"] == list(d.unmet) and "does not hold with what is given" in str(d)
+    assert list(d.reasons)[:2] == [("input", "init"), ("input", "lr")]
+    assert explain("readout.init", d.configuration).because == d.reasons["readout", "init"]
+    assert signals(d.configuration, steps=1, quantities="h3").derivation.scaling == d.scaling
+
+
+def test_zero_is_a_value_of_its_own():
+    d = derive("III", "sgd", "mup", given={"router.init": 0})
+    assert d["router"].init_std is None and d.exponents("router")[0] is None and d.structure == ()
+    assert d.reasons["router", "init"] == "given"
+    mssp = derive("I", "adam", "mssp", given={"router.init": 0})
+    assert mssp.unmet == () and mssp.scaling == derive("I", "adam", "mssp").scaling
+    one = derive("I", "adam", "mssp", given={"router.init": "N^-2"})
+    assert one["router"].init_std is not None and one.unmet
+
+
+def test_defined_parameterizations_take_it_and_claim_nothing():
+    plain = derive("III", "sgd", "sp")
+    d = derive("III", "sgd", "sp", given={"router.lr": "1/N", "aggregation": "1"})
+    assert str(d["router"].lr) == "N^-1" and str(d.scaling.alpha) == "1" and d.reasons["router", "lr"] == "given"
+    assert d["input"] == plain["input"] and ALL_HOLD not in str(d)
+    borrowed = derive("I", "sgd", "mup-sigmoid", architecture="routers-softmax", given={"router.lr": "N"})
+    assert str(borrowed["router"].lr) == "N"
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_held_unknowns_are_equations_of_the_proof(rule):
+    right, wrong = {"router.init": "N^-1/2", "router.lr": derive("III", rule)["router"].lr}, {"readout.init": "N^-1/2"}
+    proof = prove("III", rule, "mup", given=right)
+    assert proof.unique and proof.agrees(derive("III", rule, "mup", given=right).scaling)
+    none = prove("III", rule, "mup", given=wrong)
+    assert none.outcome.verdict == "impossible" and "given: readout.init = N^(-1/2)" in none.outcome.core
+    rate = prove("III", rule, "mup", given={"router.lr": "N"})
+    assert rate.outcome.verdict == "impossible" and "given: router.lr = N" in rate.outcome.core
+    with pytest.raises(UsageError, match="without given exponents"):
+        freed(proof)
+    assert SIDES == ("<=", ">=")
+
+
+def test_epsilon_is_compared_with_the_only_one():
+    right = derive("III", "adam")["router"].eps
+    assert prove("III", "adam", "mup", given={"router.eps": right}).unique
+    assert prove("III", "adam", "mup", given={"router.eps": "N"}).outcome.verdict == "impossible"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--given", "router.init=N^-1/2"], 0, ALL_HOLD),
+        (["--given", "readout.init=N^-1/2"], 0, "f.propagating ~ n^(1/2)"),
+        (["--given", "readout.init=N^-1/2", "--prove"], 1, "proof: impossible"),
+        (["--given", "router.init=N^-1/2", "--prove"], 0, "proof: unique"),
+        (["--given", "rotuer.init=1"], 2, "did you mean 'router'"),
+        (["--given", "router.init=1", "--prove", "--drop"], 2, "leave out --given"),
+        (["--given", "expert_out.init=0", "--given", "expert_in.init=0"], 1, "found no muP"),
+    ],
+)
+def test_exit_codes(options, code, words):
+    asked = ("derive", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup")
+    result = CliRunner().invoke(main, [*asked, *options], prog_name="scalecalc")
+    assert (result.exit_code, words in result.output) == (code, True), result.output
+
+
+@settings(max_examples=10, deadline=None)
+@drawn(st.sampled_from(["router", "expert_in", "expert_out", "readout"]), st.fractions(-1, 1, max_denominator=4))
+def test_what_is_named_is_what_the_engine_finds(role, exponent):
+    """For any given init: no failure of a demand is left out."""
+    try:
+        d = derive("III", "sgd", "mup", given={f"{role}.init": Power.of({"N": exponent})})
+    except NotFound:
+        return
+    look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
+    demands = d.configuration.parameterization.demanded(d.network, Structure())
+    for demand in [x for x in demands if x.kind != "scale"]:
+        assert not violation(demand, look) or any(line.startswith(label(demand)) for line in d.unmet)

@@ -1,0 +1,406 @@
+"""The language of networks: what equations say, what is refused and how, and that text, LaTeX and TOML say the same."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.language import FUNCTIONS, Factor, Function, Product, Sum
+from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES, architecture
+from scaling_algebra.spec.networks.printing import as_latex, as_text
+
+FIRST, LAST = "h1[a] = W1[a,x] data[x]", "f = W4[a] h2[a]"
+"""A line above and one below what is tried: equations 1 and 3."""
+NAMES = [*ARCHITECTURES, "stack1", "stack3", "stack12"]
+
+
+def read(text, axes=AXES, roles=None):
+    return network("tried", text, axes, roles)
+
+
+def between(line):
+    return read(f"{FIRST}\n{line}\n{LAST}")
+
+
+def statements(line):
+    """What a line between the two becomes."""
+    return between(line).statements[1:-1]
+
+
+def refusal(*arguments, **named):
+    with pytest.raises(UsageError) as caught:
+        read(*arguments, **named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# what equations say --------------------------------------------------------------------------------------------
+
+
+def test_parts_of_an_equation_are_signals_of_their_own():
+    """A tensor acts on its right; what stands on its left multiplies the result."""
+    assert statements("h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] silu(W2[i,k,b] h1[b])") == (
+        Product("h2_2", (Factor("h1", "b"),), Factor("Q", "ib")),
+        Function("h2_1", "sigmoid", Factor("h2_2", "i"), "i"),
+        Product("h2_4", (Factor("h1", "b"),), Factor("W2", "ikb")),
+        Function("h2_3", "silu", Factor("h2_4", "ik"), "k"),
+        Product("h2_5", (Factor("h2_3", "ik"),), Factor("W3", "iak")),
+        Product("h2", (Factor("h2_1", "i"), Factor("h2_5", "ia")), None, ("alpha",)),
+    )
+
+
+def test_one_line_and_many_lines_are_the_same_block():
+    """The expert index of W3 is found in either."""
+    short = read(f"""
+    {FIRST}
+    h3[b] = alpha gate(Q[i,j] h1[j]) W3[i,b,k] W2[i,k,a] h1[a]
+    f = W4[b] h3[b]
+    """)
+    found = {t.symbol: (t.fan_out, t.experts) for t in short.tensors.values()}
+    assert found == {t.symbol: (t.fan_out, t.experts) for t in ARCHITECTURES["moe"].tensors.values()}
+
+
+def test_terms_of_a_sum_are_signals():
+    assert statements("h2[a] = h1[a] + V[a,b] relu(h1[b]) + res h1[a]") == (
+        Function("h2_2", "relu", Factor("h1", "b"), "b"),
+        Product("h2_1", (Factor("h2_2", "b"),), Factor("V", "ab")),
+        Product("h2_3", (Factor("h1", "a"),), None, ("res",)),
+        Sum("h2", (Factor("h1", "a"), Factor("h2_1", "a"), Factor("h2_3", "a"))),
+    )
+
+
+def test_a_function_of_a_sum():
+    assert statements("h2[a] = tanh(h1[a] + V[a,b] h1[b])") == (
+        Product("h2_2", (Factor("h1", "b"),), Factor("V", "ab")),
+        Sum("h2_1", (Factor("h1", "a"), Factor("h2_2", "a"))),
+        Function("h2", "tanh", Factor("h2_1", "a"), "a"),
+    )
+
+
+def test_tensors_in_a_row():
+    """Low rank, and one tensor read both ways."""
+    assert statements("h2[a] = B[a,r] A[r,b] h1[b]") == (
+        Product("h2_1", (Factor("h1", "b"),), Factor("A", "rb")),
+        Product("h2", (Factor("h2_1", "r"),), Factor("B", "ar")),
+    )
+    assert statements("h2[a] = V[b,a] V[b,j] h1[j]") == (
+        Product("h2_1", (Factor("h1", "j"),), Factor("V", "bj")),
+        Product("h2", (Factor("h2_1", "b"),), Factor("V", "ba")),
+    )
+
+
+def test_a_tensor_at_the_end_acts_on_its_left():
+    assert statements("h2[a] = h1[b] V[a,b]") == statements("h2[a] = V[a,b] h1[b]")
+
+
+def test_letters_of_a_function_in_a_product():
+    """Those that its argument has once are kept; the others are summed inside, and must not stand outside."""
+    assert statements("h2[a] = tanh(h1[b]) silu(U[b,j] h1[j]) h1[a]") == (
+        Function("h2_1", "tanh", Factor("h1", "b"), "b"),
+        Product("h2_3", (Factor("h1", "j"),), Factor("U", "bj")),
+        Function("h2_2", "silu", Factor("h2_3", "b"), "b"),
+        Product("h2", (Factor("h2_1", "b"), Factor("h2_2", "b"), Factor("h1", "a"))),
+    )
+    assert statements("s = tanh(h1[a])\nh2[a] = s h1[a]")[:2] == (
+        Function("s_1", "tanh", Factor("h1", "a"), "a"),
+        Product("s", (Factor("s_1", "a"),)),
+    )
+
+
+def test_a_function_that_is_the_whole_right_side_has_the_letters_of_the_left():
+    found = statements(
+        "q[t,b] = U[t,b,a] h1[a]\np[t,s] = softmax(att q[t,b] q[s,b]; s)\nh2[a] = p[t,s] Z[a,t,s] data[x]"
+    )
+    assert found[1:3] == (
+        Product("p_1", (Factor("q", "tb"), Factor("q", "sb")), None, ("att",)),
+        Function("p", "softmax", Factor("p_1", "ts"), "s"),
+    )
+
+
+def test_functions_in_functions_are_read_at_once():
+    nested = "h1[a]"
+    for _ in range(24):
+        nested = f"tanh(alpha silu({nested}))"
+    assert len(statements(f"h2[a] = {nested}")) == 72
+
+
+def test_names_of_parts_are_not_taken():
+    outs = [s.out for s in statements("h2_1[b] = V[b,a] h1[a]\nh2[a] = U[a,b] tanh(h2_1[b])")]
+    assert outs == ["h2_1", "h2_2", "h2"]
+
+
+def test_what_stands_between_names_does_not_matter():
+    loose = f"{FIRST}\r\n\r\n  # comment\n\th2 [ a ]=tanh( V[a ,b]*h1[b] )\t# another\n\N{NO-BREAK SPACE}{LAST}\n\n"
+    assert read(loose) == between("h2[a] = tanh(V[a,b] h1[b])")
+
+
+def test_letters_and_names_may_be_of_any_alphabet():
+    n = read("φ[ω] = W[ω,x] data[x]\nf = V[ω] φ[ω]", {"ω": "N", "x": "D"})
+    assert n.axes == {"ω": "N", "x": "D"} and n.signals["φ"] == "ω"
+
+
+def test_axes_that_are_not_used_are_left_out():
+    assert set(between("h2[a] = V[a,b] h1[b]").axes) == set("xab")
+
+
+def test_a_lone_router_vector_and_an_expert_index():
+    """Fan-in, fan-out and expert index of a tensor, from where it is first used."""
+    found = {t.symbol: (t.fan_in, t.fan_out, t.experts) for t in ARCHITECTURES["moe"].tensors.values()}
+    assert found == {
+        "W1": ("x", "a", ""), "Q": ("a", "i", ""), "W2": ("a", "k", "i"), "W3": ("k", "b", "i"), "W4": ("b", "", ""),
+    }  # fmt: skip
+
+
+# what is refused -----------------------------------------------------------------------------------------------
+
+LINES = {
+    # what cannot be read
+    "h2[a] = V[a,b c] h1[b]": "cannot read 'c' after 'V[a,b'; letters are single characters with commas between them",
+    "h2[a] = V[ab] h1[b]": "cannot read 'b' after 'V[a'; letters are single characters",
+    "h2[a] = V[] h1[a]": "cannot read ']' after 'V['; letters are single characters",
+    "h2[a] = V[a,] h1[a]": "cannot read ']' after 'V[a,'",
+    "h2[a] = V[a,b] h1[b": "something is missing after 'h1[b'",
+    "h2[a] = 2 h1[a]": "cannot read '2' after '='; constants change no exponent; leave them out",
+    "h2[a] = 0.5 h1[a]": "constants change no exponent",
+    "3h[a] = h1[a]": "cannot read '3h' at the beginning",
+    "h2[a] = -h1[a]": "signs change no exponent, so write +; a difference that cancels is not covered",
+    "h2[a] = h1[a] - V[a,b] h1[b]": "cannot read '-' after 'h1[a]'; signs change no exponent",
+    "h1[a] += V[a,b] h1[b]": "cannot read '+=' after 'h1[a]'; write the whole sum",
+    "h2[a] = V[a,b] (h1[b] + h1[b])": "cannot read '(' after 'V[a,b]'; parentheses belong to functions",
+    "h2[a] = h1[a] / alpha": "there is no division; name a multiplier",
+    "h2[a] = h1[a]^2": "there are no powers; write the factor twice",
+    "h2[a] = h1[a]**2": "one * between two factors",
+    "h2[a]": "something is missing after 'h2[a]'; one signal stands on the left",
+    "h2[a] =": "something is missing after '='; an equation is on one line",
+    "= h1[a]": "cannot read '=' at the beginning; one signal stands on the left",
+    "h2[a] b = h1[a]": "cannot read 'b' after 'h2[a]'; one signal stands on the left",
+    "h2[a] = h1[a] = h1[a]": "one = in an equation",
+    "h2[a] = h1[a] + ": "something is missing after '+'",
+    "h2[a] = h1[a] & h1[a]": "cannot read '&' after 'h1[a]'; an equation has names with letters, +, * and functions",
+    "h2[a] = " + "tanh(" * 51 + "h1[a]" + ")" * 51: "more than 50 functions",
+    # functions
+    "h2[a] = silo(h1[a])": "no function named 'silo'; did you mean 'silu'?",
+    "h2[a] = h1(h1[a])": "h1 is not a function; parentheses belong to functions",
+    "h2[a] = silu h1[a]": "silu is a function; write silu(...)",
+    "silu[a] = h1[a]": "silu is a function; choose another name",
+    "h2[a] = silu()": "silu needs an argument",
+    "h2[a] = noise(h1[a])": "noise reads nothing; write noise()",
+    "h2[a] = noise() h1[a]": "noise() in a product has no letters",
+    "h2[a] = softmax(h1[a], a)": "cannot read ',' after 'softmax(h1[a]'; the letter that a function goes along stands",
+    "h2[a] = softmax(h1[a]; b)": "softmax goes along 'b', which its argument does not have",
+    "h2[a] = h1[a] rmsnorm(h1[b] h1[b])": "rmsnorm goes along a letter, and its argument has none",
+    "h2[a] = softmax(h1[a] V[k,b] h1[b]) U[k,j] h1[j]": "softmax goes along one letter of a, k; say which",
+    "h2[a] = V[a,b] silu(U[b,a] h1[a])": "'a' is summed in silu(U[b,a] h1[a]) and stands outside; take another letter",
+    "h2[a] = silu(h1[b])": "'a' of h2 is not in silu(h1[b])",
+    # names
+    "h2[a] = h2[a]": "h2 reads itself",
+    "h2[a] = f h1[a]": "f is used before it is made in equation 3",
+    "h1[a] = V[a,b] h1[b]": "h1 is already made in equation 1; choose another name",
+    "data[a] = h1[a]": "data is the input; choose another name",
+    "W1[a] = h1[a]": "W1 is used before it is made in equation 2",
+    "h2[a] = h3[a]": "no equation above makes h3[a], and as a tensor it acts on nothing on its right",
+    "h2[a] = h1[b] U[b,k] V[k,a]": "no equation above makes V[k,a]",
+    "h2[a] = N h1[a]": "N is an axis; name a multiplier",
+    "h2[a] = beta h1[a] + beta[a] h1[a]": "beta has letters in one place only; a tensor has letters",
+    "h2[a] = W1 h1[a]": "W1 has letters in one place only",
+    "h2[a] = alpha": "alpha multiplies nothing",
+    "h3[a] = V[a,b] h1[b]": "no equation above makes h2[a]",
+    # letters
+    "h2[a] = V[a,z] h1[a]": "'z' of V[a,z] has no axis; add it to the axes, such as z = \"N\"",
+    "h2[a] = V[a,a] h1[a]": "V[a,a] has a letter twice; a diagonal is not covered",
+    "h2[a] = h1[b]": "'a' of h2 is not in h1[b]",
+    "h2[a] = h1[a] + V[b,x] data[x]": "'a' of h2 is not in V[b,x] data[x]",
+    "h2[a] = V[b,a] h1[a]": "'b' of V[b,a] is in no other factor, and not in h2",
+    "h2[a] = h1": "h1 does not fit h1[a] of equation 1: the axes are none and N",
+    "h2[a] = h1[a,b]": "h1[a,b] does not fit h1[a] of equation 1: the axes are N, N and N",
+    "h2[a] = V[a,i] h1[i]": "h1[i] does not fit h1[a] of equation 1: the axes are M and N",
+    "h2[a] = W1[x,a] h1[a]": "W1[x,a] does not fit W1[a,x] of equation 1: the axes are D, N and N, D",
+    "h2[a] = data[a] h1[a]": "data[a] does not fit data[x] of equation 1",
+}
+
+
+@pytest.mark.parametrize(("line", "said"), LINES.items())
+def test_a_wrong_line_is_quoted(line, said):
+    message = refusal(f"{FIRST}\n{line}\n{LAST}")
+    assert said in message and len(message) < 350
+    number, text = re.match(r'equation (\d): ?|equation (\d), "(.*?)":', message).groups()[1:]
+    assert (number, text) in (("1", FIRST), ("3", LAST)) or text.removesuffix("...") in " ".join(line.split())
+
+
+WHOLE = {
+    "": "there are no equations",
+    "\n  # nothing\n": "there are no equations",
+    "f = data[x] data[x]": 'equation 1, "f = data[x] data[x]": no tensor reaches f',
+    f"{FIRST}\nf[a] = h1[a]": 'equation 2, "f[a] = h1[a]": the output f[a] has letters; the last equation is a scalar',
+    f"{FIRST}\n\n# more\nh2[b] = V[b,a] h1[a]\nf = W4[a] h1[a]": 'equation 4, "h2[b] = V[b,a] h1[a]": h2 is never read',
+    f"{FIRST}\nhid[b] = V[b,a] h1[a]\nf = W4[b] hidd[b] h1[b]": "hid is never read; is hidd a misspelling of it?",
+    f"{FIRST}\nf = W4[a] h1[a]\ng = V[a] h1[a]": "f is never read; the output is the last equation",
+    "n[a] = noise()\nf = W[a] n[a]": "nothing reads the input",
+    f"\n{FIRST}\nf = W4[a] h3[a]": 'equation 2, "f = W4[a] h3[a]": no equation above makes h3[a]',
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WHOLE.items())
+def test_a_text_that_is_no_network(text, said):
+    """Equations have the number of their line in the text."""
+    assert said in refusal(text)
+
+
+def test_a_long_equation_is_cut():
+    assert len(refusal(f"{FIRST}\nh2[a] = {'h1[a] + ' * 100} - h1[a]\n{LAST}")) < 250
+
+
+GOOD = f"{FIRST}\nf = alpha W4[a] h1[a]"
+TABLES = [
+    ({"roles": {"W5": "x"}}, "roles: no tensor named 'W5'; did you mean 'W4'?"),
+    ({"roles": {"W1": "x", "W4": "x"}}, "roles: W1 and W4 have the role x; to tie them, use one tensor twice"),
+    ({"roles": {"W1": "W4"}}, "roles: W1 and W4 have the role W4"),
+    ({"roles": {"alpha": "x"}}, "roles: alpha has no letters, so it is a multiplier"),
+    ({"roles": {"h1": "x"}}, "roles: no tensor named 'h1'"),
+    ({"roles": {"W1": "h1"}}, "roles: W1 has the role h1, but h1 is a signal"),
+    ({"roles": {"W1": "data"}}, "roles: W1 has the role data, but data is a signal"),
+    ({"roles": {"W1": "a b"}}, "roles: W1 has the role 'a b'; a role is a name"),
+    ({"axes": {"a": "Q"}}, "axes: no axis named 'Q'"),
+    ({"axes": {"a": "n_e"}}, "did you mean 'N_e'?"),
+    ({"axes": {"ab": "N"}}, "axes: 'ab' is not an index letter"),
+    ({"axes": {"1": "N"}}, "axes: '1' is not an index letter"),
+    ({"axes": {"a": "N"}}, "'x' of W1[a,x] has no axis"),
+]
+
+
+@pytest.mark.parametrize(("tables", "said"), TABLES, ids=lambda x: str(x)[:30])
+def test_wrong_roles_and_axes(tables, said):
+    assert said in refusal(GOOD, **tables)
+
+
+# text, LaTeX, TOML ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_and_toml_say_the_same_network(name):
+    there = ARCHITECTURES[name]
+    roles = {tensor.symbol: role for role, tensor in there.tensors.items()}
+    assert network(name, as_text(there), there.axes, roles, there.title) == there
+    again = from_toml(as_toml(there))
+    assert again == there and list(again.tensors) == list(there.tensors)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_latex_has_every_equation(name):
+    there, text = ARCHITECTURES[name], as_latex(ARCHITECTURES[name])
+    assert text.count("&=") == len(there.statements) and text.count("{") == text.count("}")
+    assert all(line.endswith(r" \\") for line in text.splitlines()[1:-2])
+
+
+def test_latex():
+    n = between("h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] W2[i,k,j] h1[j]")
+    assert as_latex(n).splitlines() == [
+        r"\begin{align*}",
+        r"  h_{1,a} &= \sum_{x} W_{1,ax} \mathrm{data}_{x} \\",
+        r"  h_{2,2,i} &= \sum_{b} Q_{ib} h_{1,b} \\",
+        r"  h_{2,1,i} &= \mathrm{sigmoid}(h_{2,2,i}) \\",
+        r"  h_{2,3,ik} &= \sum_{j} W_{2,ikj} h_{1,j} \\",
+        r"  h_{2,4,ia} &= \sum_{k} W_{3,iak} h_{2,3,ik} \\",
+        r"  h_{2,a} &= \alpha \sum_{i} h_{2,1,i} h_{2,4,ia} \\",
+        r"  f &= \sum_{a} W_{4,a} h_{2,a}",
+        r"\end{align*}",
+    ]
+
+
+def test_text_is_aligned():
+    assert as_text(ARCHITECTURES["mlp"]) == "h1[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h1[a]\nf     = W3[b] h2[b]"
+
+
+def test_a_letter_that_a_function_goes_along_is_written_where_it_must_be():
+    n = between("p[t,s] = softmax(U[t,a,s] h1[a]; t)\nh2[a] = p[t,s] V[a,t,s] p[t,s]")
+    assert "p[t,s] = softmax(p_1[t,s]; t)" in re.sub(" +", " ", as_text(n))
+
+
+def test_a_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    text = 'axes = { a = "N", x = "D" }\nequations = """\nh[a] = W[a,x] data[x]\nf = V[a] h[a]\n"""\n'
+    for written in (text.encode(), text.replace("\n", "\r\n").encode(), b"\xef\xbb\xbf" + text.encode()):
+        file.write_bytes(written)
+        found = read_network(file)
+        assert (found.name, found.title, list(found.tensors)) == ("mine", "mine", ["W", "V"])
+        assert read_network(str(file)) == found
+
+
+HEAD = 'axes = { a = "N", x = "D" }\n'
+BODY = 'equations = "h[a] = W[a,x] data[x]\\nf = V[a] h[a]"\n'
+FILES = [
+    (HEAD, "equations is missing; a network has axes and equations"),
+    (BODY, "axes is missing"),
+    (HEAD + BODY + "eqations = ''", "no key named 'eqations'; did you mean 'equations'?"),
+    (HEAD + "equations = 3", "equations is 3; it must be a text"),
+    ("axes = 'N'\n" + BODY, "axes is 'N'; it must be a table"),
+    ("axes = { a = 1 }\n" + BODY, "axes: a is 1; it must be a text"),
+    (HEAD + BODY + "roles = ['W']", "roles is ['W']; it must be a table"),
+    ('[axes]\na = "N"\nx = "D"\n' + BODY, "equations stands inside axes; put it above the line [axes]"),
+    ("title = ''\n" + HEAD + BODY, "title is ''; it must be one line"),
+    ('name = "a\\nb"\n' + HEAD + BODY, "it must be one line"),
+    (HEAD + "equations = 'f = W[a,x]", "this is not TOML"),
+    ('axes = { a = "N", a = "M" }\n' + BODY, "this is not TOML"),
+    (
+        HEAD + 'equations = """\n# the input\nh[a] = W[a,x data[x]\n"""',
+        'equation 2, "h[a] = W[a,x data[x]": cannot read',
+    ),
+    (HEAD + BODY + 'roles = { Q = "router" }', "roles: no tensor named 'Q'"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), FILES, ids=lambda x: x[-30:])
+def test_a_wrong_file_is_named(tmp_path, text, said):
+    file = tmp_path / "mine.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        read_network(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ") and said in message and "\n" not in message
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    for file, said in (("none.toml", "cannot read"), ("", "cannot read"), ("binary.toml", "not text in UTF-8")):
+        with pytest.raises(UsageError, match=said):
+            read_network(tmp_path / file)
+
+
+def test_a_title_of_any_characters():
+    n = network("n", GOOD, AXES, title='a "quoted" title, C:\\x, ü')
+    assert from_toml(as_toml(n)) == n and tomllib.loads(as_toml(n))["title"] == n.title
+
+
+# the library ---------------------------------------------------------------------------------------------------
+
+
+def test_every_network_has_a_title_of_its_own():
+    assert list(TITLES) == list(ARCHITECTURES) and len(set(TITLES.values())) == len(TITLES)
+    assert all(ARCHITECTURES[name].title == TITLES[name] for name in TITLES)
+
+
+def test_stacks_of_any_number_of_blocks():
+    for name, blocks in (("stack1", 1), ("stack3", 3), ("stack99", 99)):
+        assert name in ARCHITECTURES and len(architecture(name).statements) == 2 + 5 * blocks
+    for name in ("stack0", "stack100", "stack", "stack03", "stakc2"):
+        assert name not in ARCHITECTURES
+        with pytest.raises(UsageError, match="no architecture named"):
+            architecture(name)
+
+
+def test_every_function_is_in_some_network_or_can_be():
+    for name, kind in FUNCTIONS.items():
+        argument = "" if kind.kind == "noise" else "V[a,b] h1[b]"
+        assert any(
+            isinstance(s, Function) and s.name == name for s in statements(f"h2[a] = h1[a] + {name}({argument})")
+        )
+
+
+def test_every_function_is_on_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page.partition("| function |")[2].partition("\n\n")[0], re.M)
+    assert {name for row in rows for name in re.findall(r"`(\w+)", row)} == set(FUNCTIONS)

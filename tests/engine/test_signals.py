@@ -1,0 +1,355 @@
+"""Operations on signals: bounds that hold, pruning that changes no certified answer, products in any order."""
+
+import random
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from scaling_algebra.counting import signals
+from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
+from scaling_algebra.counting.kernels import Exhausted, Kernel
+from scaling_algebra.counting.signals import Algebra, Rung, Scalar, Signal
+from scaling_algebra.proofs.symbolic import FormAlgebra
+from scaling_algebra.spec.axes import Ray
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+AXES = ("N", "N_e", "M")
+ONE = Ray({"N": 1, "N_e": 0, "M": 0})
+LETTERS = {x: "N" for x in "abcdef"}
+
+
+def plain(gap=100, ray=ONE, letters=LETTERS, **limits):
+    return Algebra(ray, letters, [], Fraction(0)).at(Rung(Fraction(gap), **limits))
+
+
+def size(algebra, s):
+    found = algebra.rms(s)
+    return None if found is None else algebra.value(found)
+
+
+# bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_square_with_a_large_diagonal_is_not_certified_too_small():
+    """A_bc = sum_k W_bk W_ck; the entrywise square is dominated by its diagonal, n^2 on one entry in n."""
+    inner = Fraction(3, 4)
+    dims = {"b": Fraction(1), "c": Fraction(1), "k": inner, "l": inner}
+    wick = wick_two_copies(TensorNetwork((("W", "bk"), ("W", "ck"), ("W", "bl"), ("W", "cl")), "bc", dims))
+    assert wick == 1  # off the diagonal it is 3/4
+    for gap in (Fraction(0), Fraction(1, 8), Fraction(1, 2), Fraction(2)):
+        for most in (1, 2, None):
+            ray = Ray({"N": 1, "N_e": inner, "M": 0})
+            algebra = plain(gap, ray, {"b": "N", "c": "N", "k": "N_e"}, most=most)
+            w = algebra.tensor("W", "bk", 0)
+            a = algebra.contract(w, algebra.tensor("W", "ck", 0), "bc")
+            square = algebra.contract(a, a, "bc")
+            assert algebra.value(algebra.bound(square)) >= wick
+            assert not algebra.certified(square) or size(algebra, square) == wick
+
+
+@st.composite
+def grams(draw):
+    """Two products of W_bk W_ck and the like, whose letters b and c are of one axis, and which letters stay open."""
+    rates = [Fraction(k, 4) for k in range(1, 9)]
+    ray = {"N": draw(st.sampled_from(rates)), "N_e": draw(st.sampled_from(rates)), "M": draw(st.sampled_from(rates))}
+    axis = dict(zip("bcdk", ("N", "N", draw(st.sampled_from(("N", "M"))), "N_e"), strict=True)) | {"l": "N_e"}
+    pairs = draw(st.permutations([(x, y) for x in "bcd" for y in "bcd" if x < y and axis[x] == axis[y]]))
+    sides = []
+    for inner in "kl":
+        x, y = draw(st.sampled_from(pairs))
+        more = draw(st.lists(st.sampled_from([x + inner for x in "bc"] + ["b", "c"]), max_size=1))
+        sides.append([("W", x + inner), ("W", y + inner), *(("U" if len(z) == 1 else "W", z) for z in more)])
+    opens = draw(st.sampled_from(("bc", "bc", "b", "", "bcd")))
+    return ray, axis, sides, opens
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=SLOW)
+@given(grams(), st.sampled_from([Fraction(0), Fraction(1, 8), Fraction(1, 2)]), st.sampled_from([1, 2, None]))
+def test_products_over_two_letters_of_one_axis_are_bounded(case, gap, most):
+    ray, axis, sides, opens = case
+    leaves = tuple(leaf for side in sides for leaf in side)
+    used = {x for _, xs in leaves for x in xs}
+    opens = "".join(x for x in opens if x in used)
+    exact = wick_two_copies(TensorNetwork(leaves, opens, {x: ray[axis[x]] for x in used}))
+    algebra = plain(gap, Ray(ray), axis, most=most)
+    made = []
+    for side in sides:
+        s = algebra.constant("")
+        for name, xs in side:
+            both = dict.fromkeys(s.letters + xs)
+            rest = [ys for n, ys in side[side.index((name, xs)) + 1 :]]
+            keep = [x for x in both if x not in "kl" or any(x in ys for ys in rest)]
+            s = algebra.contract(s, algebra.tensor(name, xs, 0), "".join(keep))
+        made.append(s)
+    whole = algebra.contract(*made, opens)
+    assert algebra.value(algebra.bound(whole)) >= exact
+    if algebra.certified(whole):
+        assert size(algebra, whole) == exact
+
+
+def test_a_broadcast_letter_that_is_summed_counts_in_full():
+    """sum_i W_b x_b of a tensor that all experts share is M times one expert's."""
+    algebra = plain(0, Ray({"N": 1, "N_e": 0, "M": 1}), {"i": "M", "b": "N", "c": "N"})
+    shared = algebra.tensor("W", "icb", 0, "cb")
+    for x in (algebra.tensor("x", "b", 0), Signal("b", {}, tail=0)):
+        whole = algebra.contract(shared, x, "c")
+        assert algebra.value(algebra.bound(whole)) >= Fraction(3, 2)
+
+
+@st.composite
+def trees(draw, leaves=7, pairings=4000):
+    """A ray, a network whose axes coincide often, and the order in which its factors meet."""
+    rate = st.fractions(min_value=0, max_value=2, max_denominator=2)
+    ray = draw(st.fixed_dictionaries({axis: rate for axis in AXES}).filter(lambda r: any(r.values())))
+    axis = draw(st.lists(st.sampled_from(("N", "N", "M", "N_e")), min_size=3, max_size=6))
+    letters = dict(zip("abcdef", axis, strict=False))
+    shapes = draw(
+        st.lists(st.lists(st.sampled_from(sorted(set(axis))), min_size=1, max_size=3), min_size=1, max_size=3)
+    )
+    names = draw(
+        st.lists(st.sampled_from("UVW"[: len(shapes)]), min_size=2, max_size=leaves).filter(
+            lambda n: pairing_count(n) <= pairings
+        )
+    )
+    net = []
+    for name in names:
+        shape = shapes["UVW".index(name)]
+        net.append((name, "".join(draw(st.sampled_from([x for x in letters if letters[x] == a])) for a in shape)))
+    used = sorted({x for _, xs in net for x in xs})
+    opens = "".join(draw(st.lists(st.sampled_from(used), unique=True, max_size=3)))
+    return ray, letters, TensorNetwork(tuple(net), opens, {x: ray[letters[x]] for x in used})
+
+
+def factors(algebra, net, order=None):
+    """One signal for each leaf; initial tensors where no letter repeats, some of them constant along more letters."""
+    found = []
+    for name, xs in net.leaves:
+        live = [x for x in xs if x in algebra.letters]
+        if len(set(live)) == len(live):
+            more = [] if order is None else [x for x in sorted(net.dims) if x not in live and order.random() < 0.3]
+            found.append(algebra.tensor(name, "".join([*live, *more]), 0, "".join(live)))
+            continue
+        opens = "".join(dict.fromkeys(live))
+        kernel = Kernel(
+            tuple(algebra.letters[x] for x in opens), tuple(range(len(opens))), ((name, tuple(map(opens.index, live))),)
+        )
+        found.append(Signal(opens, {algebra.intern(kernel): 0}))
+    return found
+
+
+def by_tree(algebra, net, order):
+    """The product of all factors, two by two in any order, so that signals of several kernels meet."""
+    pool = factors(algebra, net, order)
+    if order.random() < 0.5:
+        pool.append(algebra.constant("".join(x for x in sorted(net.dims) if order.random() < 0.5)))
+    while len(pool) > 1:
+        i, j = order.sample(range(len(pool)), 2)
+        rest = set(net.opens).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
+        both = dict.fromkeys(pool[i].letters + pool[j].letters)
+        made = algebra.contract(pool[i], pool[j], "".join(x for x in both if x in rest))
+        pool = [s for k, s in enumerate(pool) if k not in (i, j)] + [made]
+    return algebra.contract(pool[0], algebra.constant(""), net.opens)
+
+
+@pytest.mark.parametrize("examples", [200, pytest.param(4000, marks=pytest.mark.slow)])
+def test_certified_products_of_pruned_signals_are_exact_and_bounds_are_bounds(examples):
+    @settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
+    @given(
+        trees(),
+        st.sampled_from([Fraction(0), Fraction(1, 4), Fraction(1, 2), Fraction(1)]),
+        st.sampled_from([1, 2, 3, None]),
+        st.sampled_from([0, 1, 2, 4, None]),
+        st.randoms(use_true_random=False),
+    )
+    def check(case, gap, most, leaves, order):
+        ray, letters, net = case
+        exact = wick_two_copies(net)
+        algebra = plain(gap, Ray(ray), {x: letters[x] for x in net.dims}, most=most, leaves=leaves)
+        s = by_tree(algebra, net, order)
+        found = size(algebra, s)
+        assert found is None or found <= exact
+        assert algebra.value(algebra.bound(s)) >= exact
+        if algebra.certified(s):
+            assert found == exact
+
+    check()
+
+
+def test_what_is_constant_along_a_letter_is_no_larger_for_it():
+    """W_ib g_b with g the same for all i: the operator norm of one W_i, not of all of them apart."""
+    algebra = plain(0, Ray({"N": 1, "N_e": 0, "M": 1}), {"i": "M", "b": "N"})
+    w, hidden = algebra.tensor("W", "ib", 0), Signal("b", {}, tail=0)
+    spread = algebra.contract(algebra.constant("i"), hidden, "ib")
+    assert spread.flat == {"i"}
+    assert algebra.value(algebra.bound(algebra.contract(w, spread, "i"))) == Fraction(1, 2)
+    assert algebra.value(algebra.bound(algebra.contract(w, Signal("ib", {}, tail=0), "i"))) == 1
+
+
+# products -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("examples", [100, pytest.param(1500, marks=pytest.mark.slow)])
+def test_a_product_of_many_factors_is_the_wick_sum(examples):
+    @settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
+    @given(trees())
+    def check(case):
+        ray, letters, net = case
+        algebra = plain(100, Ray(ray), {x: letters[x] for x in net.dims})
+        s = algebra.product(factors(algebra, net), net.opens)
+        assert s.tail is None
+        assert size(algebra, s) == wick_two_copies(net)
+
+    check()
+
+
+def test_products_of_one_and_two_factors():
+    algebra = plain()
+    w, x = algebra.tensor("W", "ab", 0), algebra.tensor("x", "b", 0)
+    assert algebra.product([w, x], "a", "forward w") == algebra.contract(w, x, "a", "forward w")
+    assert size(algebra, algebra.product([w], "a")) == Fraction(1, 2)
+    with pytest.raises(ValueError, match="factors"):
+        algebra.product([], "")
+    with pytest.raises(ValueError, match=r"'c'"):
+        algebra.product([w, x, x], "c")
+    with pytest.raises(ValueError, match=r"'c'"):
+        algebra.contract(w, x, "c")
+
+
+def test_tensors_meet_vectors_first():
+    """(W x) o y with an uncertain y: the operator norm of W bounds what is dropped."""
+    algebra = plain(0)
+    w, x = algebra.tensor("W", "ab", 0), Signal("b", {}, tail=0)
+    y = algebra.tensor("y", "a", 0)
+    for pool in ([w, y, x], [y, x, w], [x, y, w], [algebra.constant(""), w, y, x]):
+        assert algebra.value(algebra.bound(algebra.product(pool, "a"))) == Fraction(1, 2)
+
+
+# sums, differences and names ------------------------------------------------------------------------------------
+
+
+def test_a_sum_is_of_signals_with_the_same_letters():
+    algebra = plain()
+    ab, ba, a = algebra.tensor("W", "ab", 0), algebra.tensor("W", "ba", 0), algebra.tensor("x", "a", 0)
+    with pytest.raises(ValueError, match=r"'ab'.*'a'"):
+        algebra.add([ab, a])
+    with pytest.raises(ValueError, match=r"'a'.*'b'"):
+        algebra.add([a, algebra.nothing("b")])
+    whole = algebra.add([ab, ba])
+    assert whole.letters == "ab" and len(whole.terms) == 2  # W and its transpose are two kernels
+    transposed = algebra.relabelled(ba, "ba", "ab")
+    assert len(algebra.add([ab, transposed]).terms) == 1
+
+
+def test_relabelled():
+    algebra = plain(letters={**LETTERS, "i": "M", "x": "D", "y": "D", "z": "tokens"})
+    w = algebra.tensor("W", "abx", 0)
+    found = algebra.relabelled(w, "abxi", "cayi")
+    assert found.letters == found.leaf == "ca" and found.terms == w.terms
+    again = algebra.contract(found, algebra.tensor("W", "ca", 0), "")
+    assert size(algebra, again) == 2
+    for old, new in (("ab", "a"), ("ab", "cc"), ("ab", "ai"), ("abx", "abz"), ("a", "c"), ("ab", "aq")):
+        with pytest.raises(ValueError):
+            algebra.relabelled(w, old, new)
+
+
+def test_fresh_letters_are_of_their_axis():
+    algebra = plain(letters={**LETTERS, "x": "D"})
+    w = algebra.tensor("W", "ab", 0)
+    one, two, fixed = algebra.fresh("N"), algebra.fresh("N"), algebra.fresh("D")
+    assert len({one, two, fixed, *LETTERS}) == 3 + len(LETTERS) and fixed not in algebra.letters
+    for letter in (one, two):
+        gram = algebra.contract(w, algebra.relabelled(w, "ab", letter + "b"), "a" + letter)
+        assert gram.letters == "a" + letter and size(algebra, gram) == Fraction(1, 2)
+
+
+def test_fresh_letters_cost_no_new_search(monkeypatch):
+    algebra, calls = plain(), []
+    multiply = signals.multiply
+    monkeypatch.setattr(signals, "multiply", lambda *given: calls.append(1) or multiply(*given))
+    w = algebra.tensor("W", "ab", 0)
+    for _ in range(3):
+        letter = algebra.fresh("N")
+        algebra.contract(w, algebra.relabelled(w, "ab", letter + "b"), "a" + letter)
+    assert len(calls) == 1
+
+
+def test_a_common_direction_is_removed_exactly():
+    """P (3 x + z) with P x + P y = 0: the x of it is -3 y."""
+    algebra = plain()
+    x, y, z = (algebra.tensor(name, "a", 0) for name in "xyz")
+    by = algebra.add([x, algebra.scaled(y, Scalar("", algebra.pack(Fraction(-1), {}, {})))])
+    left = algebra.reduced(algebra.add([x, z]), by)
+    assert set(left.terms) == set(y.terms) | set(z.terms)
+    assert algebra.value(left.terms[next(iter(y.terms))]) == -1 and size(algebra, left) == 0
+    assert algebra.reduced(x, x).zero
+    assert algebra.reduced(z, by) is z
+
+
+def test_what_may_cancel_later_is_a_bound_only():
+    """x and y with everything along x taken out: as large as before, but what meets x later may be gone."""
+    algebra = plain()
+    x, y = algebra.tensor("x", "a", 0), algebra.tensor("y", "a", 0)
+    both = algebra.doubted(algebra.add([x, y]), x)
+    assert size(algebra, both) == 0 and algebra.certified(both)
+    with_x, with_y = algebra.contract(both, x, ""), algebra.contract(both, y, "")
+    assert not algebra.certified(with_x) and algebra.value(algebra.bound(with_x)) == 1
+    assert algebra.certified(with_y) and size(algebra, with_y) == 1
+
+
+def test_what_sums_to_zero_does_not_see_a_constant():
+    algebra = plain()
+    w, flat = algebra.tensor("W", "ab", 0), algebra.tensor("x", "ab", 0, "b")
+    centred = algebra.centred(w, "a")
+    assert algebra.contract(centred, algebra.constant("a"), "b").zero and algebra.contract(centred, flat, "").zero
+    assert size(algebra, algebra.contract(centred, w, "")) == size(algebra, algebra.contract(w, w, ""))
+
+
+# graded signals -------------------------------------------------------------------------------------------------
+
+
+def graded():
+    algebra = FormAlgebra(ONE, LETTERS, ("b.W", "b.x", "b.y"))
+    tensors = {
+        name: algebra.tensor(name, letters, algebra.pack(Fraction(0), {}, {f"b.{name}": -1}))
+        for name, letters in (("W", "ab"), ("x", "b"), ("y", "a"))
+    }
+    return algebra, tensors
+
+
+def test_graded_signals_have_the_same_operations():
+    algebra, s = graded()
+    whole = algebra.product([s["y"], s["x"], s["W"]], "a")
+    (form,) = algebra.bounds(whole).lower
+    assert str(form.power) == "N^(1/2)" and dict(form.unknowns) == {"b.W": -1, "b.x": -1, "b.y": -1}
+    moved = algebra.relabelled(s["x"], "b", "c")
+    assert {x.letters for x in moved.parts.values()} == {"c"}
+    with pytest.raises(ValueError, match=r"'a'.*'b'"):
+        algebra.add([s["y"], s["x"]])
+    assert len(algebra.add([s["W"], algebra.tensor("W", "ba", 0)]).parts) == 2
+
+
+# pure functions -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(trees(leaves=6), st.sampled_from([3, 10, 40, None]), st.integers(0, 99))
+def test_a_product_does_not_depend_on_what_was_asked_before(case, work, seed):
+    """Terms, tail and exhaustion are those of a fresh algebra."""
+    ray, letters, net = case
+    assume(any(ray.values()))
+    rung = Rung(Fraction(1, 2), 2, 4, work)
+
+    def outcome(algebra, what):
+        try:
+            s = by_tree(algebra, what, random.Random(seed))
+        except Exhausted:
+            return "exhausted"
+        return s.letters, {algebra.kernel(k): e for k, e in s.terms.items()}, s.tail
+
+    fresh = Algebra(Ray(ray), {x: letters[x] for x in net.dims}, [], Fraction(0)).at(rung)
+    used = Algebra(Ray(ray), {x: letters[x] for x in net.dims}, [], Fraction(0))
+    for first in (Rung(Fraction(3)), Rung(Fraction(0), 1, None, 2), rung):
+        outcome(used.at(first), net)
+    assert outcome(used.at(rung), net) == outcome(fresh, net)

@@ -1,0 +1,116 @@
+"""Sizes that somebody else logged: judged without torch, and one line for a log that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from scaling_algebra import signals
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify import judge
+
+SIZES = (16, 32, 64, 128)
+
+
+def rows(seeds=16, **slopes):
+    rng = np.random.default_rng(3)
+    return [
+        {"quantity": q, "n": n, "seed": k, "value": n**slope * rng.normal(), "step": 1}
+        for q, slope in slopes.items()
+        for n in SIZES
+        for k in range(seeds)
+    ]
+
+
+def test_right_exponents_agree_and_wrong_ones_are_refuted():
+    log = rows(h1=0.0, h3=-1.0, seeds=64)
+    right = judge(log, {"h1": 0, "h3": "-1"})
+    assert right.counts == {"AGREES": 2, "REFUTED": 0, "INCONCLUSIVE": 0} and right.exit_code == 0, str(right)
+    wrong = judge(log, {"h1": Fraction(-1), "h3": None})
+    assert wrong.counts["REFUTED"] == 2 and wrong.exit_code == 1
+
+
+def test_a_file_gives_what_its_rows_give(tmp_path):
+    log, file = rows(h1=0.5), tmp_path / "log.csv"
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, log[0])
+        writer.writeheader()
+        writer.writerows(log)
+    prediction = {"h1": [None, Fraction(1, 2)]}
+    assert judge(str(file), prediction).as_json() == judge(log, prediction).as_json()
+    assert [row.step for row in judge(file, prediction).rows] == [1]
+
+
+def test_signals_are_predictions():
+    found = judge(
+        rows(**{"h1": 0.0, "h1.change": -0.5}, seeds=64), signals("III", "sgd", quantities=["h1", "h1.change"])
+    )
+    assert found.counts["AGREES"] == 2, str(found)
+
+
+def test_too_few_sizes_prove_nothing():
+    log = [row for row in rows(h1=0.0) if row["n"] < 64]
+    assert judge(log, {"h1": 0}).exit_code == 3
+
+
+GOOD = {"quantity": "h1", "n": 16, "seed": 0, "value": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ([], "no rows"),
+        ([{**GOOD, "value": "x"}], "row 1: value is 'x'"),
+        ([{**GOOD, "value": float("nan")}], "not a finite number"),
+        ([{**GOOD, "n": -1}], "n is above 0"),
+        ([{**GOOD, "step": 0.5}], "step 0, 1, 2"),
+        ([GOOD, GOOD], "row 2: h1 at n=16, seed 0 is there twice"),
+        ([{k: v for k, v in GOOD.items() if k != "seed"}], "no seed"),
+        ([GOOD, {**GOOD, "n": 32, "quantity": "h2"}], "h1 at step 0 has no value at n=32"),
+        ("/nonexistent.csv", "cannot read /nonexistent.csv"),
+    ],
+)
+def test_a_log_that_cannot_be_used_is_one_line(log, words):
+    with pytest.raises(UsageError) as error:
+        judge(log, {"h1": 0})
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("quantity,n,value\nh1,16,1\n", "has no column seed"),
+        ("quantity,n,seed,value\nh1,16,0,one\n", "line 2: value is 'one'"),
+        ("quantity,n,seed,value\nh1,16\n", "line 2: no seed"),
+        ("", "has no column quantity"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, words):
+    file = tmp_path / "log.csv"
+    file.write_text(text)
+    with pytest.raises(UsageError) as error:
+        judge(file, {"h1": 0})
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_exponents_are_exact():
+    with pytest.raises(TypeError, match="float"):
+        judge(rows(h1=0.0), {"h1": 0.5})
+    with pytest.raises(UsageError, match="give a rational"):
+        judge(rows(h1=0.0), {"h1": "half"})
+
+
+def test_judging_needs_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from scaling_algebra.verify import judge\n"
+        "rows = [dict(quantity='h', n=n, seed=k, value=n) for n in (16, 32, 64) for k in range(8)]\n"
+        "print(judge(rows, {'h': 1}).counts['AGREES'])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout == "1\n", found.stderr

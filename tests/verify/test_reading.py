@@ -1,0 +1,253 @@
+"""Any network in torch: its gradients against finite differences and the chain rule, its parts against their wholes,
+and the MoE block against the module that is split by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra import derive
+from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.language import Product
+from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
+from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
+from scaling_algebra.verify.decomposition.moments import NotMeasured, Signal, TorchRun
+from scaling_algebra.verify.measuring.block import train_block
+from scaling_algebra.verify.measuring.cells import Setup
+from scaling_algebra.verify.measuring.training import train_network
+from scaling_algebra.verify.networks.moe_block import Replicas
+from scaling_algebra.verify.networks.reading import Draw, TorchNetwork
+
+MORE = {
+    "thrice": """
+        h1[a] = W1[a,x] data[x]
+        h2[b] = W[b,a] h1[a]
+        h3[a] = W[a,b] h2[b]
+        h4[b] = W[b,a] h3[a]
+        f = W4[b] h4[b]
+    """,
+    "tied": "h[a] = E[a,x] data[x]\no[x] = E[b,x] W[b,a] h[a]\nf = u[x] o[x]",
+    "swiglu": """
+        h1[a] = W1[a,x] data[x]
+        phi[i] = gate(Q[i,a] h1[a])
+        h2[i,k] = silu(U[i,k,b] h1[b]) V[i,k,a] h1[a]
+        h3[b] = h1[b] + alpha phi[i] W3[i,b,k] h2[i,k]
+        f = W4[b] layernorm(h3[b])
+    """,
+    "small-attention": """
+        h[a,t] = W1[a,x] data[x,t]
+        q[j,e,t] = Wq[j,e,a] h[a,t]
+        k[j,e,s] = Wk[j,e,a] h[a,s]
+        v[j,e,s] = Wv[j,e,a] h[a,s]
+        p[j,t,s] = softmax(att q[j,e,t] k[j,e,s]; s)
+        o[j,e,t] = p[j,t,s] v[j,e,s]
+        z[a,t] = h[a,t] + Wo[a,j,e] o[j,e,t]
+        n[a,t] = rmsnorm(z[a,t]; a)
+        y[a] = Wm[a,b,t] relu(n[b,t])
+        f = W4[a] y[a]
+    """,
+}
+NETWORKS = {**ARCHITECTURES, **{name: network(name, text, AXES) for name, text in MORE.items()}}
+DIMS = {"N": 7, "N_e": 5, "M": 4}
+DRAW = Draw(DIMS, [1, 2, 3], [11, 12, 13])
+TRAINABLE = [name for name, o in OPTIMIZERS.items() if o.torch]
+MODES = ("init", "update")
+EXACT = {"rtol": 1e-8, "atol": 1e-12}
+
+
+def scaled(net, zero=(), tied=()):
+    """Every tensor of std and learning rate about 1 / sqrt(5)."""
+    third = Power()
+    tensors = {r: TensorScaling(None if r in zero else third, third, third) for r in net.tensors}
+    return Scaling(tensors, {m: Power.of({"N": 1}) for m in net.free_multipliers}, tied)
+
+
+def trained(name, rule="sgd", steps=2, draw=DRAW, **scaling):
+    net = NETWORKS[name]
+    model = TorchNetwork(net, draw, scaled(net, **scaling))
+    with torch.no_grad():
+        for w in model.weights.values():
+            w *= 0.4
+    run = TorchRun(model, optimizer(rule), steps, keep=True)
+    for _ in range(steps):
+        run.step()
+    return run
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_by_the_chain_rule_equal_autograds(name):
+    run = trained(name)
+    with torch.no_grad():
+        for t in (0, 2):
+            for s in run.network.statements:
+                chained, whole = run.chained(s.out, t).entries, run.gradient(s.out, t).entries
+                torch.testing.assert_close(
+                    chained, whole, msg=f"{s.out}@{t}", rtol=1e-8, atol=1e-10 * whole.abs().max()
+                )
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if "topk" not in name and "noise" not in name])
+def test_gradients_of_tensors_against_finite_differences(name):
+    run = trained(name)
+    model, raw = run.model, {role: g.clone() for role, g in run.moments[-1].raw.items()}
+    for role, w in model.weights.items():
+        entry = (1, *(n - 1 for n in w.shape[1:]))
+        ends = []
+        for shift in (1e-5, -1e-5):
+            with torch.no_grad():
+                w[entry] += shift
+                ends.append(model()[1].item())
+                w[entry] -= shift
+        scale = raw[role][1].abs().max().item()
+        found = (ends[0] - ends[1]) / 2e-5
+        assert raw[role][entry].item() == pytest.approx(found, rel=1e-4, abs=1e-6 * max(scale, abs(ends[0]))), role
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parts_sum_to_their_whole(name, rule):
+    run = trained(name, rule)
+    net, t = run.network, 2
+    with torch.no_grad():
+        for s in net.statements:
+            change = run.change(s.out, t).entries
+            torch.testing.assert_close(run.initial(s.out).entries + change, run.value(s.out, t).entries, **EXACT)
+            if isinstance(s, Product):
+                parts = [("init", "change"), ("update", "initial"), ("update", "change")]
+                if len(s.factors) > 1 or len(net.terms(s)) > 1 or any(len(x.tensors) > 1 for x in net.terms(s)):
+                    parts = [("init", "change"), ("update", "value")]
+                total = sum(run.part(s, *which, t).entries for which in parts) + run.regated(s, t).entries
+                torch.testing.assert_close(total, change, msg=s.out, rtol=1e-7, atol=1e-9 * (1 + change.abs().max()))
+        table = quantities(net) if name not in ("thrice", "tied") else {}  # one tensor used twice has mixed parts, too
+        for whole in (q.removesuffix(".init-init") for q in table if q.endswith(".init-init")):
+            if whole in table:
+                found = [table[f"{whole}.{a}-{b}"].read(run, t).entries for a in MODES for b in MODES]
+                expected = table[whole].read(run, t).entries
+                scale = 1 + expected.abs().max()
+                torch.testing.assert_close(sum(found), expected, msg=whole, rtol=1e-7, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("rule", TRAINABLE)
+@pytest.mark.parametrize("parameterization", ["mup", "mssp"])
+def test_the_moe_block_gives_the_numbers_of_the_module_split_by_hand(rule, parameterization, monkeypatch):
+    """Two programs that share no line of the split, from the same weights: every quantity that both have.
+
+    By hand the parts of the aggregate have the present gates, and those of a gate have its slope.
+    """
+    monkeypatch.setattr(TorchRun, "_initial", lambda run, term, m: [(x.letters, m.value[x.name]) for x in term.weights])
+    setup = Setup(derive("III", rule, parameterization), steps=2)
+    dims, seeds = {"N": 9, "N_e": 5, "M": 4}, [1, 2, 3]
+    by_hand = train_block(setup, Replicas(dims, seeds))
+    found = train_network(setup, Draw(dims, seeds, seeds), check=True)
+    weighed = {"h3.init", "h3.A1", *(f"phi.{part}" for part in ("propagating", "effective", "cross"))}
+    shared = [
+        key for key in by_hand if key in found and key[0] not in weighed and not key[0].startswith(("number", "diff"))
+    ]
+    assert len(shared) > 280
+    for name, t in shared:
+        scale = max(v.max() for (q, s), v in by_hand.items() if s == t and q.split(".")[0] == name.split(".")[0])
+        assert found[name, t] == pytest.approx(by_hand[name, t], rel=1e-6, abs=1e-11 * scale, nan_ok=True), (name, t)
+    asked = {q for q in quantities(MOE_BLOCK) if not q.startswith("psi.propagating.")}
+    assert asked <= {q for q, _ in found}
+
+
+def test_a_wrong_split_would_be_seen(monkeypatch):
+    """Negative control of the comparison above."""
+    setup, dims = Setup(derive("III", "sgd", "mup"), steps=1), {"N": 9, "N_e": 5, "M": 4}
+    real = TorchRun.change
+    monkeypatch.setattr(TorchRun, "change", lambda run, x, t: Signal(x, 2 * real(run, x, t).entries))
+    by_hand, found = train_block(setup, Replicas(dims, [1])), train_network(setup, Draw(dims, [1], [1]))
+    assert found["h3.change", 1] != pytest.approx(by_hand["h3.change", 1], rel=1e-3)
+
+
+@pytest.mark.parametrize("rule", TRAINABLE)
+@pytest.mark.parametrize("name", ["routers-softmax-noise-topk", "routers-sigmoid-bias", "small-attention"])
+def test_replicas_trained_together_equal_replicas_trained_alone(name, rule):
+    net = NETWORKS[name]
+    d = replace(derive("III", rule, "sp"), scaling=scaled(net))
+    setup = Setup(replace(d, configuration=d.configuration.but(network=net)), 2)
+    together, alone = train_network(setup, DRAW), train_network(setup, Draw(DIMS, [2], [12]))
+    for key, values in alone.items():
+        assert values[0] == pytest.approx(together[key][1], rel=1e-7, abs=1e-12, nan_ok=True), key
+
+
+def test_decoupled_decay_is_not_an_update():
+    """A zero readout passes no gradient: the other weights only decay, so their updates stay exactly zero."""
+    run = trained("mlp", "adamw", steps=1, zero=("readout",))
+    assert not run.update_size("hidden", 1).any() and not run.change("h2", 1).entries.any()
+    assert run.update_size("readout", 1).all()
+    assert not torch.equal(run.moments[1].start["hidden"], run.moments[0].start["hidden"])
+
+
+@pytest.mark.parametrize("name", ["moe", "routers-sigmoid", "swiglu"])
+def test_paths_of_the_first_layers_change_sum_to_it(name):
+    run = trained(name, steps=0)
+    paths = list(dict.fromkeys(s.out for s, _ in run.network.consumers("h1")))
+    for via in paths:
+        run.follow("h1", via)
+    run.model.optimizer(optimizer("sgd"))
+    run = TorchRun(run.model, optimizer("sgd"), 2, keep=True)
+    for via in paths:
+        run.follow("h1", via)
+    run.step(), run.step()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            sum(run.change_via("h1", 2, via).entries for via in paths), run.change("h1", 2).entries
+        )
+    with pytest.raises(NotMeasured):
+        trained(name, "adam").change_via("h1", 2, paths[0])
+
+
+def test_what_does_not_grow_is_the_same_at_every_size():
+    net = NETWORKS["routers-softmax-bias"]
+    small, large = (
+        TorchNetwork(net, Draw(DIMS | {"N": n}, [seed], [7], growing=["N", "N_e"]), scaled(net))
+        for n, seed in ((8, 1), (16, 2))
+    )
+    assert torch.equal(small.weights["bias"], large.weights["bias"]) and torch.equal(small.x, large.x)
+    assert not torch.equal(small.weights["input"], large.weights["input"][:, :8])
+
+
+def test_tied_experts_start_equal():
+    model = TorchNetwork(MOE_BLOCK, DRAW, scaled(MOE_BLOCK, tied=("expert_in",)))
+    w2, w3 = model.weights["expert_in"][0], model.weights["expert_out"][0]
+    assert torch.equal(w2[0], w2[3]) and not torch.equal(w3[0], w3[3])
+
+
+def test_one_active_softmax_expert_gets_no_router_gradient():
+    """Renormalised after the mask, its gate is 1 whatever its logit."""
+    run = trained("routers-softmax-topk", draw=Draw(DIMS | {"M": 2}, [1], [1]))
+    assert not run.gradient("psi", 1).entries.any() and not run.gradient("psi", 2).entries.any()
+
+
+def test_selections_take_half_and_noise_is_drawn_anew():
+    run = trained("routers-softmax-noise-topk")
+    assert ((run.value("phi", 2).entries > 0).sum(1) == 2).all()
+    assert not torch.equal(run.value("shift", 1).entries, run.value("shift", 2).entries)
+    assert torch.equal(run.initial("shift").entries, run.value("shift", 0).entries)
+
+
+def test_entropy_of_the_gates():
+    for name, active in (("routers-softmax", 4), ("routers-softmax-topk", 2)):
+        d = derive("I", "sgd", "mup-sigmoid", architecture=name)
+        found = train_network(Setup(d, 0), DRAW)
+        run = TorchRun(TorchNetwork(d.network, DRAW, d.scaling), d.optimizer, 0)
+        by_hand = -torch.special.xlogy(run.value("phi", 0).entries, run.value("phi", 0).entries).sum(1)
+        by_hand = by_hand / math.log(active)
+        assert found["phi.entropy", 0] == pytest.approx(by_hand.detach().numpy(), abs=1e-9) and by_hand.max() <= 1
+        assert found["phi.deficit", 0] == pytest.approx(1 - by_hand.detach().numpy(), abs=1e-9)
+
+
+def test_data_that_grows_is_one_clear_line():
+    net = network("wide", "h[b] = W[b,a] data[a]\nf = U[b] h[b]", AXES)
+    with pytest.raises(UsageError, match="data has the letter 'a' of a growing axis") as error:
+        TorchNetwork(net, DRAW, scaled(net))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,122 @@
+"""Sizes that somebody else logged, as a measurement: a CSV file or rows with quantity, n, seed, value and perhaps step.
+
+Read next: ``report.py`` (judges them).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import Signals
+from scaling_algebra.spec.axes import Ray
+
+from .measurement import Measurement, Prediction
+
+COLUMNS = ("quantity", "n", "seed", "value")
+"""Columns that a log must have; ``step`` is 0 where it is left out."""
+
+Logged = str | Path | Iterable[Mapping[str, Any]]
+Exponent = Fraction | int | str | None
+Predicted = Signals | Mapping[str, Exponent | Sequence[Fraction | None]]
+
+
+def logged(source: Logged, ray: Ray | None = None) -> Measurement:
+    """What was logged.
+
+    Args:
+        ray: of the sizes n; by default exponents are multiples of 1/2.
+
+    Raises:
+        UsageError: a file or row that cannot be used; the message names the place.
+    """
+    where, rows = _rows(source)
+    found: dict[tuple[str, int], dict[float, dict[str, float]]] = {}
+    for k, row in enumerate(rows, 2 if isinstance(source, str | Path) else 1):
+        place = f"{where}, {'line' if isinstance(source, str | Path) else 'row'} {k}"
+        missing = [c for c in COLUMNS if row.get(c) in (None, "")]
+        if missing:
+            raise UsageError(f"{place}: no {missing[0]}; a log has {', '.join(COLUMNS)} and perhaps step")
+        step = 0 if row.get("step") in (None, "") else row["step"]
+        n, value, t = (_number(x, c, place) for c, x in (("n", row["n"]), ("value", row["value"]), ("step", step)))
+        if n <= 0 or t < 0 or t != int(t):
+            raise UsageError(f"{place}: n is {row['n']} and step {step}; n is above 0, step 0, 1, 2, ...")
+        seeds = found.setdefault((str(row["quantity"]), int(t)), {}).setdefault(n, {})
+        if str(row["seed"]) in seeds:
+            raise UsageError(f"{place}: {row['quantity']} at n={n:g}, seed {row['seed']} is there twice")
+        seeds[str(row["seed"])] = abs(value)
+    if not found:
+        raise UsageError(f"{where}: no rows; a log has {', '.join(COLUMNS)} and perhaps step")
+    sizes = sorted({n for series in found.values() for n in series})
+    for (name, t), series in found.items():
+        gone = [n for n in sizes if n not in series]
+        if gone:
+            raise UsageError(f"{where}: {name} at step {t} has no value at n={gone[0]:g}; log it at every size")
+    ray = ray or Ray({"N": 1, "N_e": 1, "M": 1})
+    measured = Measurement(ray, max(t for _, t in found), list(sizes), logged=True)
+    for key, series in found.items():
+        measured.values[key] = [np.array(list(series[n].values())) for n in sizes]
+    return measured
+
+
+def exponents(prediction: Predicted, steps: int) -> Prediction:
+    """Exponents of n by quantity and step; a single exponent holds at every step.
+
+    Raises:
+        UsageError: one that is not a rational number.
+    """
+    if isinstance(prediction, Signals):
+        return decided(prediction)
+    return {q: _series(q, p, steps) for q, p in prediction.items()}
+
+
+def decided(found: Signals) -> Prediction:
+    """Exponents of n by quantity, None for exactly zero, for as many steps as they are certified."""
+    rows = {q: tuple(a.exponent for a in takewhile(lambda a: a.decided, row)) for q, row in found.quantities.items()}
+    return {q: row for q, row in rows.items() if row}
+
+
+def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
+    if not isinstance(source, str | Path):
+        return "sizes", source
+    try:
+        with open(source, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), reader.fieldnames or ()
+    except (OSError, UnicodeDecodeError, csv.Error) as reason:
+        told = reason.strerror if isinstance(reason, OSError) else reason
+        raise UsageError(f"cannot read {source}: {told}; give a CSV file with {', '.join(COLUMNS)}") from None
+    missing = [c for c in COLUMNS if c not in columns]
+    if missing:
+        raise UsageError(f"{source} has no column {missing[0]}; its first line names {', '.join(COLUMNS)}")
+    return str(source), rows
+
+
+def _number(given: Any, column: str, place: str) -> float:
+    try:
+        found = float(given)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise UsageError(f"{place}: {column} is {given!r}, not a finite number")
+    return found
+
+
+def _series(name: str, given: Exponent | Sequence[Fraction | None], steps: int) -> Sequence[Fraction | None]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return given
+    if isinstance(given, float):
+        raise TypeError(f"the exponent of {name} is the float {given!r}; give an int, a Fraction or a string")
+    try:
+        exact = None if given is None else Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"the exponent of {name} is {given!r}; give a rational such as -1/2, or None") from None
+    return [exact] * (steps + 1)

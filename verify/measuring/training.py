@@ -1,0 +1,91 @@
+"""Trains any network with real optimizer steps and records every named quantity at every step.
+
+Read next: ``decomposition/moments.py`` (what is recorded), ``runs.py`` (calls this for every cell of a run).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
+from scaling_algebra.spec.networks.roles import first_layer, pathways
+from scaling_algebra.verify.decomposition.moments import NotMeasured, Signal, TorchRun
+from scaling_algebra.verify.decomposition.parts import rms
+from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
+from scaling_algebra.verify.networks.reading import Draw, TorchNetwork, selected
+
+from .cells import Setup
+
+
+def train_network(setup: Setup, draw: Draw, check: bool = False) -> Record:
+    """Trains all replicas and returns the root-mean-square of every quantity at every step, one for each replica.
+
+    With ``check`` autograd's gradients at the last step are compared with those of the chain rule.
+    """
+    derivation, steps, products = setup.derivation, setup.steps, setup.products
+    network = derivation.network
+    model = TorchNetwork(network, draw, derivation.scaling, getattr(torch, setup.dtype))
+    run = TorchRun(model, derivation.optimizer, steps, keep=bool(products))
+    for s in network.statements:
+        if first_layer(network, s.out):
+            for via in pathways(network, s.out).values():
+                run.follow(s.out, via)
+    table = quantities(network) | (with_decay(network) if derivation.optimizer.decoupled_decay else {})
+    asked = [*table.values(), *(quantity(table, name) for name in products)]
+    record: dict[tuple[str, int], Tensor] = {}
+    for t in range(steps + 1):
+        with torch.no_grad():
+            for q in asked:
+                if all(step is None or step <= t for _, step in inner_product(q.name)):
+                    size = _size(q, run, t)
+                    if size is not None:
+                        record[q.name, t] = size
+            record |= {(name, t): x for name, x in _entropies(run, t).items()}
+        if t < steps:
+            run.step()
+    facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: _apart(run, steps) if check else -1.0}
+    told = {(name, 0): np.full(len(draw), float(fact)) for name, fact in facts.items()}
+    return {key: x.double().cpu().numpy() for key, x in record.items()} | told
+
+
+def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
+    """Entropy of every softmax in units of the most that its active entries allow, and what lacks to it, (S,).
+
+    Source: routers paper, Fig. 1 (normalised router entropy).
+    """
+    found: dict[str, Tensor] = {}
+    for s in run.network.functions:
+        if s.kind.kind == "softmax":
+            phi = run.value(s.out, t)
+            along = 1 + phi.letters.index(s.over)
+            size = phi.entries.shape[along]
+            active = selected(size) if s.kind.selects else size
+            if active > 1:
+                entropy = torch.special.entr(phi.entries).sum(along) / math.log(active)
+                found |= {f"{s.out}.entropy": rms(entropy), f"{s.out}.deficit": rms(1 - entropy)}
+    return found
+
+
+def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
+    """Of each replica, (S,); None where it is not left apart."""
+    try:
+        read = q.read(run, t)
+    except NotMeasured:
+        return None
+    return rms(read.entries) if isinstance(read, Signal) else read
+
+
+def _apart(run: TorchRun, t: int) -> float:
+    """Largest relative difference between gradients by the chain rule and autograd's, over signals."""
+    worst = 0.0
+    for s in run.network.statements:
+        with torch.no_grad():
+            ours, theirs = (read(s.out, t).entries for read in (run.chained, run.gradient))
+        difference, size = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (ours - theirs, theirs))
+        apart = difference / size if size else difference
+        worst = max(worst, math.inf if math.isnan(apart) else apart)
+    return worst
