@@ -78,8 +78,8 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
     top, limited = max(sizes, default=None), demand.kind in ("theta", "bounded")
     too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
     if too_small or (limited and top is not None and top > 0):
-        size = "exactly zero" if top is None else f"n^({top})"
-        return f"{demand.name}: {demand.because}, but {' + '.join(demand.quantities)} ~ {size}"
+        reached = "exactly zero" if top is None else f"n^({top})"
+        return f"{demand.name}: {demand.because}, but {' + '.join(demand.quantities)} ~ {reached}"
     if certified and undecided:
         name, t = undecided[0]
         return f"{demand.name}: {demand.because}, but {name} at t={t} is undecided"
