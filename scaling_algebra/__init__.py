@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     __version__: str
     from .errors import UsageError
     from .explanations.explanations import explain
+    from .formulas.formula import Formula, formula
     from .phase_map.phases import phases
     from .proofs.prover import prove
     from .solver.demands import Infeasible, NotFound
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Configuration": "spec.configuration",
     "Derivation": "solver.derivation",
+    "Formula": "formulas.formula",
     "Infeasible": "solver.demands",
     "NotFound": "solver.demands",
     "Power": "spec.powers",
@@ -44,6 +46,7 @@ _HOME = {
     "derive": "solver.derivation",
     "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
+    "formula": "formulas.formula",
     "network": "spec.networks.grammar",
     "phases": "phase_map.phases",
     "prove": "proofs.prover",
@@ -55,6 +58,7 @@ __all__ = [
     "REGIMES",
     "Configuration",
     "Derivation",
+    "Formula",
     "Infeasible",
     "NotFound",
     "Power",
@@ -66,6 +70,7 @@ __all__ = [
     "derive",
     "errata",
     "explain",
+    "formula",
     "network",
     "phases",
     "prove",

@@ -459,6 +459,10 @@ class Algebra(Packing):
     def kernel(self, k: int) -> Kernel:
         return self._kernels[k]
 
+    def weight(self, k: int) -> int:
+        """Packed size of a kernel with coefficient 1: half of every summed class, less half of every repeated one."""
+        return self._weights[k]
+
     def contraction(self, a: str, b: str, out: str) -> Contraction:
         """How a product of signals with these letters meets."""
         return self._spec(a, b, out)[1]

@@ -432,11 +432,16 @@ class Trajectory:
     def _one(self, s: Signal) -> bool:
         return s.made is not None and s.made.rule == "constant" and set(s.terms.values()) == {0}
 
-    def entry(self, role: str, factors: Sequence[Signal]) -> int | None:
-        """Packed entry size of a product of factors, in the letters of a tensor."""
+    def entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
+        """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
         own = self.algebra.live(self.network.tensors[role].letters)
         if any(c not in own for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
-            factors = [self.algebra.product(self._covered(list(factors), own), own)]
+            return [self.algebra.product(self._covered(list(factors), own), own)]
+        return factors
+
+    def entry(self, role: str, factors: Sequence[Signal]) -> int | None:
+        """Packed entry size of a product of factors, in the letters of a tensor."""
+        factors = self.entries(role, factors)
         self.sound = self.sound and all(map(self.algebra.certified, factors))
         sizes = [self.algebra.rms(s) for s in factors]
         return None if None in sizes else sum(x for x in sizes if x is not None)

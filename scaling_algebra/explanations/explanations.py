@@ -21,7 +21,7 @@ from scaling_algebra.solver.demands import HORIZON, Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.given import SETTINGS
-from scaling_algebra.spec.powers import Form, Power
+from scaling_algebra.spec.powers import Form, Power, symbol
 
 from .alignments import Alignments, alignments
 from .mechanisms import Mechanism, mechanisms
@@ -270,12 +270,8 @@ def _constant(d: Derivation, algebra: Algebra, label: str, size: int) -> Constan
 
 def _symbols(form: Form) -> str:
     """A form as a product of symbols: ``M^-1 sigma_expert_out^2 lr_input``."""
-    names = {"b": "sigma", "c": "lr", "d": "eps"}
     parts = [str(form.power)] if form.power.terms else []
-    for name, count in form.unknowns:
-        letter, _, role = name.partition(".")
-        symbol = letter.replace("alpha", "multiplier") if not role else f"{names[letter]}_{role}"
-        parts.append(symbol if count == -1 else f"{symbol}^{-count}")
+    parts += [symbol(name) if count == -1 else f"{symbol(name)}^{-count}" for name, count in form.unknowns]
     return " ".join(parts) or "1"
 
 

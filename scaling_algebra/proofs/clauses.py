@@ -1,7 +1,7 @@
 """Desiderata as clauses over the unknown b, c and alpha, and z3 to solve them.
 
 A clause is a disjunction of linear inequalities that every parameterization meeting the demand satisfies. The sizes
-behind it hold at every parameter point (``symbolic.py``), so that leaving clauses out proves less, never more.
+behind it hold at every parameter point (``formulas/graded.py``), so that leaving clauses out proves less, never more.
 Read next: ``prover.py`` (adds clauses until the question is decided).
 """
 
@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.quantities import quantities, quantity
+from scaling_algebra.formulas.graded import Bounds, FormAlgebra, FormTrajectory, size_of
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.powers import Form
-
-from .symbolic import Bounds, FormAlgebra, FormTrajectory, size_of
 
 _WORK = (200, 2_000)
 """Nodes of matching searches that one product may take: for the complete forms of a quantity, for its upper bounds."""

@@ -1,6 +1,6 @@
 """Proofs: do exactly one, none or several parameterizations meet a set of desiderata?
 
-Every demand becomes clauses over the unknown b, c and alpha, from sizes that hold at every point (``symbolic.py``). z3
+Every demand becomes clauses over the unknown b, c and alpha, from sizes that hold at every point (``graded.py``). z3
 proposes a point that meets them, the engine examines it exactly and adds the clause that rules it out, until z3 finds
 that nothing is left: the parameterization is unique, or none exists and the unsatisfiable core names the conflict.
 Adam: if epsilon has the size of the largest gradient (mu-3), every normaliser equals it, so a run is one of gradient
@@ -22,6 +22,7 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
+from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.solver.demands import HORIZON, NotFound, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
@@ -34,7 +35,6 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point, Scaling
 
 from .clauses import Atom, Clause, ClauseSolver, Facts, Sense, Undecided, label
-from .symbolic import form_algebra
 
 _QUICK = 20_000
 """Nodes spent on the search for a violated demand at a candidate, before a closer look."""

@@ -6,18 +6,23 @@ Read next: ``scaling.py`` (a parameterization in powers).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from scaling_algebra.errors import UsageError, unknown_name
 
 from .axes import AXES, Ray
 
+if TYPE_CHECKING:
+    import sympy
+
 _FACTOR = re.compile(
     r"\s*(?P<by>[*/]?)\s*(?:1(?!\d|/\d)|(?P<axis>[A-Za-z]\w*)(?:\^(?P<open>\(?)(?P<e>-?\d+(?:/\d+)?)(?P<close>\)?))?)"
 )
 """One factor of a power as people write it: an axis with an exponent, or 1."""
+_SYMBOLS = {"b": "sigma", "c": "lr", "d": "eps", "v": "v"}
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,16 @@ class Power:
         """The exponent of n on a ray."""
         return sum((e * ray[axis] for axis, e in self.terms), Fraction(0))
 
+    @property
+    def expr(self) -> sympy.Expr:
+        """As a sympy expression in positive symbols.
+
+        Examples:
+            >>> Power.parse("M N^-1/2").expr
+            M/sqrt(N)
+        """
+        return _product(self.terms)
+
     def as_strings(self) -> dict[str, str]:
         """For JSON: ``{"N": "-1/2"}``."""
         return {axis: str(e) for axis, e in self.terms}
@@ -107,6 +122,29 @@ class Form:
 
     power: Power
     unknowns: tuple[tuple[str, int], ...]
+
+    @property
+    def expr(self) -> sympy.Expr:
+        """As a sympy expression in positive symbols: the axes, and those of ``symbol``."""
+        return _product([*self.power.terms, *((symbol(u), Fraction(-n)) for u, n in self.unknowns)])
+
+
+def symbol(unknown: str) -> str:
+    """The name of what an unknown is the exponent of: ``sigma_input`` for ``b.input``, ``multiplier`` for ``alpha``.
+
+    Examples:
+        >>> symbol("c.expert_in"), symbol("v.router.0")
+        ('lr_expert_in', 'v_router_0')
+    """
+    letter, _, rest = unknown.partition(".")
+    return f"{_SYMBOLS[letter]}_{rest.replace('.', '_')}" if rest else unknown.replace("alpha", "multiplier")
+
+
+def _product(powers: Iterable[tuple[str, Fraction]]) -> sympy.Expr:
+    import sympy
+
+    factors = (sympy.Symbol(x, positive=True) ** sympy.Rational(e.numerator, e.denominator) for x, e in powers)
+    return sympy.Mul(*factors)
 
 
 def exponent_text(e: Fraction) -> str:

@@ -15,11 +15,11 @@ from scaling_algebra.cli import main
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.formulas.graded import FormTrajectory, form_algebra, size_of
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.prover import Prover, System, prove
 from scaling_algebra.proofs.smtlib import script, scripts_of
-from scaling_algebra.proofs.symbolic import FormTrajectory, form_algebra, size_of
 from scaling_algebra.spec.axes import REGIMES, regime
 from scaling_algebra.spec.desiderata import Structure, interventions
 from scaling_algebra.spec.networks.library import MOE_BLOCK

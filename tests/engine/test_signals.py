@@ -11,7 +11,7 @@ from scaling_algebra.counting import signals
 from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Exhausted, Kernel
 from scaling_algebra.counting.signals import Algebra, Rung, Scalar, Signal
-from scaling_algebra.proofs.symbolic import FormAlgebra
+from scaling_algebra.formulas.graded import FormAlgebra
 from scaling_algebra.spec.axes import Ray
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]

@@ -3,7 +3,8 @@
 A signal is split by how often each unknown enters (its grade). All monomials of one grade move together when the
 parameters change, so pruning among them is as certain as at one point, and what remains is the complete max-plus form.
 Where that becomes too large, a change demanded to be O(1) may be replaced by its size alone, an unknown of its own.
-Read next: ``prover.py`` (turns the forms into constraints).
+What a step divides by (Adam's normaliser) is a maximum itself, and an unknown of its own, too.
+Read next: ``search.py`` (all rays), ``proofs/clauses.py`` (turns the forms into constraints).
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from scaling_algebra.dynamics.trajectory import Trajectory, unknowns
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 _FIELD = 12
-"""Bits of one count in a grade; counts stay far below 2**12."""
+"""Bits of one count in a grade; counts stay far below 2**11."""
 _INNER = 1 << 400
 """Packed sizes are ``grade * _INNER + size``, with |size| far below _INNER / 2."""
 _GAP = Fraction(1, 2)
+STEPS = 4
+"""Steps whose divisors are told apart."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Bounds:
 
     lower: tuple[Form, ...]
     upper: tuple[Form, ...]
+
+
+Sizes = dict[int, tuple[int | None, int]]
+"""Of each grade the packed size that its kernels show, if any, and an upper bound."""
 
 
 @dataclass(slots=True)
@@ -58,10 +65,11 @@ class FormAlgebra(Algebra):
 
     Args:
         names: the unknowns; a factor n^-x of an unknown x counts once.
+        tracked: see ``Algebra``.
     """
 
-    def __init__(self, ray: Ray, letters: Mapping[str, str], names: Sequence[str]) -> None:
-        super().__init__(ray, letters, (), _GAP)
+    def __init__(self, ray: Ray, letters: Mapping[str, str], names: Sequence[str], tracked: str = "") -> None:
+        super().__init__(ray, letters, (), _GAP, tracked)
         self.names = tuple(names)
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
@@ -87,6 +95,21 @@ class FormAlgebra(Algebra):
     def nothing(self, letters: str) -> Signal:
         return Graded(self.live(letters), {})
 
+    def marked(self, name: str, letters: str, along: str) -> Signal:
+        s = super().marked(name, letters, along)
+        return Graded(s.letters, {}, parts={0: s})
+
+    def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+        if not isinstance(s, Graded):  # inside a product, one grade at a time
+            return Signal(s.letters, {}) if letter in s.flat else Algebra.centred(self, s, letter, ignoring)
+        varying = {g: x for g, x in s.parts.items() if letter not in x.flat}
+        parts = {g: Algebra.centred(self, x, letter, ignoring) for g, x in varying.items()}
+        return Graded(s.letters, {}, parts=parts)
+
+    def restricted(self, s: Signal, letter: str, to: str) -> Signal:
+        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _parts(s).items()}
+        return Graded(s.letters.replace(letter, to), {}, parts=parts) if letter in s.letters else s
+
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
         grade, inner = _split(sum(x.size for x in scalars))
         parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _parts(s).items()}
@@ -110,24 +133,36 @@ class FormAlgebra(Algebra):
         grades: dict[int, list[Signal]] = {}
         for ga, x in _parts(a).items():
             for gb, y in _parts(b).items():
-                grades.setdefault(ga + gb, []).append(Algebra.contract(self, x, y, out))
+                grades.setdefault(ga + gb, []).append(Algebra.contract(self, x, y, out, tag))
+                if self.rung.total is not None and self.spent > self.rung.total:
+                    raise Exhausted
         return Graded(out, {}, parts={g: Algebra.add(self, xs) for g, xs in grades.items()})
+
+    def sizes(self, s: Signal) -> Sizes:
+        """The root-mean-square of each grade that is not exactly zero."""
+        found = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
+        return {g: (low, high) for g, (low, high) in found.items() if high is not None}
 
     def bounds(self, s: Signal) -> Bounds:
         """Forms of the root-mean-square of a signal."""
-        parts = _parts(s)
-        sizes = {g: (self.rms(x), self.bound(x)) for g, x in parts.items()}
+        sizes = self.sizes(s).items()
         return Bounds(
-            tuple(self._graded(g, low) for g, (low, _) in sizes.items() if low is not None),
-            tuple(self._graded(g, high) for g, (_, high) in sizes.items() if high is not None),
+            tuple(self.graded(g, low) for g, (low, _) in sizes if low is not None),
+            tuple(self.graded(g, high) for g, (_, high) in sizes),
         )
+
+    def graded(self, grade: int, packed: int) -> Form:
+        """The form of a size in a grade."""
+        counts = []
+        for name in self.names:
+            low = grade & (1 << _FIELD) - 1
+            low -= low >> _FIELD - 1 << _FIELD
+            grade = grade - low >> _FIELD
+            counts.append((name, -low))
+        return Form(self.form(packed).power, tuple((name, n) for name, n in counts if n))
 
     def _deterministic(self, s: Signal) -> bool:
         return all(Algebra._deterministic(self, x) for x in _parts(s).values())
-
-    def _graded(self, grade: int, packed: int) -> Form:
-        counts = ((name, grade >> _FIELD * k & (1 << _FIELD) - 1) for k, name in enumerate(self.names))
-        return Form(self.form(packed).power, tuple((name, -n) for name, n in counts if n))
 
 
 def _split(packed: int) -> tuple[int, int]:
@@ -145,17 +180,30 @@ def size_of(signal: str) -> str:
     return f"size.{signal}"
 
 
-def form_algebra(network: Network, ray: Ray) -> FormAlgebra:
-    """The algebra whose unknowns are those of a network, and the sizes of its signals."""
-    return FormAlgebra(ray, network.letters, (*unknowns(network), *(size_of(x) for x in network.signals)))
+def divisor(role: str, step: int) -> str:
+    """The unknown v with n^-v what the gradient of a tensor is divided by at a step, counted from 0."""
+    return f"v.{role}.{step}"
+
+
+def form_algebra(network: Network, ray: Ray, growing: frozenset[str] = frozenset()) -> FormAlgebra:
+    """The algebra whose unknowns are those of a network, what its steps divide by, and the sizes of its signals.
+
+    Args:
+        growing: axes whose indices are kept even where they do not grow on the ray.
+    """
+    steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
+    names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
+    tracked = "".join(x for x, axis in network.letters.items() if axis in growing)
+    return FormAlgebra(ray, network.letters, names, tracked)
 
 
 class FormTrajectory(Trajectory):
-    """Training by gradient descent with unknown b, c and alpha.
+    """Training with unknown b, c and alpha, and unknown divisors where the optimizer normalises.
 
     Args:
         sized: signals whose later changes are taken by their size alone.
         exact: number of updates up to which every change is exact all the same.
+        growing: axes that count as growing whatever the ray says.
     """
 
     def __init__(
@@ -165,11 +213,13 @@ class FormTrajectory(Trajectory):
         structure: Structure,
         sized: frozenset[str] = frozenset(),
         exact: int = 1,
+        optimizer: Optimizer = OPTIMIZERS["sgd"],
+        growing: frozenset[str] = frozenset(),
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
         b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
-        super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer("sgd"))
-        self.forms, self._sized, self._exact = algebra, sized, exact
+        super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer)
+        self.forms, self._sized, self._exact, self._growing = algebra, sized, exact, growing
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """Raises Exhausted: the quotient of two maxima of forms is none."""
@@ -185,10 +235,60 @@ class FormTrajectory(Trajectory):
         assert isinstance(read, Signal)
         return self.forms.bounds(read)
 
+    def sizes(self, quantity: Quantity, t: int) -> Sizes:
+        """The size of a quantity, grade by grade: of a tensor's update or gradient the size of an entry.
+
+        Law: rms(u v) = rms(u) rms(v) where no index is summed.
+
+        Raises:
+            Exhausted: it takes more work than the rung of the algebra has.
+        """
+        role = quantity.tensor
+        if not role:
+            return self.forms.sizes(quantity.read(self, t))
+        if quantity.name.startswith("g"):
+            return _largest(self._outer(role, factors) for factors in self.factors(role, t))
+        steps = self._updates(role, t)
+        return _largest(_times(self._outer(role, x.factors), sum(y.size for y in x.scalars)) for x in steps)
+
     def change(self, signal: str, t: int) -> Signal:
         if t > self._exact and signal in self._sized:
             return self.forms.sized(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
+    def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
+        found: Sizes = {0: (0, 0)}
+        for s in self.entries(role, factors):
+            found = _product(found, self.forms.sizes(s))
+        return found
+
+    def _grows(self, letter: str) -> bool:
+        return self.network.letters[letter] in self._growing or super()._grows(letter)
+
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
-        return (Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1})),)
+        rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
+        if self.optimizer.normalises:
+            size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
+            rates.append(Scalar(f"1/normaliser of {role} at step {step + 1}", size))
+        return tuple(rates)
+
+
+def _product(a: Sizes, b: Sizes) -> Sizes:
+    pairs = [(ga + gb, x, y) for ga, x in a.items() for gb, y in b.items()]
+    lows = (None if x[0] is None or y[0] is None else x[0] + y[0] for _, x, y in pairs)
+    return _largest({g: (low, x[1] + y[1])} for (g, x, y), low in zip(pairs, lows, strict=True))
+
+
+def _times(sizes: Sizes, packed: int) -> Sizes:
+    grade, inner = _split(packed)
+    return {g + grade: (None if low is None else low + inner, high + inner) for g, (low, high) in sizes.items()}
+
+
+def _largest(several: Iterable[Sizes]) -> Sizes:
+    found: Sizes = {}
+    for sizes in several:
+        for g, (low, high) in sizes.items():
+            old = found.get(g, (None, high))
+            lows = [x for x in (low, old[0]) if x is not None]
+            found[g] = max(lows, default=None), max(high, old[1])
+    return found

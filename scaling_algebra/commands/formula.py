@@ -1,0 +1,77 @@
+"""``scalecalc formula``: a size as a maximum of monomials, on every ray and at every parameter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.documents import FORMATS
+from scaling_algebra.formulas.formula import formula
+from scaling_algebra.formulas.presentation import formula as document
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizers import optimizer as _optimizer
+
+from .options import OPTIMIZER, READOUT_INIT, Name, emit, examples, network_of, write
+
+SYMPY = "sympy"
+"""A format of this command alone: the expression as sympy writes and reads it."""
+
+
+@click.command(
+    "formula",
+    epilog=examples(
+        "scalecalc formula h3.A2.2@1 --optimizer sgd --where",
+        "scalecalc formula psi.effective@1 --structure 'tied expert_in' --format latex",
+        "scalecalc formula h2@1 --architecture mlp --format sympy",
+    ),
+)
+@click.argument("what", metavar="QUANTITY[@t]")
+@OPTIMIZER
+@network_of
+@READOUT_INIT
+@click.option(
+    "--structure", default="", metavar="TEXT", help="Interventions: 'tied expert_in', 'zero router, tied expert_out'."
+)
+@click.option("--where", is_flag=True, help="Also where each monomial leads, of those with its parameters.")
+@click.option(
+    "--format",
+    "form",
+    type=Name("format", (*FORMATS, SYMPY)),
+    metavar="FORMAT",
+    help=f"{', '.join(FORMATS)} or {SYMPY}; by default text, or what the ending of -o FILE says.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to this file instead of stdout.",
+)
+def command(
+    what: str,
+    optimizer: str,
+    epsilon: str | None,
+    network: Network,
+    readout_init: str | None,
+    structure: str,
+    where: bool,
+    form: str | None,
+    output: Path | None,
+) -> None:
+    """The size of a quantity after t updates (default 1) as a formula: true on every ray, at every parameter.
+
+    Printed is a maximum of monomials in the axes N, N_e, M and in sigma (init std), lr, eps and multiplier of every
+    tensor, with the mechanism behind each. Nothing that leads anywhere is missing, unless it says so.
+    """
+    rule = _optimizer(optimizer)
+    rule = rule if epsilon is None else rule.with_epsilon(epsilon)
+    found = formula(what, rule, network=network, structure=structure, readout_init=readout_init or "maximal")
+    if form != SYMPY:
+        emit(document(found, where), form, output)
+        return
+    text = str(found.expr)
+    if output is None:
+        click.echo(text)
+    else:
+        write(output, text + "\n")

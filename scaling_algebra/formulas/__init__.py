@@ -1,0 +1,1 @@
+"""How large every quantity is at every ray and every parameter: formulas, and the proof that they are complete."""

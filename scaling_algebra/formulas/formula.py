@@ -1,0 +1,352 @@
+"""The size of a quantity as a formula: a maximum of monomials in the axes and the parameters, true on every ray.
+
+``str(formula(...))`` prints it; ``.expr`` is a sympy expression in positive symbols: the axes ``N``, ``N_e``, ``M``,
+and ``sigma_ROLE`` (init std), ``lr_ROLE``, ``eps_ROLE``, ``multiplier`` and, where the optimizer normalises,
+``v_ROLE_k``, what the gradient of step k is divided by. Read next: ``search.py`` (finds the monomials, and proves that
+none is missing), ``presentation.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.signals import Signal
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.dynamics.quantities import quantities, quantity
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
+from scaling_algebra.explanations.monomials import Monomial, monomial
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
+from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.networks.language import Function, Network
+from scaling_algebra.spec.networks.library import architecture as _architecture
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import optimizer as _optimizer
+from scaling_algebra.spec.powers import Form, Power, symbol
+from scaling_algebra.spec.scaling import Point
+
+from .graded import STEPS, Graded
+from .search import Search
+
+if TYPE_CHECKING:
+    import sympy
+
+_QUANTITY = re.compile(r"(?P<name>.+?)(?:@(?P<step>[0-9]{1,3}))?")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One monomial of a formula.
+
+    Attributes:
+        form: powers of the axes and of the parameters.
+        beside: powers of the axes of the other monomials with the same parameters.
+        found: the monomial in initial tensors behind it, its factors matched; None for updates and raw gradients, which
+            are outer products.
+    """
+
+    form: Form
+    beside: tuple[Power, ...] = ()
+    found: Monomial | None = None
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """What the matching does."""
+        return () if self.found is None else tuple(mechanisms(self.found))
+
+
+@dataclass(frozen=True, repr=False)
+class Formula(Rendered):
+    """The order of a quantity after some updates, for every ray and every parameter.
+
+    Attributes:
+        quantity, step: what it is the root-mean-square of.
+        terms: the monomials that lead somewhere; none: it is exactly zero.
+        slack: None if none is missing. Else the quantity is at least the formula, and what may be missing exceeds it
+            by at most ``(product of the axes)^slack`` where it has the parameters of one of the terms.
+        divisors: the formulas behind ``v_ROLE_k``, by that name: a maximum of these and, if it has one, of epsilon.
+        assumes: signals that must be O(1) for it to hold, because functions read them.
+    """
+
+    network: Network
+    optimizer: Optimizer
+    structure: Structure
+    quantity: str
+    step: int
+    axes: tuple[str, ...]
+    terms: tuple[Term, ...]
+    slack: Fraction | None = None
+    assumes: tuple[str, ...] = ()
+    divisors: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """No monomial is missing: the quantity is Theta of the formula."""
+        return self.slack is None
+
+    @cached_property
+    def expr(self) -> sympy.Expr:
+        """The maximum as a sympy expression in positive symbols."""
+        import sympy
+
+        if not self.terms:
+            return sympy.Integer(0)
+        monomials = [t.form.expr for t in self.terms]
+        return monomials[0] if len(monomials) == 1 else sympy.Max(*monomials, evaluate=False)
+
+    def on(self, ray: Ray, point: Point) -> Fraction | None:
+        """The exponent of n on a ray, at numbers for the unknowns; None for exactly zero.
+
+        Raises:
+            UsageError: the ray tells apart what the formula does not (K and M).
+        """
+        if ray["K"] != ray["M"]:
+            raise UsageError("this formula is for K = M: active experts grow as all experts do")
+        values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
+        values |= dict(point.multipliers)
+        return self._on(ray, values, {})
+
+    def at(self, **numbers: Any) -> sympy.Expr:
+        """The formula with numbers (or expressions) for some of its symbols: ``.at(N=1024, lr_input=0.01)``.
+
+        Raises:
+            UsageError: a name that is no symbol of it.
+        """
+        known = {str(s): s for s in self.expr.free_symbols}
+        for name in numbers:
+            if name not in known:
+                raise unknown_name("symbol", name, known)
+        return self.expr.subs({known[name]: value for name, value in numbers.items()})
+
+    def subs(self, *arguments: Any, **more: Any) -> sympy.Expr:
+        """As sympy's ``subs`` of ``expr``."""
+        return self.expr.subs(*arguments, **more)
+
+    def lambdify(self, *names: str) -> Callable[..., Any]:
+        """A numeric function of the symbols with these names, in this order.
+
+        Raises:
+            UsageError: a name that is no symbol of it.
+        """
+        import sympy
+
+        known = {str(s): s for s in self.expr.free_symbols}
+        for name in names:
+            if name not in known:
+                raise unknown_name("symbol", name, known)
+        function: Callable[..., Any] = sympy.lambdify([known[name] for name in names], self.expr)
+        return function
+
+    def latex(self) -> str:
+        """``\\Theta(\\max(...))`` without dollar signs."""
+        from .presentation import latex
+
+        return latex(self)
+
+    def leads(self, term: Term) -> tuple[str, ...]:
+        """Where a monomial exceeds the others with the same parameters: ``N_e M >= N``; empty: everywhere."""
+        from .presentation import inequalities
+
+        return inequalities(self, term)
+
+    @property
+    def about(self) -> str:
+        return f"{self.quantity}@{self.step}, {self.network.title}, {self.optimizer.name}, {self.structure}"
+
+    def document(self) -> Document:
+        from .presentation import formula
+
+        return formula(self)
+
+    def _on(self, ray: Ray, values: Mapping[str, Fraction | None], known: dict[str, Fraction]) -> Fraction | None:
+        """``known``: exponents of divisors, kept."""
+
+        def value(unknown: str) -> Fraction:
+            if not unknown.startswith("v."):
+                return values.get(unknown) or Fraction(0)
+            name = symbol(unknown)
+            if name not in known:
+                sizes = [f._on(ray, values, known) for f in self.divisors[name]]
+                role = unknown.split(".")[1]
+                sizes += [-(values.get(f"d.{role}") or Fraction(0))] if self.optimizer.epsilon else []
+                known[name] = max(x for x in sizes if x is not None) + self._entries(role).on(ray)
+            return -known[name]
+
+        return max(
+            (t.form.power.on(ray) + sum(n * value(u) for u, n in t.form.unknowns) for t in self.terms), default=None
+        )
+
+    def _entries(self, role: str) -> Power:
+        """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
+        if self.optimizer.normalises != "matrix":
+            return Power()
+        tensor = self.network.tensors[role]
+        axes = [self.network.axes[x] for x in tensor.fan_in + tensor.fan_out]
+        return sum((Power.of({axis: Fraction(1, 2)}) for axis in axes if axis in self.axes), Power())
+
+
+def formula(
+    what: str,
+    optimizer: str | Optimizer = DEFAULT_OPTIMIZER,
+    *,
+    network: Network | str = DEFAULT_ARCHITECTURE,
+    structure: Structure | str = "",
+    readout_init: str = "maximal",
+) -> Formula:
+    """The size of a quantity on all rays (with K = M) and at all parameters.
+
+    Args:
+        what: ``"h3.A2.2@1"``: a quantity, and after how many updates (default 1).
+        structure: ``"tied expert_in"``, ``"zero router, tied expert_out"``, or a ``Structure``.
+        readout_init: ``maximal``, or ``zero`` for a readout that starts at zero.
+
+    Examples:
+        >>> print(formula("h3.A3@1", "sgd").expr)
+        N**2*N_e*lr_expert_out*multiplier**2*sigma_expert_in**2*sigma_input**3*sigma_readout
+
+    Raises:
+        UsageError: no such quantity, or one that no monomials follow, with the reason.
+    """
+    net = network if isinstance(network, Network) else _architecture(network)
+    rule = optimizer if isinstance(optimizer, Optimizer) else _optimizer(optimizer)
+    asked = structure if isinstance(structure, Structure) else read_structure(structure, net)
+    if readout_init == "zero" and "readout" in net.tensors:
+        asked = Structure(asked.zero | {"readout"}, asked.tied, asked.exempt)
+    match = _QUANTITY.fullmatch(what)
+    assert match is not None
+    name, t = match["name"], int(match["step"] or 1)
+    quantity(quantities(net), name)
+    _covered(net, rule, name, t)
+    return _formula(net, rule, asked, name, t)
+
+
+def read_structure(text: str, network: Network) -> Structure:
+    """``"tied expert_in, zero router"``.
+
+    Raises:
+        UsageError: anything else, or a tensor that the network does not have.
+    """
+    sets: dict[str, set[str]] = {"zero": set(), "tied": set()}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        kind, _, role = part.partition(" ")
+        if kind not in sets or not role.strip():
+            raise UsageError(f"cannot read {part!r} in the structure; write for example: tied expert_in, zero router")
+        if role.strip() not in network.tensors:
+            raise unknown_name(f"tensor of {network.name}", role.strip(), network.tensors)
+        if kind == "tied" and not network.tensors[role.strip()].experts:
+            raise UsageError(f"cannot tie {role.strip()}: it has no expert index")
+        sets[kind].add(role.strip())
+    return Structure(frozenset(sets["zero"]), frozenset(sets["tied"]))
+
+
+def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
+    """The forms that exceed all others somewhere: at some ray and some value of every unknown.
+
+    Law: one query of linear real arithmetic for each form; z3 decides it exactly.
+    """
+    if len(forms) < 2:
+        return forms
+    import z3
+
+    solver = z3.SolverFor("QF_LRA", ctx=(context := z3.Context()))
+    names = {*axes, *(u for f in forms for u, _ in f.unknowns)}
+    real = {name: z3.Real(name, context) for name in sorted(names)}
+    for axis in axes:
+        solver.add(real[axis] >= 0)
+    values = [
+        z3.Sum(
+            [
+                z3.RealVal(0, context),
+                *(z3.RealVal(str(e), context) * real[a] for a, e in f.power.terms),
+                *(n * real[u] for u, n in f.unknowns),
+            ]
+        )
+        for f in forms
+    ]
+    kept = []
+    for k, form in enumerate(forms):
+        solver.push()
+        solver.add(*(values[k] > other for j, other in enumerate(values) if j != k))
+        if solver.check() == z3.sat:
+            kept.append(form)
+        solver.pop()
+    return tuple(kept)
+
+
+# inside ------------------------------------------------------------------------------------------------------------
+
+
+def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
+    """Raises UsageError where sizes are no maxima of monomials, with the reason."""
+    divides = [s for s in network.statements if isinstance(s, Function) and (s.kind.kind == "norm" or s.kind.selects)]
+    divides += [s for s in network.statements if isinstance(s, Function) and s.kind.homogeneous]
+    if divides:
+        s = divides[0]
+        raise UsageError(
+            f"no formula for {network.name}: {s.name} of {s.inputs[0].name} depends on the size of its argument, which "
+            "no monomial does; ask for exponents on a ray (scalecalc signals)"
+        )
+    if optimizer.relative:
+        raise UsageError(f"no formula for {optimizer.name}: its step is relative to the size of the tensor")
+    if "normalised" in name:
+        raise UsageError(f"no formula for {name}: a quotient of maxima is none; ask for its parts")
+    if t > STEPS:
+        raise UsageError(f"the step is {t}; a formula reaches {STEPS} updates")
+
+
+@lru_cache(maxsize=64)
+def _search(network: Network, optimizer: Optimizer, structure: Structure) -> Search:
+    return Search(network, optimizer, structure)
+
+
+@lru_cache(maxsize=512)
+def _formula(network: Network, optimizer: Optimizer, structure: Structure, name: str, t: int) -> Formula:
+    search = _search(network, optimizer, structure)
+    what = quantity(quantities(network), name)
+    try:
+        found = search.forms(what, t)
+    except Exhausted:
+        raise UsageError(
+            f"{name}@{t}: undecided: its monomials are too many for the budget; ask for a part of it, or a smaller step"
+        ) from None
+    forms = winning(found.forms, search.axes)
+    terms = []
+    for form in sorted(forms, key=_order):
+        alike = tuple(f.power for f in forms if f.unknowns == form.unknowns and f != form)
+        terms.append(Term(form, alike, None if what.tensor else _behind(search, name, t, form, alike)))
+    reads = tuple(dict.fromkeys(s.inputs[0].name for s in network.statements if isinstance(s, Function) and s.inputs))
+    divisors = {}
+    for unknown in dict.fromkeys(u for f in forms for u, _ in f.unknowns if u.startswith("v.")):
+        _, role, step = unknown.split(".")
+        first = 0 if optimizer.memory else int(step)
+        gradient = f"g{network.tensors[role].symbol}"
+        divisors[symbol(unknown)] = tuple(
+            f for k in range(first, int(step) + 1) if (f := _formula(network, optimizer, structure, gradient, k)).terms
+        )
+    return Formula(network, optimizer, structure, name, t, search.axes, tuple(terms), found.slack, reads, divisors)
+
+
+def _order(form: Form) -> tuple[Any, ...]:
+    return sum(abs(n) for _, n in form.unknowns), form.unknowns, form.power.terms
+
+
+def _behind(search: Search, name: str, t: int, form: Form, beside: tuple[Power, ...]) -> Monomial | None:
+    """The network behind a monomial, on a ray on which it leads among those with its parameters."""
+    cone = search.leading(form.power, beside)
+    run = search.run(tuple(sum(x) for x in zip(*cone, strict=True)))
+    signal = quantity(quantities(search.network), name).read(run, t)
+    assert isinstance(signal, Graded)
+    for grade, part in signal.parts.items():
+        assert isinstance(part, Signal)
+        for k in run.forms.leading(part):
+            size = part.terms[k] + run.forms.weight(k)
+            if run.forms.graded(grade, size) == form:
+                return monomial(run.forms, part, k)
+    return None

@@ -1,0 +1,170 @@
+"""All monomials of a size, at every ray and every parameter, with a proof that none is missing.
+
+Law: the part of a size that has one combination of unknowns (its grade) is a maximum of monomials, so on rays it is
+convex. Where it equals the known monomials at the corners of every cone on which one of them leads, it exceeds them
+nowhere. So the engine is asked at corners, exactly, until they show nothing new.
+Read next: ``formula.py`` (what is made of it), ``graded.py`` (the engine with unknown parameters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.signals import Rung
+from scaling_algebra.dynamics.quantities import Quantity
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.powers import Form, Power
+
+from .graded import FormTrajectory, form_algebra
+from .polyhedra import Vector, corners, direction, dot
+
+_RUNGS = (
+    Rung(Fraction(1, 2), work=5_000, total=40_000),
+    Rung(Fraction(1), work=20_000, total=60_000),
+    Rung(Fraction(2), work=50_000, total=200_000),
+)
+_COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
+"""Climbed until nothing is missing; where that takes too much work, few kernels are kept and the rest is bounded."""
+_ROUNDS = 20
+Counts = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The monomials of a size.
+
+    Attributes:
+        forms: each leads somewhere among those with the same unknowns.
+        slack: None if nothing is missing. Else the size is at most the largest form times (product of all axes)^slack,
+            as far as it has only combinations of unknowns that occur in ``forms``.
+    """
+
+    forms: tuple[Form, ...]
+    slack: Fraction | None = None
+
+
+class Search:
+    """Sizes of one network, trained one way, on all rays of some axes."""
+
+    def __init__(self, network: Network, optimizer: Optimizer, structure: Structure) -> None:
+        self.network, self.optimizer, self.structure = network, optimizer, structure
+        self.axes = axes_of(network)
+        self.spanning = spanning(self.axes)
+        self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
+
+    def forms(self, quantity: Quantity, t: int) -> Found:
+        """The monomials of a quantity after t updates.
+
+        Raises:
+            Exhausted: they are too many.
+        """
+        best: Found | None = None
+        for rung in _RUNGS:
+            try:
+                best = self._forms(quantity, t, rung)
+            except Exhausted:
+                break
+            if best.slack is None:
+                return best
+        return best or self._forms(quantity, t, _COARSE)
+
+    def run(self, rates: Vector, rung: Rung = _RUNGS[0]) -> FormTrajectory:
+        """Training on a ray, with unknown parameters."""
+        key = rates, rung
+        if key not in self._runs:
+            ray = self.ray(rates)
+            growing = frozenset((*self.axes, "K")) if "M" in self.axes else frozenset(self.axes)
+            algebra = form_algebra(self.network, ray, growing)
+            algebra._set(rung)
+            made = FormTrajectory(self.network, algebra, self.structure, optimizer=self.optimizer, growing=growing)
+            self._runs[key] = made
+        return self._runs[key]
+
+    def ray(self, rates: Sequence[int]) -> Ray:
+        """The ray along a direction."""
+        top = max(rates)
+        return Ray({axis: Fraction(x, top) for axis, x in zip(self.axes, rates, strict=True)})
+
+    def vector(self, power: Power) -> tuple[Fraction, ...]:
+        return tuple(power[axis] for axis in self.axes)
+
+    def leading(self, power: Power, others: Iterable[Power]) -> list[Vector]:
+        """Corners of the cone of rays on which a power is not below any of the others."""
+        own = self.vector(power)
+        walls = ([x - y for x, y in zip(own, self.vector(other), strict=True)] for other in others if other != power)
+        return corners(self.spanning, map(direction, walls))
+
+    # inside --------------------------------------------------------------------------------------------------------
+
+    def _forms(self, quantity: Quantity, t: int, rung: Rung) -> Found:
+        grades: dict[Counts, dict[Power, None]] = {}
+        asked: dict[Vector, Mapping[Counts, tuple[Form | None, Fraction]]] = {}
+        first = direction(range(len(self.axes) + 3, 3, -1))
+        todo = [tuple([1] * len(self.axes)), first, *self.spanning]
+        for _ in range(_ROUNDS):
+            for rates in todo:
+                asked[rates] = self._sizes(quantity, t, rates, rung)
+                for counts, (form, _) in asked[rates].items():
+                    known = grades.setdefault(counts, {})
+                    if form is not None:
+                        known[form.power] = None
+            cones = {g: {p: self.leading(p, powers) for p in powers} for g, powers in grades.items()}
+            needed = dict.fromkeys(r for cells in cones.values() for rays in cells.values() for r in rays)
+            todo = [r for r in needed if r not in asked]
+            if not todo:
+                break
+        else:
+            raise Exhausted
+        forms = tuple(Form(p, g) for g, cells in cones.items() for p in cells if self._wide(p, cells))
+        return Found(forms, self._slack(grades, asked))
+
+    def _sizes(
+        self, quantity: Quantity, t: int, rates: Vector, rung: Rung
+    ) -> dict[Counts, tuple[Form | None, Fraction]]:
+        run = self.run(rates, rung)
+        with run.ledger.question():
+            sizes = run.sizes(quantity, t)
+        found = {}
+        for grade, (low, high) in sizes.items():
+            form = None if low is None else run.forms.graded(grade, low)
+            found[run.forms.graded(grade, high).unknowns] = form, run.forms.value(high)
+        return found
+
+    def _wide(self, power: Power, cells: Mapping[Power, Sequence[Vector]]) -> bool:
+        """It alone leads somewhere."""
+        rays, own = cells[power], self.vector(power)
+        inner = [sum(x) for x in zip(*rays, strict=True)] if rays else []
+        return bool(rays) and all(dot(own, inner) > dot(self.vector(p), inner) for p in cells if p != power)
+
+    def _slack(
+        self,
+        grades: Mapping[Counts, Mapping[Power, None]],
+        asked: Mapping[Vector, Mapping[Counts, tuple[Form | None, Fraction]]],
+    ) -> Fraction | None:
+        """How far the certified upper bounds exceed the known monomials; None if nowhere."""
+        worst = Fraction(0)
+        for rates, sizes in asked.items():
+            ray = self.ray(rates)
+            for counts, (_, high) in sizes.items():
+                known = max((p.on(ray) for p in grades[counts]), default=None)
+                if known is None:
+                    return Fraction(0)
+                worst = max(worst, (high - known) / sum(ray[axis] for axis in self.axes))
+        return worst or None
+
+
+def axes_of(network: Network) -> tuple[str, ...]:
+    """The axes that rays of a network tell apart; active experts grow as all experts do."""
+    there = set(network.axes.values())
+    return tuple(axis for axis in AXES if axis in there and axis not in ("K", "L"))
+
+
+def spanning(axes: Sequence[str]) -> list[Vector]:
+    """The rays on which one axis alone grows: they span all rays."""
+    return [tuple(int(x == axis) for x in axes) for axis in axes]

@@ -1,0 +1,174 @@
+"""Formulas against the engine on rays and parameters drawn at random, and the proof that nothing is missing."""
+
+import json
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from click.testing import CliRunner
+from sympy import Max, Rational, Symbol, latex, sympify
+
+from scaling_algebra import UsageError, derive, formula
+from scaling_algebra.cli import main
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.formulas.formula import winning
+from scaling_algebra.formulas.polyhedra import corners
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.spec.powers import Form, Power
+from scaling_algebra.spec.scaling import Point
+
+QUICK = ["h3.A2.2@1", "h3.A2.1@1", "psi@1", "h2@1", "g2@1", "dW2@1", "dQ@2", "gW4@0", "h3.A2.2@2"]
+TOTALS = ["h3@1", "h3.D@1", "g1.expert@1", "gphi@1", "psi.propagating@1", "h3i@1", "gW2@1", "gW3@1"]
+
+
+def draw(rng):
+    """A ray and a point; epsilons are small on one half of them, so that gradients lead the normalisers."""
+    rates = {a: Fraction(rng.randint(1, 12), rng.choice((6, 8, 12))) for a in ("N", "N_e", "M")}
+
+    def some(low, high):
+        return {role: Fraction(rng.randint(4 * low, 4 * high), 4) for role in MOE_BLOCK.tensors}
+
+    alpha = Fraction(rng.randint(0, 4), 4)
+    return Ray(rates), Point(some(0, 1), some(0, 2), some(0, rng.choice((1, 6))), {"alpha": alpha})
+
+
+def disagreements(found, name, rule, draws):
+    """How often a formula and the engine differ, and how often they could be compared."""
+    rng, different, compared = random.Random(7), 0, 0
+    quantity, _, t = name.partition("@")
+    for _ in range(draws):
+        ray, point = draw(rng)
+        answer = Analysis(ray, point, optimizer(rule), MOE_BLOCK)(quantity, int(t))
+        if answer.decided:
+            compared += 1
+            different += found.on(ray, point) != answer.size
+    return different, compared
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam", "signsgd", "muon"])
+@pytest.mark.parametrize("name", QUICK)
+def test_a_formula_is_the_engine_on_every_ray(name, rule):
+    found = formula(name, rule)
+    assert found.complete
+    different, compared = disagreements(found, name, rule, 12)
+    assert not different and compared >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("name", TOTALS)
+def test_totals_are_the_engine_on_every_ray(name, rule):
+    found = formula(name, rule)
+    different, compared = disagreements(found, name, rule, 60)
+    assert found.complete and not different and compared >= 40
+
+
+def test_each_monomial_is_needed():
+    """Negative control: without any one of its monomials a formula differs from the engine."""
+    found = formula("h3.A2.1@1", "sgd")
+    for term in found.terms:
+        less = replace(found, terms=tuple(t for t in found.terms if t is not term))
+        assert disagreements(less, "h3.A2.1@1", "sgd", 40)[0]
+
+
+def test_the_gram_operator_ties_on_the_wall():
+    """MSSP paper, App. I.7: mechanism B leads where M + N_e > N, the cross-expert CLT (A) where it is less."""
+    found = formula("h3.A2.2@1", "sgd")
+    shared = {"input": 2, "expert_out": 2, "readout": 1}
+    unknowns = {**{f"b.{k}": -n for k, n in shared.items()}, "c.expert_in": -1, "alpha": -2}
+    assert all(dict(t.form.unknowns) == unknowns for t in found.terms)
+    places = {str(t.form.power): (found.leads(t), t.mechanisms[0].letter) for t in found.terms}
+    assert places == {
+        "N N_e M": (("N_e M >= N",), "B"),
+        "N^(3/2) N_e^(1/2) M^(1/2)": (("N >= N_e M",), "A"),
+    }
+
+
+@pytest.mark.parametrize("regime", ["II", "III"])
+def test_a_formula_at_a_parameterization_is_its_table(regime):
+    d = derive(regime, "adam", "mup")
+    for name in QUICK:
+        quantity, _, t = name.partition("@")
+        answer = d.analysis()(quantity, int(t))
+        assert formula(name, "adam").on(REGIMES[regime], d.scaling.point(REGIMES[regime])) == answer.exponent
+
+
+def test_zero_and_tied_tensors():
+    assert formula("f@0", "sgd", readout_init="zero").terms == ()
+    assert str(formula("f@0", "sgd", readout_init="zero").expr) == "0"
+    tied = formula("h3.A1@0", "sgd", structure="tied expert_out")
+    free = formula("h3.A1@0", "sgd")
+    assert [t.form for t in tied.terms] == [t.form for t in free.terms]
+    both = formula("h3.A1@0", "sgd", structure="tied expert_out, tied expert_in")
+    assert both.terms[0].form.power == Power.of({"M": 1, "N": Fraction(1, 2), "N_e": Fraction(1, 2)})
+
+
+def test_what_a_convex_combination_exceeds_is_dropped():
+    """sqrt(xy) never leads beside x and y; 2 x y would."""
+    x, y = Form(Power.of({"N": 2}), (("c.input", -2),)), Form(Power(), (("c.router", -2),))
+    mean = Form(Power.of({"N": 1}), (("c.input", -1), ("c.router", -1)))
+    more = Form(Power.of({"N": 2}), (("c.input", -1), ("c.router", -1)))
+    assert winning((x, y, mean), ("N",)) == (x, y)
+    assert winning((x, y, more), ("N",)) == (x, y, more)
+
+
+def test_corners_of_cones():
+    unit = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert set(corners(unit, [])) == set(unit)
+    assert set(corners(unit, [(-1, 1, 1)])) == {(0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1)}
+    assert corners(unit, [(-1, -1, -1)]) == []
+
+
+def test_sympy_reads_what_is_written():
+    found = formula("h2@1", "sgd", network="mlp")
+    again = sympify(str(found.expr), locals={str(s): s for s in found.expr.free_symbols})
+    assert isinstance(found.expr, Max) and again == found.expr
+    n, std = Symbol("N", positive=True), Symbol("sigma_input", positive=True)
+    assert found.subs({n: 16}).has(std) and n not in found.at(N=16).free_symbols
+    names = sorted(str(s) for s in found.expr.free_symbols)
+    assert found.lambdify(*names)(*[4.0 if x == "N" else 0.5 for x in names]) == pytest.approx(0.5)
+    assert Power.parse("M N^-1/2").expr == Symbol("M", positive=True) * n ** Rational(-1, 2)
+    assert r"\sigma_{\mathrm{input}}" in found.latex() and latex(found.expr)
+
+
+def test_the_command():
+    def run(*arguments):
+        return CliRunner().invoke(main, ["formula", *arguments])
+
+    text = run("h3.A2.2@1", "--optimizer", "sgd", "--where").output
+    assert "Theta(" in text and "N_e M >= N" in text and "complete" in text
+    data = json.loads(run("psi.effective@1", "--format", "json").output)
+    assert data["complete"] and data["divisors"] == {"v_router_0": ["gQ@0"]}
+    assert data["terms"][0]["axes"] == {"N": "2", "N_e": "1/2"}
+    assert data["terms"][0]["parameters"]["v_router_0"] == -1
+    assert "Max(" in run("h2@1", "--architecture", "mlp", "--format", "sympy").output
+    assert r"\Theta" in run("h2@1", "--architecture", "mlp", "--format", "latex").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["h3.A9@1"], "no quantity named 'h3.A9'; did you mean 'h3.A3'?"),
+        (["h3@x"], "no quantity named 'h3@x'"),
+        (["h3@9"], "a formula reaches 4 updates"),
+        (["h3@1", "--structure", "tied input"], "it has no expert index"),
+        (["h3@1", "--structure", "half input"], "cannot read 'half input' in the structure"),
+        (["h3@1", "--structure", "zero inptu"], "did you mean 'input'?"),
+        (["hn@1", "--architecture", "moe-rmsnorm"], "rmsnorm of h3 depends on the size of its argument"),
+        (["h2@1", "--optimizer", "adafactor"], "relative to the size of the tensor"),
+        (["h2.update.normalised@1"], "a quotient of maxima is none"),
+    ],
+)
+def test_what_has_no_formula_is_one_line(arguments, said):
+    result = CliRunner().invoke(main, ["formula", *arguments])
+    assert result.exit_code == 2
+    assert said in result.output and result.output.count("\n") == 1, result.output
+
+
+def test_k_below_m_is_refused():
+    with pytest.raises(UsageError, match="K = M"):
+        ray = Ray({"N": 1, "N_e": 1, "M": 1, "K": "1/2"})
+        formula("h1@0", "sgd").on(ray, derive("III", "sgd").scaling.point(REGIMES["III"]))
