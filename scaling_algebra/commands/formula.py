@@ -33,6 +33,9 @@ SYMPY = "sympy"
 @click.option(
     "--structure", default="", metavar="TEXT", help="Interventions: 'tied expert_in', 'zero router, tied expert_out'."
 )
+@click.option(
+    "--sparse", is_flag=True, help="K, the active experts, as an axis of its own (K <= M); else it grows as M."
+)
 @click.option("--where", is_flag=True, help="Also where each monomial leads, of those with its parameters.")
 @click.option(
     "--format",
@@ -55,6 +58,7 @@ def command(
     network: Network,
     readout_init: str | None,
     structure: str,
+    sparse: bool,
     where: bool,
     form: str | None,
     output: Path | None,
@@ -66,7 +70,9 @@ def command(
     """
     rule = _optimizer(optimizer)
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
-    found = formula(what, rule, network=network, structure=structure, readout_init=readout_init or "maximal")
+    found = formula(
+        what, rule, network=network, structure=structure, readout_init=readout_init or "maximal", sparse=sparse
+    )
     if form != SYMPY:
         emit(document(found, where), form, output)
         return

@@ -89,13 +89,17 @@ class RoutedTrajectory(Trajectory):
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
         seen, self._among = active(network)
         super().__init__(seen, algebra, point, optimizer)
-        self._batch = Trajectory(network, algebra, point, optimizer)
+        self._batch = self._over_all(network)
         self._batch.ledger, self._batch._name = self.ledger, "batch"
         share = algebra.scale({"K": 1, "M": -1})
         label = "aggregation multiplier times K/M, the share of the batch"
         self._batch._multipliers |= {
             m: Scalar(label, self._multipliers[m].size + share) for s in network.aggregations for m in s.multipliers
         }
+
+    def _over_all(self, network: Network) -> Trajectory:
+        """The same training, with the signals of all experts."""
+        return Trajectory(network, self.algebra, self.point, self.optimizer)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         return super().part(self._own(statement), mode, which, t, x)

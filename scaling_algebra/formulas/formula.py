@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.scaling import Point
 
 from .graded import STEPS, Graded
-from .search import Search
+from .search import Search, winning
 
 if TYPE_CHECKING:
     import sympy
@@ -71,7 +71,6 @@ class Formula(Rendered):
         terms: the monomials that lead somewhere; none: it is exactly zero.
         slack: None if none is missing. Else the quantity is at least the formula, and what may be missing exceeds it
             by at most ``(product of the axes)^slack`` where it has the parameters of one of the terms.
-        divisors: the formulas behind ``v_ROLE_k``, by that name: a maximum of these and, if it has one, of epsilon.
         assumes: signals that must be O(1) for it to hold, because functions read them.
     """
 
@@ -84,12 +83,28 @@ class Formula(Rendered):
     terms: tuple[Term, ...]
     slack: Fraction | None = None
     assumes: tuple[str, ...] = ()
-    divisors: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+    sparse: bool = False
 
     @property
     def complete(self) -> bool:
         """No monomial is missing: the quantity is Theta of the formula."""
         return self.slack is None
+
+    @property
+    def divisors(self) -> Mapping[str, tuple[str, ...]]:
+        """Of each ``v_ROLE_k`` the gradients whose largest it is (and epsilon, if the optimizer has one): ``gW2@0``."""
+        found = {}
+        for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
+            _, role, step = unknown.split(".")
+            first = 0 if self.optimizer.memory else int(step)
+            gradient = f"g{self.network.tensors[role].symbol}"
+            found[symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
+        return found
+
+    @property
+    def outer(self) -> bool:
+        """It is the size of the entries of an outer product: of an update or a raw gradient."""
+        return bool(quantity(quantities(self.network), self.quantity).tensor)
 
     @cached_property
     def expr(self) -> sympy.Expr:
@@ -105,10 +120,10 @@ class Formula(Rendered):
         """The exponent of n on a ray, at numbers for the unknowns; None for exactly zero.
 
         Raises:
-            UsageError: the ray tells apart what the formula does not (K and M).
+            UsageError: the ray tells apart what the formula does not (K and M), or a divisor is undecided.
         """
-        if ray["K"] != ray["M"]:
-            raise UsageError("this formula is for K = M: active experts grow as all experts do")
+        if ray["K"] != ray["M"] and "K" not in self.axes:
+            raise UsageError("this formula is for K = M: active experts grow as all experts do; ask for a sparse one")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)
         return self._on(ray, values, {})
@@ -173,7 +188,9 @@ class Formula(Rendered):
                 return values.get(unknown) or Fraction(0)
             name = symbol(unknown)
             if name not in known:
-                sizes = [f._on(ray, values, known) for f in self.divisors[name]]
+                parts = (x.split("@") for x in self.divisors[name])
+                gradients = (self._alike(gradient, int(k)) for gradient, k in parts)
+                sizes = [f._on(ray, values, known) for f in gradients]
                 role = unknown.split(".")[1]
                 sizes += [-(values.get(f"d.{role}") or Fraction(0))] if self.optimizer.epsilon else []
                 known[name] = max(x for x in sizes if x is not None) + self._entries(role).on(ray)
@@ -182,6 +199,9 @@ class Formula(Rendered):
         return max(
             (t.form.power.on(ray) + sum(n * value(u) for u, n in t.form.unknowns) for t in self.terms), default=None
         )
+
+    def _alike(self, name: str, t: int) -> Formula:
+        return _formula(self.network, self.optimizer, self.structure, name, t, self.sparse)
 
     def _entries(self, role: str) -> Power:
         """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
@@ -199,13 +219,15 @@ def formula(
     network: Network | str = DEFAULT_ARCHITECTURE,
     structure: Structure | str = "",
     readout_init: str = "maximal",
+    sparse: bool = False,
 ) -> Formula:
-    """The size of a quantity on all rays (with K = M) and at all parameters.
+    """The size of a quantity on all rays and at all parameters.
 
     Args:
         what: ``"h3.A2.2@1"``: a quantity, and after how many updates (default 1).
         structure: ``"tied expert_in"``, ``"zero router, tied expert_out"``, or a ``Structure``.
         readout_init: ``maximal``, or ``zero`` for a readout that starts at zero.
+        sparse: K, the active experts of a token, is an axis of its own, at most M; else it grows as M.
 
     Examples:
         >>> print(formula("h3.A3@1", "sgd").expr)
@@ -220,11 +242,14 @@ def formula(
     if readout_init == "zero" and "readout" in net.tensors:
         asked = Structure(asked.zero | {"readout"}, asked.tied, asked.exempt)
     match = _QUANTITY.fullmatch(what)
-    assert match is not None
+    if match is None:
+        raise UsageError(f"cannot read the quantity {what!r}; write for example h3.A2.2@1")
     name, t = match["name"], int(match["step"] or 1)
     quantity(quantities(net), name)
     _covered(net, rule, name, t)
-    return _formula(net, rule, asked, name, t)
+    if sparse and (net.live or not net.aggregations):
+        raise UsageError(f"{net.name} has no experts of which K are active, or selects them in a way of its own")
+    return _formula(net, rule, asked, name, t, sparse)
 
 
 def read_structure(text: str, network: Network) -> Structure:
@@ -244,40 +269,6 @@ def read_structure(text: str, network: Network) -> Structure:
             raise UsageError(f"cannot tie {role.strip()}: it has no expert index")
         sets[kind].add(role.strip())
     return Structure(frozenset(sets["zero"]), frozenset(sets["tied"]))
-
-
-def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
-    """The forms that exceed all others somewhere: at some ray and some value of every unknown.
-
-    Law: one query of linear real arithmetic for each form; z3 decides it exactly.
-    """
-    if len(forms) < 2:
-        return forms
-    import z3
-
-    solver = z3.SolverFor("QF_LRA", ctx=(context := z3.Context()))
-    names = {*axes, *(u for f in forms for u, _ in f.unknowns)}
-    real = {name: z3.Real(name, context) for name in sorted(names)}
-    for axis in axes:
-        solver.add(real[axis] >= 0)
-    values = [
-        z3.Sum(
-            [
-                z3.RealVal(0, context),
-                *(z3.RealVal(str(e), context) * real[a] for a, e in f.power.terms),
-                *(n * real[u] for u, n in f.unknowns),
-            ]
-        )
-        for f in forms
-    ]
-    kept = []
-    for k, form in enumerate(forms):
-        solver.push()
-        solver.add(*(values[k] > other for j, other in enumerate(values) if j != k))
-        if solver.check() == z3.sat:
-            kept.append(form)
-        solver.pop()
-    return tuple(kept)
 
 
 # inside ------------------------------------------------------------------------------------------------------------
@@ -302,13 +293,13 @@ def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _search(network: Network, optimizer: Optimizer, structure: Structure) -> Search:
-    return Search(network, optimizer, structure)
+def _search(network: Network, optimizer: Optimizer, structure: Structure, sparse: bool) -> Search:
+    return Search(network, optimizer, structure, sparse)
 
 
 @lru_cache(maxsize=512)
-def _formula(network: Network, optimizer: Optimizer, structure: Structure, name: str, t: int) -> Formula:
-    search = _search(network, optimizer, structure)
+def _formula(network: Network, optimizer: Optimizer, structure: Structure, name: str, t: int, sparse: bool) -> Formula:
+    search = _search(network, optimizer, structure, sparse)
     what = quantity(quantities(network), name)
     try:
         found = search.forms(what, t)
@@ -322,15 +313,7 @@ def _formula(network: Network, optimizer: Optimizer, structure: Structure, name:
         alike = tuple(f.power for f in forms if f.unknowns == form.unknowns and f != form)
         terms.append(Term(form, alike, None if what.tensor else _behind(search, name, t, form, alike)))
     reads = tuple(dict.fromkeys(s.inputs[0].name for s in network.statements if isinstance(s, Function) and s.inputs))
-    divisors = {}
-    for unknown in dict.fromkeys(u for f in forms for u, _ in f.unknowns if u.startswith("v.")):
-        _, role, step = unknown.split(".")
-        first = 0 if optimizer.memory else int(step)
-        gradient = f"g{network.tensors[role].symbol}"
-        divisors[symbol(unknown)] = tuple(
-            f for k in range(first, int(step) + 1) if (f := _formula(network, optimizer, structure, gradient, k)).terms
-        )
-    return Formula(network, optimizer, structure, name, t, search.axes, tuple(terms), found.slack, reads, divisors)
+    return Formula(network, optimizer, structure, name, t, search.axes, tuple(terms), found.slack, reads, sparse)
 
 
 def _order(form: Form) -> tuple[Any, ...]:

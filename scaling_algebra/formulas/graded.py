@@ -16,6 +16,7 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
+from scaling_algebra.dynamics.sparse_routing import RoutedTrajectory, active
 from scaling_algebra.dynamics.trajectory import Trajectory, unknowns
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
@@ -185,16 +186,20 @@ def divisor(role: str, step: int) -> str:
     return f"v.{role}.{step}"
 
 
-def form_algebra(network: Network, ray: Ray, growing: frozenset[str] = frozenset()) -> FormAlgebra:
+def form_algebra(
+    network: Network, ray: Ray, growing: frozenset[str] = frozenset(), sparse: bool = False
+) -> FormAlgebra:
     """The algebra whose unknowns are those of a network, what its steps divide by, and the sizes of its signals.
 
     Args:
         growing: axes whose indices are kept even where they do not grow on the ray.
+        sparse: with letters of the active experts beside those of all experts.
     """
+    letters = {**network.letters, **(active(network)[0].letters if sparse else {})}
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
-    tracked = "".join(x for x, axis in network.letters.items() if axis in growing)
-    return FormAlgebra(ray, network.letters, names, tracked)
+    tracked = "".join(x for x, axis in letters.items() if axis in growing)
+    return FormAlgebra(ray, letters, names, tracked)
 
 
 class FormTrajectory(Trajectory):
@@ -218,8 +223,9 @@ class FormTrajectory(Trajectory):
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
         b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
+        self.forms, self._structure, self._growing = algebra, structure, growing
+        self._sized, self._exact = sized, exact
         super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer)
-        self.forms, self._sized, self._exact, self._growing = algebra, sized, exact, growing
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """Raises Exhausted: the quotient of two maxima of forms is none."""
@@ -271,6 +277,20 @@ class FormTrajectory(Trajectory):
             size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
             rates.append(Scalar(f"1/normaliser of {role} at step {step + 1}", size))
         return tuple(rates)
+
+
+class RoutedForms(FormTrajectory, RoutedTrajectory):
+    """The same with K of M experts active for a token."""
+
+    def sizes(self, quantity: Quantity, t: int) -> Sizes:
+        if quantity.tensor and quantity.name.startswith("g"):  # of all experts
+            assert isinstance(self._batch, FormTrajectory)
+            return self._batch.sizes(quantity, t)
+        return super().sizes(quantity, t)
+
+    def _over_all(self, network: Network) -> Trajectory:
+        made = FormTrajectory(network, self.forms, self._structure, optimizer=self.optimizer, growing=self._growing)
+        return made
 
 
 def _product(a: Sizes, b: Sizes) -> Sizes:

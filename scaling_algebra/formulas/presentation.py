@@ -56,7 +56,7 @@ def record(f: Formula) -> dict[str, object]:
         "complete": f.complete,
         "slack": None if f.slack is None else str(f.slack),
         "terms": terms,
-        "divisors": {name: [f"{g.quantity}@{g.step}" for g in found] for name, found in f.divisors.items()},
+        "divisors": {name: list(found) for name, found in f.divisors.items()},
         "assumes": list(f.assumes),
     }
 
@@ -98,7 +98,7 @@ def divisors(f: Formula) -> list[str]:
     lines = []
     for name, found in f.divisors.items():
         role = name.split("_", 1)[1].rsplit("_", 1)[0]
-        parts = [f"eps_{role}"] * f.optimizer.epsilon + [f"{g.quantity}@{g.step}" for g in found]
+        parts = [f"eps_{role}"] * f.optimizer.epsilon + [*found]
         entries = f._entries(role)
         of = f" {entries}" if entries.terms else ""
         lines.append(f"{name} = {_maximum(parts)}{of}: what step {int(name.rsplit('_', 1)[1]) + 1} divides by")
@@ -108,7 +108,7 @@ def divisors(f: Formula) -> list[str]:
 def notes_of(f: Formula) -> list[str]:
     """What the formula rests on, and what may be missing from it."""
     product = " ".join(f.axes)
-    notes = ["K grows as M"] * ("M" in f.axes)
+    notes = ["K grows as M"] * ("M" in f.axes and "K" not in f.axes)
     notes += [f"it holds while {', '.join(f.assumes)} {'is' if len(f.assumes) == 1 else 'are'} O(1)"] * bool(f.assumes)
     if f.complete:
         notes.append("complete: no other monomial leads anywhere")
@@ -124,7 +124,7 @@ def notes_of(f: Formula) -> list[str]:
 
 def _row(f: Formula, t: Term, where: bool) -> list[Piece | None]:
     shown = _joined(_parameters(t.form), str(t.form.power))
-    said = ", ".join(dict.fromkeys(m.letter for m in t.mechanisms)) or "outer product"
+    said = ", ".join(dict.fromkeys(m.letter for m in t.mechanisms)) or ("outer product" if f.outer else "-")
     place = [literal(", ".join(f.leads(t)) or "everywhere")] if where else []
     return [Text(shown, f"${latex_term(t.form)}$"), literal(said), *place]
 

@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form, Power
 
-from .graded import FormTrajectory, form_algebra
+from .graded import FormTrajectory, RoutedForms, form_algebra
 from .polyhedra import Vector, corners, direction, dot
 
 _RUNGS = (
@@ -50,11 +50,16 @@ class Found:
 
 
 class Search:
-    """Sizes of one network, trained one way, on all rays of some axes."""
+    """Sizes of one network, trained one way, on all rays of its axes.
 
-    def __init__(self, network: Network, optimizer: Optimizer, structure: Structure) -> None:
-        self.network, self.optimizer, self.structure = network, optimizer, structure
-        self.axes = axes_of(network)
+    Args:
+        sparse: K, the active experts, is an axis of its own, at most M; else it grows as M.
+    """
+
+    def __init__(self, network: Network, optimizer: Optimizer, structure: Structure, sparse: bool = False) -> None:
+        self.network, self.optimizer, self.structure, self.sparse = network, optimizer, structure, sparse
+        there = {*network.axes.values(), *["K"] * sparse} - {*["K"] * (not sparse), "L"}
+        self.axes = tuple(axis for axis in AXES if axis in there)
         self.spanning = spanning(self.axes)
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
 
@@ -79,11 +84,11 @@ class Search:
         key = rates, rung
         if key not in self._runs:
             ray = self.ray(rates)
-            growing = frozenset((*self.axes, "K")) if "M" in self.axes else frozenset(self.axes)
-            algebra = form_algebra(self.network, ray, growing)
+            growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
+            algebra = form_algebra(self.network, ray, growing, self.sparse)
             algebra._set(rung)
-            made = FormTrajectory(self.network, algebra, self.structure, optimizer=self.optimizer, growing=growing)
-            self._runs[key] = made
+            kind = RoutedForms if self.sparse else FormTrajectory
+            self._runs[key] = kind(self.network, algebra, self.structure, optimizer=self.optimizer, growing=growing)
         return self._runs[key]
 
     def ray(self, rates: Sequence[int]) -> Ray:
@@ -159,12 +164,42 @@ class Search:
         return worst or None
 
 
-def axes_of(network: Network) -> tuple[str, ...]:
-    """The axes that rays of a network tell apart; active experts grow as all experts do."""
-    there = set(network.axes.values())
-    return tuple(axis for axis in AXES if axis in there and axis not in ("K", "L"))
-
-
 def spanning(axes: Sequence[str]) -> list[Vector]:
-    """The rays on which one axis alone grows: they span all rays."""
-    return [tuple(int(x == axis) for x in axes) for axis in axes]
+    """Rays that span all rays: on each one axis grows alone, but K, which needs M."""
+    return [tuple(int(x == axis or (axis == "K" and x == "M")) for x in axes) for axis in axes]
+
+
+def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
+    """The forms that exceed all others somewhere: at some ray and some value of every unknown.
+
+    Law: one query of linear real arithmetic for each form; z3 decides it exactly.
+    """
+    if len(forms) < 2:
+        return forms
+    import z3
+
+    solver = z3.SolverFor("QF_LRA", ctx=(context := z3.Context()))
+    names = {*axes, *(u for f in forms for u, _ in f.unknowns)}
+    real = {name: z3.Real(name, context) for name in sorted(names)}
+    for axis in axes:
+        solver.add(real[axis] >= 0)
+    if "K" in axes:
+        solver.add(real["K"] <= real["M"])
+    values = [
+        z3.Sum(
+            [
+                z3.RealVal(0, context),
+                *(z3.RealVal(str(e), context) * real[a] for a, e in f.power.terms),
+                *(n * real[u] for u, n in f.unknowns),
+            ]
+        )
+        for f in forms
+    ]
+    kept = []
+    for k, form in enumerate(forms):
+        solver.push()
+        solver.add(*(values[k] > other for j, other in enumerate(values) if j != k))
+        if solver.check() == z3.sat:
+            kept.append(form)
+        solver.pop()
+    return tuple(kept)

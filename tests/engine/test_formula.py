@@ -12,8 +12,8 @@ from sympy import Max, Rational, Symbol, latex, sympify
 from scaling_algebra import UsageError, derive, formula
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.formulas.formula import winning
 from scaling_algebra.formulas.polyhedra import corners
+from scaling_algebra.formulas.search import winning
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
@@ -24,9 +24,11 @@ QUICK = ["h3.A2.2@1", "h3.A2.1@1", "psi@1", "h2@1", "g2@1", "dW2@1", "dQ@2", "gW
 TOTALS = ["h3@1", "h3.D@1", "g1.expert@1", "gphi@1", "psi.propagating@1", "h3i@1", "gW2@1", "gW3@1"]
 
 
-def draw(rng):
+def draw(rng, sparse=False):
     """A ray and a point; epsilons are small on one half of them, so that gradients lead the normalisers."""
     rates = {a: Fraction(rng.randint(1, 12), rng.choice((6, 8, 12))) for a in ("N", "N_e", "M")}
+    if sparse:
+        rates["K"] = rates["M"] * Fraction(rng.randint(1, 7), 8)
 
     def some(low, high):
         return {role: Fraction(rng.randint(4 * low, 4 * high), 4) for role in MOE_BLOCK.tensors}
@@ -40,7 +42,7 @@ def disagreements(found, name, rule, draws):
     rng, different, compared = random.Random(7), 0, 0
     quantity, _, t = name.partition("@")
     for _ in range(draws):
-        ray, point = draw(rng)
+        ray, point = draw(rng, "K" in found.axes)
         answer = Analysis(ray, point, optimizer(rule), MOE_BLOCK)(quantity, int(t))
         if answer.decided:
             compared += 1
@@ -55,6 +57,20 @@ def test_a_formula_is_the_engine_on_every_ray(name, rule):
     assert found.complete
     different, compared = disagreements(found, name, rule, 12)
     assert not different and compared >= 8
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["h3.A2.2@1", "psi@1", "g2@1", "dW3@1", "gW2@1", "gQ@0"])
+def test_with_k_of_m_experts_active(name, rule):
+    """K is an axis of its own; where it grows as M the formula is the one of all experts."""
+    found, dense = formula(name, rule, sparse=True), formula(name, rule)
+    assert found.complete
+    different, compared = disagreements(found, name, rule, 12)
+    assert not different and compared >= 8
+    rng = random.Random(3)
+    for _ in range(20):
+        ray, point = draw(rng)
+        assert found.on(ray, point) == dense.on(ray, point)
 
 
 @pytest.mark.slow
@@ -158,6 +174,7 @@ def test_the_command():
         (["h3@1", "--structure", "half input"], "cannot read 'half input' in the structure"),
         (["h3@1", "--structure", "zero inptu"], "did you mean 'input'?"),
         (["hn@1", "--architecture", "moe-rmsnorm"], "rmsnorm of h3 depends on the size of its argument"),
+        (["h2@1", "--architecture", "mlp", "--sparse"], "no experts of which K are active"),
         (["h2@1", "--optimizer", "adafactor"], "relative to the size of the tensor"),
         (["h2.update.normalised@1"], "a quotient of maxima is none"),
     ],
