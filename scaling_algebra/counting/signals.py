@@ -225,6 +225,13 @@ class Algebra(Packing):
         lead = self.rms(s)
         return s.sound and (s.tail is None or (lead is not None and self.value(lead) > self.value(s.tail)))
 
+    def powers(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
+        """Exponents of what a signal is a sum of: of its kernels (True), and a bound on all else that it may hold
+        (False)."""
+        found = {(self.value(e + self._weights[k]), not self._doubted[k]) for k, e in s.terms.items()}
+        bounds = (x for x in (s.tail, s.least) if x is not None)
+        return tuple(sorted(found | {(self.value(x), False) for x in bounds}, reverse=True))
+
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
         """Multiply by deterministic factors."""
         exponent = sum(x.size for x in scalars)

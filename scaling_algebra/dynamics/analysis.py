@@ -170,6 +170,19 @@ class Analysis:
             raise LookupError(f"{name} at t={t} is undecided")
         return best
 
+    def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
+        """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
+
+        Raises:
+            LookupError: the answer is undecided.
+        """
+        run = self.run(name, t)
+        with run.ledger.question():
+            read = self._signal(name, t, run)
+        if isinstance(read, Signal):
+            return run.algebra.powers(read)
+        return () if read is None else ((run.algebra.value(read), False),)
+
     def _read(self, name: str, t: int, rung: Rung) -> Answer:
         run = self._run(rung)
         try:

@@ -137,7 +137,8 @@ class Job:
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
         """What a store holds of the run, judged."""
-        return judge(self.measured(store, interrupted), self.prediction(), claims, required)
+        powers = None if self.testbed == "transformer" else self.signals().derivation.analysis().powers
+        return judge(self.measured(store, interrupted), self.prediction(), claims, required, powers)
 
     def as_json(self) -> dict[str, Any]:
         """As kept in ``plan.json``; a network that does not ship stands there in full."""

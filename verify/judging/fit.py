@@ -82,7 +82,7 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
     y = 0.5 * np.log2([s.mean() for s in square])
     slope = _slope(x, y[None])[0]
     with np.errstate(divide="ignore"):
-        drawn = 0.5 * np.log2(np.stack([_weights(len(s), i) @ s for i, s in enumerate(square)], axis=1))
+        drawn = 0.5 * np.log2(np.stack([resampling(len(s), i) @ s for i, s in enumerate(square)], axis=1))
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
     slopes = _slope(x, drawn)
     low, high = np.percentile(slopes, [50 * (1 - level), 50 * (1 + level)])
@@ -140,15 +140,15 @@ def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction 
     return Verdict.INCONCLUSIVE
 
 
+@lru_cache(maxsize=16)
+def resampling(seeds: int, size: int) -> Array:
+    """Bootstrap weights, (RESAMPLES, seeds): how often each seed is drawn, over the number of seeds; sizes differ."""
+    drawn = np.random.default_rng([20240, seeds, size]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+    return drawn / seeds
+
+
 def _slope(x: Array, y: Array) -> Array:
     """Least-squares slope of every row of y against x."""
     centred = x - x.mean()
     result: Array = y @ centred / (centred @ centred)
     return result
-
-
-@lru_cache(maxsize=16)
-def _weights(seeds: int, size: int) -> Array:
-    """Bootstrap weights, (RESAMPLES, seeds): how often each seed is drawn, over the number of seeds; sizes differ."""
-    drawn = np.random.default_rng([20240, seeds, size]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
-    return drawn / seeds

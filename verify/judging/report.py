@@ -16,11 +16,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import AXES
 
@@ -30,6 +32,7 @@ from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
 from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement
 from .measurement import Prediction as Prediction
+from .spectrum import Powers, Spectrum, powers_below, spectrum
 
 REQUIRED = Fraction(4, 5)
 """Share of the rows that are not predicted to be exactly zero which must agree."""
@@ -44,6 +47,7 @@ class Row:
 
     Attributes:
         note: why the verdict is not the one of the fit; empty if it is.
+        spectrum: what a sum of powers says where the slope does not agree; None where it does, or nothing can be said.
     """
 
     quantity: str
@@ -52,6 +56,7 @@ class Row:
     fit: Fit
     verdict: Verdict
     note: str = ""
+    spectrum: Spectrum | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -61,6 +66,7 @@ class Row:
             **_fit_json(self.fit),
             "verdict": str(self.verdict),
             **({"note": self.note} if self.note else {}),
+            "spectrum": self.spectrum.as_json() if self.spectrum else None,
         }
 
 
@@ -232,6 +238,7 @@ def judge(
     prediction: Predicted,
     claims: Sequence[Claim] = (),
     required: Fraction = REQUIRED,
+    powers: Powers | None = None,
 ) -> Report:
     """Judges every predicted quantity that was measured, and every claim. Needs no torch.
 
@@ -240,11 +247,14 @@ def judge(
             perhaps step.
         prediction: by quantity an exponent, or one for each step; or what ``signals`` gives.
         required: share of the rows that are not predicted to be exactly zero which must agree.
+        powers: what every size is a sum of; by default what the engine finds, if the prediction is of ``signals``.
 
     Raises:
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
     ray = prediction.derivation.ray if isinstance(prediction, Signals) else None
+    if powers is None and isinstance(prediction, Signals):
+        powers = prediction.derivation.analysis().powers
     m = measurement if isinstance(measurement, Measurement) else logged(measurement, ray)
     prediction = exponents(prediction, m.steps)
     for claim in claims:
@@ -261,7 +271,12 @@ def judge(
             verdict, note = Verdict.INCONCLUSIVE, "below the rounding of what it is a part of"
         if key in spoilt:
             verdict, note = Verdict.INCONCLUSIVE, f"rounding: {spoilt[key]:.0%} away from float64"
-        return Row(quantity, step, predicted, fits[key], verdict, note)
+        if note or verdict is Verdict.AGREES or predicted is None:
+            return Row(quantity, step, predicted, fits[key], verdict, note)
+        found = spectrum_of(m, quantity, step, predicted, powers)
+        if verdict is Verdict.REFUTED and found and found.verdict is Verdict.AGREES:
+            verdict, note = Verdict.INCONCLUSIVE, f"n^({predicted}) is seen beside a larger next power"
+        return Row(quantity, step, predicted, fits[key], verdict, note, found)
 
     known = set(m.names)
     asked = [(q, t, p) for q, series in prediction.items() if q in known for t, p in enumerate(series[: m.steps + 1])]
@@ -304,6 +319,22 @@ def judge(
 def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
     """Fit of one quantity; values below rounding of the family it is a part of (``h3.D`` of ``h3``) count as zero."""
     return fit(m.sizes, m.cleaned(quantity, step), m.level)
+
+
+def spectrum_of(
+    m: Measurement, quantity: str, step: int, predicted: Fraction, powers: Powers | None = None
+) -> Spectrum | None:
+    """One quantity as a sum of the predicted power and the next ones, and whether it needs a larger one.
+
+    Args:
+        powers: what it is a sum of; by default any power of the grid.
+    """
+    spacing, known = spacing_of(m), None
+    with suppress(LookupError, UsageError):  # undecided, or no quantity of the engine
+        known = powers(quantity, step) if powers else None
+    rates = {m.ray[axis] for axis in AXES} - {Fraction(0)}
+    below = powers_below(predicted, spacing, rates, known)
+    return spectrum(m.sizes, m.cleaned(quantity, step), below, predicted + spacing, m.level)
 
 
 def spacing_of(m: Measurement) -> Fraction:
