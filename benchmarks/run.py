@@ -16,7 +16,7 @@ from fractions import Fraction
 import click
 from tabulate import tabulate
 
-from scaling_algebra.counting.brute_force import Network, pairing_count, wick_two_copies
+from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Kernel
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.spec.axes import REGIMES, Ray
@@ -26,6 +26,9 @@ CLI = "from scaling_algebra.cli import main; main({args!r})"
 
 
 WHOLE = (
+    ["formula", "h3.A2.2@1", "--optimizer", "sgd"],
+    ["formula", "h3@1", "--optimizer", "sgd"],
+    ["derive", "--architecture", "attention", "--ray", "N=1,M=1"],
     ["explain", "h3.A2.2@2", "--regime", "II", "--optimizer", "sgd", "--parameterization", "mup"],
     ["audit", "--source", "mssp"],
     ["table", "--all", "--check"],
@@ -53,16 +56,16 @@ def cold(code: str) -> Callable[[], object]:
     return lambda: subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
 
 
-def chain(leaves: int) -> Network:
+def chain(leaves: int) -> TensorNetwork:
     """``W W^T W W^T ... x``: the same matrix alternating with its transpose, on a vector."""
     letters = "abcdefghij"[: leaves + 1]
     net = [("W", letters[k : k + 2] if k % 2 == 0 else letters[k + 1] + letters[k]) for k in range(leaves - 1)]
     net.append(("x" if leaves % 2 else "y", letters[leaves - 1]))
     used = {x for _, xs in net for x in xs}
-    return Network(tuple(net), "a", {x: Fraction(1) for x in used})
+    return TensorNetwork(tuple(net), "a", {x: Fraction(1) for x in used})
 
 
-def engine(net: Network) -> Fraction:
+def engine(net: TensorNetwork) -> Fraction:
     """The same monomial by the engine."""
     algebra = Algebra(Ray({"N": 1, "N_e": 1, "M": 1}), {x: "N" for x in net.dims}, [], Fraction(100))
     algebra.work = 10**9
@@ -71,7 +74,7 @@ def engine(net: Network) -> Fraction:
         kernel = Kernel(("N",) * len(xs), tuple(range(len(xs))), ((name, tuple(range(len(xs)))),))
         later = {x for _, ys in net.leaves[k + 1 :] for x in ys} | set(net.opens)
         out = "".join(x for x in dict.fromkeys(total.letters + xs) if x in later)
-        total = algebra.contract(total, Signal(xs, {algebra._intern(kernel): 0}), out)
+        total = algebra.contract(total, Signal(xs, {algebra.intern(kernel): 0}), out)
     lead = algebra.rms(total)
     assert lead is not None
     return algebra.value(lead)
