@@ -72,6 +72,11 @@ class Ray:
         """The rate of an axis; 0 where the ray leaves it out."""
         return self._exact[axis]
 
+    @property
+    def largest(self) -> Fraction:
+        """The largest rate. A ray times a constant is the same ray, so what is small is small against this one."""
+        return max(self._exact.values())
+
     def lacks(self, axes: Iterable[str]) -> tuple[str, ...]:
         """The growing axes among these that the ray leaves out."""
         return tuple(axis for axis in AXES if axis in set(axes) and axis not in self.rates)
