@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
+from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
@@ -239,8 +240,7 @@ def signals(
         UsageError: as ``derive``; also negative steps or an unknown quantity.
         Infeasible: as ``derive``.
     """
-    if not isinstance(steps, int) or steps < 0:
-        raise UsageError(f"steps is {steps!r}; give 0 or more")
+    limits.within("steps", steps, 0, limits.STEPS)
     quantities = [quantities] if isinstance(quantities, str) else quantities
     d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()

@@ -138,7 +138,7 @@ class Session:
             if most is None or runs.replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= most:
                 return sizes
             if entries < LEAST_ENTRIES:
-                runs.check(fitting, most)
+                runs.check(fitting, most, self.hardware.free)
             entries *= 0.8
 
     def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
@@ -148,7 +148,7 @@ class Session:
             raise UsageError(f"the run {twice[0]} is there twice; leave one out")
         setups = [job.setup() for job in jobs]
         for setup in setups:
-            runs.check(setup, self.hardware.most)
+            runs.check(setup, self.hardware.most, self.hardware.free)
         return setups
 
     def _speed(self, setup: Setup) -> float:

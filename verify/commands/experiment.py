@@ -10,10 +10,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.commands.options import emit, examples, printed
+from scaling_algebra import limits
+from scaling_algebra.commands.options import Count, emit, examples, printed
 from scaling_algebra.errors import UsageError
 
-from .shared import DEVICE, check_file, numbers
+from .shared import DEVICE, integers, steady
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.experiments.findings import Experiment
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 @click.option("--only", metavar="TEXT", help="Only trials whose title contains this text.")
 @DEVICE
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
-@click.option("--seeds", type=int, help="Replicas at every size; default: the experiment's own.")
+@click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @printed
+@steady
 def command(
     names: tuple[str, ...],
     listing: bool,
@@ -49,8 +51,6 @@ def command(
     claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
     are complete are reported).
     """
-    check_file(output, form)
-
     import numpy  # noqa: F401  torch warns where it is missing
     import torch  # noqa: F401  scipy stumbles where it is missing
 
@@ -65,7 +65,7 @@ def command(
     if listing:
         emit(listed(chosen), form, output)
         return 0
-    values = None if sizes is None else numbers("sizes", sizes, int)
+    values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
     results: list[Result] = []
     bar = Progress(

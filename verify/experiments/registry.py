@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import regime
@@ -117,8 +118,8 @@ def planned(chosen: Experiment, device: str, sizes: Sequence[int] | None = None,
     """
     if sizes is not None and not chosen.sizes:
         raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"seeds is {seeds}; give at least 1")
+    if seeds is not None:
+        limits.within("seeds", seeds, 1, limits.SEEDS)
     checked = chosen.sizes if sizes is None else tuple(plan_sizes(regime("I"), sizes))
     return Plan(Hardware.of(device).device, checked, chosen.seeds if seeds is None else seeds)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from scaling_algebra import limits
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError, unknown_name
 
@@ -48,18 +49,20 @@ class Claim:
         quantity = inside + quantity
         if not (equals and quantity and number):
             raise UsageError(f"cannot read the claim {text!r}; write quantity@step=exponent, such as h3.A2.2@2=-1/2")
-        if at and not (when.isascii() and when.isdigit()):
-            raise UsageError(f"the claim {text!r} has step {when!r}; give a number of updates, 0 or more")
+        try:
+            step = limits.update(when) if at else None
+        except ValueError:
+            raise UsageError(f"the claim {text!r} has step {when!r}; give a number of updates, 0 or more") from None
         if number == "zero":
             exponent = None
         else:
             try:
-                exponent = Fraction(number)
-            except (ValueError, ZeroDivisionError):
+                exponent = limits.rational(number)
+            except ValueError as error:
                 raise UsageError(
-                    f"the claim {text!r} has exponent {number!r}; give a rational such as -1/2, or zero"
+                    f"the claim {text!r} has exponent {number!r}, {error}; give a rational such as -1/2, or zero"
                 ) from None
-        return cls(quantity, int(when) if at else None, exponent)
+        return cls(quantity, step, exponent)
 
     def check(self, measured: Iterable[str], steps: int) -> None:
         """Raises UsageError if the quantity is not among the measured ones, or the step was not reached."""
