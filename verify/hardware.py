@@ -50,10 +50,9 @@ class Hardware:
         if name == "cpu" or not available:
             return cls("cpu", most)
         process = os.environ.get("LOCAL_RANK", "")
-        return cls(
-            f"cuda:{int(process) % torch.cuda.device_count()}" if process.isascii() and process.isdigit() else "cuda",
-            most,
-        )
+        if not (process.isascii() and process.isdigit() and len(process) < limits.LONGEST):
+            return cls("cuda", most)
+        return cls(f"cuda:{int(process) % torch.cuda.device_count()}", most)
 
     @property
     def room(self) -> int:

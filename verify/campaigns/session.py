@@ -13,7 +13,6 @@ from itertools import groupby
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, share
@@ -21,7 +20,7 @@ from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
 from .budget import LEAST_ENTRIES, LOOKS, allocate, largest, open_to_noise
-from .plans import Job
+from .plans import Job, distinct
 
 
 @dataclass
@@ -142,11 +141,7 @@ class Session:
             entries *= 0.8
 
     def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
-        names = [job.name for job in jobs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise UsageError(f"the run {twice[0]} is there twice; leave one out")
-        setups = [job.setup() for job in jobs]
+        setups = [job.setup() for job in distinct(jobs, "the plan")]
         for setup in setups:
             runs.check(setup, self.hardware.most, self.hardware.free)
         return setups

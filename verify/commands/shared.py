@@ -142,11 +142,13 @@ def runs_of(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     Raises:
         UsageError: it is not one.
     """
-    from scaling_algebra.verify.campaigns.plans import Job
+    from scaling_algebra.verify.campaigns.plans import Job, distinct
+    from scaling_algebra.verify.campaigns.schema import check_plan
     from scaling_algebra.verify.judging.claims import Claim
 
+    check_plan(plan, "plan.json")
     claims = [Claim.parse(text) for text in plan.get("claims", [])]
-    return [Job.from_json(run) for run in plan["runs"]], claims, str(plan.get("command", ""))
+    return distinct([Job.from_json(run) for run in plan["runs"]], "plan.json"), claims, str(plan.get("command", ""))
 
 
 def finish(judged: Judged, command: str, folder: Path | None, file: Path | None, form: str | None, every: bool) -> int:

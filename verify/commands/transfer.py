@@ -65,7 +65,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Rates to add per width while its optimum is on the edge.",
 )
-@click.option("--seeds", default=8, type=SEEDS, show_default=True, help="Replicas, at least four for a verdict.")
+@click.option(
+    "--seeds", default=8, type=Count(1, limits.SEEDS), show_default=True, help="Replicas, at least four for a verdict."
+)
 @click.option("--steps", type=Count(1, limits.STEPS), help="Number of optimizer steps; default: the data's.")
 @click.option(
     "--tune",
@@ -146,9 +148,7 @@ def _grid(text: str | None) -> list[float] | None:
         first, last, spacing = (*given, 1.0)[:3]
         if spacing > 0 and 2 * spacing <= last - first < limits.RATES * spacing and max(-first, last) <= 1000:
             return [first + k * spacing for k in range(int((last - first) / spacing + 1e-9) + 1)]
-    raise UsageError(
-        f"the grid is {text!r}; give FIRST,LAST[,SPACING] with 3 to {limits.RATES} rates from 2^-1000 to 2^1000, e.g. -10,-4"
-    )
+    raise UsageError(f"the grid is {text!r}; give FIRST,LAST[,SPACING] with three rates or more, e.g. -10,-4")
 
 
 def _increasing(label: str, numbers: list[int]) -> list[int]:
