@@ -58,4 +58,4 @@ def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     for known, entry in registry.items():
         if isinstance(name, str) and name.lower() == known.lower():
             return entry
-    raise unknown_name(kind, str(name), registry)
+    raise unknown_name(kind, name if isinstance(name, str) else shown(name), registry)

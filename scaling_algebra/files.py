@@ -110,6 +110,19 @@ def make_folder(folder: Path, instead: str = "choose another folder") -> None:
         raise UsageError(f"cannot write into {folder}: {reason(error)}; {instead}") from None
 
 
+def check_place(folder: Path, instead: str = "choose another folder") -> None:
+    """Tries whether a folder could be made, or written into where it is there, and leaves nothing behind.
+
+    Raises:
+        UsageError: it could not.
+    """
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        check_folder(there)
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {reason(error)}; {instead}") from None
+
+
 def check_folder(folder: Path) -> None:
     """Tries whether files could be written into a folder.
 

@@ -51,7 +51,7 @@ class Ray:
         exact: dict[str, Fraction] = {}
         for axis, rate in self.rates.items():
             if axis not in AXES:
-                raise unknown_name("axis", str(axis), AXES)
+                raise unknown_name("axis", axis if isinstance(axis, str) else shown(axis), AXES)
             exact[axis] = _rational(axis, rate)
         if "M" in exact:
             exact.setdefault("K", exact["M"])

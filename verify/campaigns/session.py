@@ -37,6 +37,17 @@ class Session:
     ranks: int = 1
     interrupted: bool = False
 
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raises UsageError for a run that cannot be done here, before anything is written or trained."""
+        self._setups(jobs)
+
+    def elsewhere(self, jobs: Sequence[Job]) -> str:
+        """What differs from where these runs were begun; empty if nothing does."""
+        here = self.hardware.described()
+        told = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
+        changed = [k for k in ("torch", "machine") if told.get(k, here[k]) != here[k]]
+        return "; ".join(f"begun with {k} {told[k]}, goes on with {here[k]}" for k in changed)
+
     def perform(self, jobs: Sequence[Job]) -> None:
         """Does this process's share of all cells that are not in the store; an interrupt ends it, nothing is lost."""
         todo = [(cost(setup, cell), (setup, cell)) for setup in self._setups(jobs) for cell in cells(setup)]

@@ -14,7 +14,7 @@ from scaling_algebra import limits
 from scaling_algebra.commands.options import Count, emit, examples, printed
 from scaling_algebra.errors import UsageError
 
-from .shared import DEVICE, integers, steady
+from .shared import DEVICE, RESUME, again, integers, steady
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.experiments.findings import Experiment
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @DEVICE
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
+@RESUME
 @printed
 @steady
 def command(
@@ -42,6 +43,7 @@ def command(
     device: str,
     sizes: str | None,
     seeds: int | None,
+    resume: Path | None,
     form: str | None,
     output: Path | None,
 ) -> int:
@@ -56,6 +58,7 @@ def command(
 
     from scaling_algebra.verify.experiments.presentation import listed, shown
     from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials, worst
+    from scaling_algebra.verify.measuring.pieces import Pieces
 
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
@@ -68,13 +71,9 @@ def command(
     values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
     results: list[Result] = []
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    pieces = Pieces(resume)
+    console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with bar:
         for e, plan in zip(chosen, plans, strict=True):
             task = bar.add_task(e.name, total=len(e.trials))
@@ -82,13 +81,13 @@ def command(
             def watch(done: int, total: int, what: str, task: int = task) -> None:
                 bar.update(task, completed=done, total=total, description=what)  # type: ignore[arg-type]
 
-            results.append(run_trials(e, plan, watch))
+            results.append(run_trials(e, plan, watch, pieces))
             bar.remove_task(task)
             if results[-1].interrupted:
                 break
     emit(shown(results), form, output)
     if any(result.interrupted for result in results):
-        click.echo("scalecalc: interrupted; run it again, or give fewer --sizes or --seeds", err=True)
+        click.echo(f"scalecalc: interrupted; {again(resume)}", err=True)
     return worst(results)
 
 

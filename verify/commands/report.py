@@ -39,12 +39,12 @@ def command(
     parts are missing.
     """
     required = required_share(require)
-    folder, file = place(output or folders[0], form)
 
     from scaling_algebra.verify.measuring.store import Store, read_plan
     from scaling_algebra.verify.reports.output import evidence as write_evidence
 
     plans = [read_plan(folder) for folder in folders]
+    folder, file = place(output or folders[0], form)
     for part, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
             raise UsageError(f"{part} holds other runs than {folders[0]}; report them separately")

@@ -51,7 +51,7 @@ def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | No
     if output is None:
         return None, None
     if output.is_dir() or not output.suffix:
-        files.make_folder(output, "choose another -o DIR")
+        files.check_place(output, "choose another -o DIR")
         return output, None
     tried(output, form)
     return None, output

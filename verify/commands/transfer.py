@@ -19,7 +19,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS
 
-from .shared import DEVICE, integers, reals, steady
+from .shared import DEVICE, RESUME, integers, reals, resumable, steady
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.networks.base_shapes import Recipe
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
 @DEVICE
+@RESUME
 @printed
 @steady
 def command(**given: Any) -> int:
@@ -98,6 +99,7 @@ def command(**given: Any) -> int:
     import numpy  # noqa: F401  torch warns where it is missing
 
     from scaling_algebra.verify.hardware import Hardware
+    from scaling_algebra.verify.measuring.pieces import Pieces
     from scaling_algebra.verify.networks.base_shapes import recipe
     from scaling_algebra.verify.transfer.study import Sweeps
     from scaling_algebra.verify.transfer.sweep import Course
@@ -107,8 +109,10 @@ def command(**given: Any) -> int:
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     for each in recipes:  # fail before the long part
         data.build(each, each.dims(widths[0]), [0], "cpu")
-    course = Course(task, data, steps, range(given["seeds"]), hardware, given["compiled"])
-    report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
+    seeds, pieces = range(given["seeds"]), Pieces(given["resume"])
+    course = Course(task, data, steps, seeds, hardware, given["compiled"], pieces=pieces)
+    with resumable(given["resume"]):
+        report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
     said = report.document()
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **said.record}
     emit(replace(said, record=record), given["form"], given["output"])

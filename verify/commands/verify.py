@@ -148,6 +148,10 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             plan = {"scalecalc": version("scalecalc"), "command": said, "claims": [str(c) for c in wanted]}
             write_plan(folder, {**plan, "runs": [run.as_json() for run in runs]}, again or resume is not None)
 
+    if resume is not None and (told := session.elsewhere(jobs)):
+        click.echo(f"scalecalc: warning: {told}", err=True)
+    if not time_allowed:
+        session.check(jobs)
     keep(jobs)
     if time_allowed:
         jobs = session.within(jobs, float(time_allowed), keep)
