@@ -83,9 +83,7 @@ class Verbs(click.Group):
             return super().main(*args, **{**extra, "prog_name": "scalecalc"})
         given = args[0] if args else extra.get("args")
         arguments = list(sys.argv[1:] if given is None else given)
-        for stream in (sys.stdout, sys.stderr):  # what a user typed may be no text
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")
+        _open_streams()
         sys.exit(_exit_code(lambda: self._run(arguments, extra.get("prog_name") or "scalecalc"), arguments))
 
     def _run(self, arguments: list[str], prog_name: str) -> Any:
@@ -93,6 +91,15 @@ class Verbs(click.Group):
             code = self.invoke(context)
         sys.stdout.flush()
         return code
+
+
+def _open_streams() -> None:
+    """Streams that print whatever a user typed, be it no text; into nothing where they were closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream := getattr(sys, name), "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:

@@ -113,6 +113,10 @@ class Maker:
         wrong += ["8,12,1e3", "8,12," + "9" * 40, "8,12,x", ",", " ", "8,12,99999999999", "10000,20000,3000000"]
         return self.draw.choice([*wrong, ",".join(map(str, range(2, 5000))), self.text()])
 
+    def widths(self) -> str:
+        fits = ("8,16", "1,2,3")
+        return next(sizes for sizes in iter(self.sizes, None) if sizes not in fits)
+
     def amount(self) -> str:
         wrong = ["soon", "-5s", "0s", "0", "9" * 400 + "s", "1e9s", "5 parsecs", "nan", "inf", "", "²s", "1e400", "5ss"]
         return self.draw.choice([*wrong, "99999999999h", "99999999TiB5", self.text()])
@@ -184,8 +188,7 @@ class Maker:
         return next(path for path in iter(self.written, None) if not path.endswith(".docx"))
 
     def place(self) -> str:
-        wrong = ["", str(self.folder / "x.docx"), "/proc/none", f"{__file__}/x", "n" * 5000, "/proc/x.json"]
-        return self.draw.choice(wrong)
+        return self.draw.choice(["", "/proc/none", f"{__file__}/x", "n" * 5000, "n" * 300, " "])
 
     def stored(self) -> str:
         """A folder with a plan that is none."""
@@ -312,10 +315,17 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
     "verify --regime II": ((), {"--budget": Maker.amount}),
     "verify --resume": ((), {"WHAT": Maker.stored}),
     "verify --campaign": ((), {"WHAT": Maker.campaign, "FILE": Maker.read}),
-    "report": ((), {"WHAT": Maker.stored, "--require": Maker.share}),
+    "report": ((), {"WHAT": Maker.stored, "--require": Maker.share, "--format": Maker.text}),
     "experiment epsilon": (
         (),
-        {**PRINTED, "--sizes": Maker.sizes, "--seeds": counted(1, 10**6), "--device": Maker.text, "--only": Maker.text},
+        {
+            **PRINTED,
+            "--sizes": Maker.sizes,
+            "--seeds": counted(1, 10**6),
+            "--device": Maker.text,
+            "--only": Maker.text,
+            "--resume": Maker.place,
+        },
     ),
     "transfer": (
         ("--regime", "I"),
@@ -324,13 +334,14 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             **PRINTED,
             "--data": Maker.text,
             "--parameterization": Maker.text,
-            "--widths": Maker.sizes,
+            "--widths": Maker.widths,
             "--base": Maker.base,
             "--grid": Maker.grid,
             "--extend": counted(0, 1000),
             "--seeds": counted(1, 10**6),
             "--steps": counted(1, 1000),
             "--tune": counted(0, 10_000),
+            "--resume": Maker.place,
             "--set": Maker.setting,
             "--device": Maker.text,
         },

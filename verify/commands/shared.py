@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Command, emit, options, tried
+from scaling_algebra.commands.options import FORMAT, Command, Place, emit, options, tried
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 DEVICE = click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda.")
+RESUME = click.option(
+    "--resume",
+    type=Place(),
+    metavar="DIR",
+    help="Keep every finished piece in this folder, and go on from those there.",
+)
 REPORTING = options(
     click.option(
         "--require",
@@ -86,6 +92,23 @@ def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
     except ValueError:
         pass
     raise UsageError(f"cannot read the {label} {text!r}; write numbers with commas, e.g. 32,64,128")
+
+
+def again(folder: Path | None) -> str:
+    """What to do after an interrupt."""
+    if folder is None:
+        return "give --resume DIR to keep what is finished, or fewer --sizes or --seeds"
+    return f"what is finished is kept in {folder}: give the same command again"
+
+
+@contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """Says after an interrupt how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"scalecalc: {again(folder)}", err=True)
+        raise
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def command(**given: Any) -> int:
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
     asked = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
-    widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] else task.widths
+    widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
 
     import numpy  # noqa: F401  torch warns where it is missing

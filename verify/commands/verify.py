@@ -131,7 +131,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     mine, processes = rank()
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
-    most = in_bytes(given["max_memory"]) if given["max_memory"] else None
+    most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
     _check_combination(asked, folder, processes)
     jobs, wanted, said = runs_of(read_plan(resume)) if resume is not None else (*_asked(given), _command())
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
