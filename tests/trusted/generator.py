@@ -130,7 +130,7 @@ class Maker:
 
     def claim(self) -> str:
         wrong = ["h3", "h3@x=0", "h3@²=0", "h3@2=1e999", "=0", "nope@2=0", "h3@99=0", "<h3@0@2=0", "h3@2=", "h3@-1=0"]
-        wrong += ["h3@2=1/0", "h3@2=nan", "h3@2=²", "<h3@0, h3@9999>@2=0", "<h3, nope>@1=0", f"h3@{'9' * 5000}=0"]
+        wrong += ["h3@2=1/0", "h3@2=nan", "h3@2=²", "<h3@0, h3@9999>@2=0", "<h3@0, h3@9>@2=0", f"h3@{'9' * 5000}=0"]
         return self.draw.choice([*wrong, f"h3@2={'9' * 5000}", self.text()])
 
     def given(self) -> str:

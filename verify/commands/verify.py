@@ -184,6 +184,8 @@ def _asked(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     asked = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
     sizes = None if given["sizes"] is None else integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
+    for claim in wanted:  # before predictions are computed
+        claim.check_steps(given["steps"])
     products = [c.quantity for c in wanted if c.quantity.startswith("<")]
     one = job(asked, effort, "transformer" if transformer else "", products)
     for claim in wanted:

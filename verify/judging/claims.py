@@ -64,11 +64,17 @@ class Claim:
                 ) from None
         return cls(quantity, step, exponent)
 
+    def check_steps(self, steps: int) -> None:
+        """Raises UsageError if a step was not reached."""
+        inside = [step for _, step in inner_product(self.quantity)]
+        for step in (self.step, *inside):
+            if step is not None and step > steps:
+                raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {steps} steps are run")
+
     def check(self, measured: Iterable[str], steps: int) -> None:
-        """Raises UsageError if the quantity is not among the measured ones, or the step was not reached."""
+        """Raises UsageError if the quantity is not among the measured ones, or a step was not reached."""
+        self.check_steps(steps)
         names = list(measured)
         parts = [name for name, _ in inner_product(self.quantity)]
         if self.quantity not in names and not (parts and set(parts) <= set(names)):
             raise unknown_name("measured quantity", self.quantity, names)
-        if self.step is not None and self.step > steps:
-            raise UsageError(f"the claim about {self.quantity} is at step {self.step}, but only {steps} steps are run")
