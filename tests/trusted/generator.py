@@ -143,6 +143,10 @@ class Maker:
         wrong = ["nope", "", "h3.A9", "<h3>", "<h3, nope>", "<h3@x, h3>", "<h3@²,h3>", "<h3@99999,h3>", "h3@1", "<,>"]
         return self.draw.choice([*wrong, self.text()])
 
+    def nothing(self) -> str:
+        """No quantity at any step."""
+        return next(name for name in iter(self.quantity, None) if name != "h3@1")
+
     def what(self) -> str:
         wrong = ["nope", "", "h3@²", "h3@99999", "h3@-1", "router", "router.x", "nope.lr", "h3@", "@1", "<h3@x, h3>@1"]
         return self.draw.choice([*wrong, f"h3@{'9' * 5000}", self.text()])
@@ -267,6 +271,7 @@ class Maker:
 WHERE = {"--regime": Maker.text, "--ray": Maker.ray, "--optimizer": Maker.text, "--epsilon": Maker.text}
 NETWORK_OF = {"--architecture": Maker.text, "--network": Maker.read}
 ASKED = {**WHERE, **NETWORK_OF, "--parameterization": Maker.text, "--readout-init": Maker.text, "--given": Maker.given}
+EPSILON = {"--optimizer": Maker.text, "--epsilon": Maker.text, "--readout-init": Maker.text}
 PRINTED = {"--format": Maker.text, "-o": Maker.written}
 Kind = Callable[[Maker], str]
 
@@ -281,6 +286,8 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
     "signals": (("--regime", "I"), {**ASKED, **PRINTED, "--steps": counted(0, 1000), "--quantity": Maker.quantity}),
     "explain h3": (("--regime", "I", "--optimizer", "sgd"), {**ASKED, **PRINTED, "--graph": Maker.written}),
     "explain": (("--regime", "I", "--optimizer", "sgd"), {"WHAT": Maker.what}),
+    "formula h3@1": (("--optimizer", "sgd"), {**NETWORK_OF, **PRINTED, **EPSILON, "--structure": Maker.text}),
+    "formula": (("--optimizer", "sgd"), {"WHAT": Maker.nothing}),
     "phases": (
         (),
         {
