@@ -382,6 +382,13 @@ def word(maker: Maker) -> Case:
     return Case(maker.draw.choice(wrong))
 
 
+def fixed_width(maker: Maker) -> Case:
+    """A parameterization that counts in the width, where that does not grow."""
+    rates = maker.draw.choice(["N=0,N_e=1,M=1", "N=0,N_e=0,M=1", "N=0,N_e=2,M=0"])
+    verb = maker.draw.choice(["derive", "signals", "explain h3"])
+    return Case((*verb.split(), "--ray", rates, "--optimizer", "sgd", "--parameterization", "sp-feature"))
+
+
 def launcher(maker: Maker) -> Case:
     """Variables of a launcher that make no sense."""
     mine, every = maker.draw.choice(LAUNCHERS)
@@ -408,4 +415,4 @@ def plan(maker: Maker) -> Case:
     return Case(("report", str(folder), "-o", str(folder / "out.json")), wrong=False)
 
 
-RECIPES: tuple[Callable[[Maker], Case], ...] = (*[option] * 14, word, launcher, network, network, plan)
+RECIPES: tuple[Callable[[Maker], Case], ...] = (*[option] * 14, word, fixed_width, launcher, network, network, plan)
