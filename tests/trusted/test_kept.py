@@ -257,7 +257,7 @@ TRANSFER += [
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
     from scaling_algebra.verify.transfer import sweep
 
-    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep._losses, []
+    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained_losses, []
 
     def counted(*given):
         trained.append(1)
@@ -265,7 +265,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return usual(*given)
 
-    monkeypatch.setattr(sweep, "_losses", counted)
+    monkeypatch.setattr(sweep, "trained_losses", counted)
     cut = run(*TRANSFER, "--resume", tmp_path / "kept")
     assert cut.exit_code == 130 and "same command again" in cut.stderr
     again = run(*TRANSFER, "--resume", tmp_path / "kept", "--format", "json")

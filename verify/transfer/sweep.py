@@ -102,11 +102,12 @@ def losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array
         "dims": dict(dims),
         "lr": lr,
     }
-    late, held = course.pieces.of(what, lambda: [part.tolist() for part in _losses(course, recipe, dims, lr)])
+    late, held = course.pieces.of(what, lambda: [part.tolist() for part in trained_losses(course, recipe, dims, lr)])
     return np.array(late), np.array(held)
 
 
-def _losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array, Array]:
+def trained_losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array, Array]:
+    """The same, always trained."""
     task, data, steps, device = course.task, course.data, course.steps, course.hardware.device
     model = data.build(recipe, dims, course.seeds, device)
     forward = torch.compile(model, dynamic=False) if course.compiled else model
