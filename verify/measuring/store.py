@@ -160,6 +160,6 @@ def read_plan(folder: Path) -> dict[str, Any]:
     if not isinstance(plan, dict) or not isinstance(plan.get("runs"), list):
         raise UsageError(f"cannot read {path}: it does not list runs; {instead}")
     version = plan.get("format", FORMAT)
-    if isinstance(version, bool) or not isinstance(version, int) or version > FORMAT:
-        raise UsageError(f"{path} was written by a newer scalecalc (format {version}); use that one")
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 < version <= FORMAT:
+        raise UsageError(f"{path} was written by a newer scalecalc, or is damaged (format {version}); use that one")
     return plan
