@@ -10,12 +10,15 @@ import difflib
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from .errors import UsageError
+from .errors import UsageError, shortened
+from .files import reason
 from .solver.demands import Infeasible, NotFound
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
@@ -80,6 +83,7 @@ class Verbs(click.Group):
             return super().main(*args, **{**extra, "prog_name": "scalecalc"})
         given = args[0] if args else extra.get("args")
         arguments = list(sys.argv[1:] if given is None else given)
+        _open_streams()
         sys.exit(_exit_code(lambda: self._run(arguments, extra.get("prog_name") or "scalecalc"), arguments))
 
     def _run(self, arguments: list[str], prog_name: str) -> Any:
@@ -87,6 +91,15 @@ class Verbs(click.Group):
             code = self.invoke(context)
         sys.stdout.flush()
         return code
+
+
+def _open_streams() -> None:
+    """Streams that print whatever a user typed, be it no text; into nothing where they were closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream := getattr(sys, name), "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
@@ -97,8 +110,8 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except click.exceptions.Exit as done:  # --help and --version
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return 2
+        said = error.format_message()
+        return _quietly(lambda: click.echo(said), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except UsageError as error:
@@ -111,28 +124,47 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         return _fail(str(error), 1)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # nobody reads on: what python flushes at its end goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        return _unread(0)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("scaling_algebra"):
             return _internal(error)
         verb = next(iter(arguments), "scalecalc")
         return _fail(f"{verb} needs {error.name}; install it with: pip install 'scalecalc[verify]'", 2)
+    except OSError as error:
+        where = "" if error.filename is None else f" {error.filename}"
+        return _fail(f"the system refused{where}: {reason(error)}; make room, or choose another place", 2)
+    except MemoryError:
+        return _fail("not enough memory; ask for less, such as smaller --sizes or fewer --steps", 2)
     except Exception as error:
         return _internal(error)
 
 
 def _internal(error: Exception) -> int:
     """A fault of this program: one line, and where it happened on request."""
-    if os.environ.get("SCALECALC_DEBUG"):
-        raise error
-    what = f"{type(error).__name__}: {error}"
-    return _fail(f"internal error: {what}; please report it with the command (SCALECALC_DEBUG=1 shows where)", 70)
+    if os.environ.get("SCALECALC_DEBUG") == "1":
+        _quietly(lambda: traceback.print_exception(error), 70)
+    return _fail(f"internal error (please report): {type(error).__name__}: {error}", 70)
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo("scalecalc: " + " ".join(message.split()), err=True)
+    """One line on stderr, of characters that can be seen."""
+    line = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in " ".join(shortened(message).split()))
+    return _quietly(lambda: click.echo(f"scalecalc: {line}", err=True), code)
+
+
+def _quietly(say: Callable[[], Any], code: int) -> int:
+    """The code, whether or not anybody hears what is said."""
+    with suppress(OSError, ValueError):
+        say()
+    return code
+
+
+def _unread(code: int) -> int:
+    """Nobody reads on: what python flushes at its end goes nowhere."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return code
 
 

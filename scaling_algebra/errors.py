@@ -9,13 +9,39 @@ from typing import TypeVar
 Entry = TypeVar("Entry")
 
 
+MESSAGE, QUOTED = 700, 160
+"""Characters of a message, and of one word in it."""
+
+
 class UsageError(ValueError):
-    """Wrong input. The command line prints it as one line and exits with code 2."""
+    """Wrong input. The command line prints it as one line and exits with code 2. What is long is shortened."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
+
+
+def shortened(message: str) -> str:
+    """A message with long words, and whatever is still too long, cut in the middle."""
+    words = (_cut(word, QUOTED) for word in message[: 2**16].split(" "))
+    return _cut(" ".join(words), MESSAGE)
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it, whatever it is."""
+    try:
+        return repr(value)
+    except Exception:  # an integer of thousands of digits, an object of somebody else
+        return f"a {type(value).__name__} that cannot be printed"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``."""
     names = list(known)
+    name = name if len(name) <= QUOTED else _cut(name, QUOTED)
     lowered = {n.lower(): n for n in names}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.4)
     hint = f"; did you mean {lowered[near[0]]!r}?" if near else "."
@@ -32,4 +58,4 @@ def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     for known, entry in registry.items():
         if isinstance(name, str) and name.lower() == known.lower():
             return entry
-    raise unknown_name(kind, str(name), registry)
+    raise unknown_name(kind, name if isinstance(name, str) else shown(name), registry)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 
 CHUNK = 2**28
@@ -49,7 +50,9 @@ class Hardware:
         if name == "cpu" or not available:
             return cls("cpu", most)
         process = os.environ.get("LOCAL_RANK", "")
-        return cls(f"cuda:{int(process) % torch.cuda.device_count()}" if process.isdigit() else "cuda", most)
+        if not (process.isascii() and process.isdigit() and len(process) < limits.LONGEST):
+            return cls("cuda", most)
+        return cls(f"cuda:{int(process) % torch.cuda.device_count()}", most)
 
     @property
     def room(self) -> int:
@@ -59,6 +62,13 @@ class Hardware:
             kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             free = int(0.7 * (torch.cuda.mem_get_info(self.device)[0] + kept))
         return free if self.most is None else min(self.most, free)
+
+    @property
+    def free(self) -> int | None:
+        """Bytes that are free now; None where the system does not tell."""
+        if self.device != "cpu":
+            return int(torch.cuda.mem_get_info(self.device)[0])
+        return free_memory()
 
     @property
     def peak_memory(self) -> int | None:
@@ -83,6 +93,19 @@ class Hardware:
         }
 
 
+def free_memory() -> int | None:
+    """Bytes of main memory that are free now, in this process's group too; None where the system does not tell."""
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most = int((group / "memory.max").read_text(encoding="utf-8"))
+        found.append(max(0, most - int((group / "memory.current").read_text(encoding="utf-8"))))
+    return min(found, default=None)
+
+
 def machine() -> str:
     """The name of the CPU, where the system tells it, and its number of cores."""
     name = platform.processor() or platform.machine()
@@ -96,7 +119,22 @@ def machine() -> str:
 def threads() -> int:
     """Half of the cores this process may use: waiting for a busy core costs more than a core brings."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, mine // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, mine // 2 // beside())
+
+
+def beside() -> int:
+    """Processes on this machine, as torchrun says.
+
+    Raises:
+        UsageError: ``LOCAL_WORLD_SIZE`` is no positive number.
+    """
+    told = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    try:
+        if (found := limits.whole(told)) > 0:
+            return found
+    except ValueError:
+        pass
+    raise UsageError(f"LOCAL_WORLD_SIZE is {told!r}; unset it, or start with torchrun")
 
 
 @contextmanager

@@ -19,7 +19,19 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
-from .options import GIVEN, READOUT_INIT, WHERE, emit, examples, network_of, parameterization, printed, write
+from .options import (
+    GIVEN,
+    READOUT_INIT,
+    WHERE,
+    Place,
+    emit,
+    examples,
+    network_of,
+    parameterization,
+    printed,
+    tried,
+    write,
+)
 
 CODES = {True: 0, False: 1, None: 3}
 """Exit code by whether a parameterization is the only one."""
@@ -43,7 +55,7 @@ CODES = {True: 0, False: 1, None: 3}
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
     "--smtlib",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Place(),
     metavar="FILE.smt2",
     help="With --prove: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
 )
@@ -67,8 +79,7 @@ def command(
         raise UsageError("--drop and --smtlib need --prove")
     if drop and where["given"]:
         raise UsageError("--drop is about the desiderata alone; leave out --given")
-    if smtlib is not None and not smtlib.parent.is_dir():
-        raise UsageError(f"cannot write {smtlib}: {smtlib.parent} is not a folder; choose another file")
+    tried(smtlib, "text", "--smtlib")
     both = ("mup", "mssp") if where["network"] == MOE_BLOCK else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     asked = [

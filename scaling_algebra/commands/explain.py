@@ -10,7 +10,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import Explanation, Setting, explain
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import configured, emit, examples, printed
+from .options import Place, configured, emit, examples, printed, tried
 
 
 @click.command(
@@ -24,7 +24,7 @@ from .options import configured, emit, examples, printed
 @configured
 @click.option(
     "--graph",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Place(),
     metavar="FILE",
     help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot.",
 )
@@ -38,6 +38,7 @@ def command(asked: Configuration, what: str, graph: Path | None, form: str | Non
     """
     if what == "alignment" and graph is not None:
         raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
+    tried(graph, "graph", "--graph")
     found = explain(what, asked)
     if graph is not None:
         from scaling_algebra.explanations.graph import draw

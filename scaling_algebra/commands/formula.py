@@ -12,7 +12,7 @@ from scaling_algebra.formulas.presentation import formula as document
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import optimizer as _optimizer
 
-from .options import OPTIMIZER, READOUT_INIT, Name, emit, examples, network_of, write
+from .options import OPTIMIZER, READOUT_INIT, Name, Place, emit, examples, network_of, tried, write
 
 SYMPY = "sympy"
 """A format of this command alone: the expression as sympy writes and reads it."""
@@ -44,13 +44,7 @@ SYMPY = "sympy"
     metavar="FORMAT",
     help=f"{', '.join(FORMATS)} or {SYMPY}; by default text, or what the ending of -o FILE says.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to this file instead of stdout.",
-)
+@click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout.")
 def command(
     what: str,
     optimizer: str,
@@ -68,6 +62,7 @@ def command(
     Printed is a maximum of monomials in the axes N, N_e, M and in sigma (init std), lr, eps and multiplier of every
     tensor, with the mechanism behind each. Nothing that leads anywhere is missing, unless it says so.
     """
+    tried(output, form)
     rule = _optimizer(optimizer)
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
     found = formula(

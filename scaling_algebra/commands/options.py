@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaling_algebra import files, limits
 from scaling_algebra.documents import FORMATS, Document, format_of, render
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import REGIMES
@@ -57,6 +58,47 @@ class Name(click.ParamType[str]):
 
         begun = incomplete.lower()
         return [CompletionItem(name) for name in self.known if name.lower().startswith(begun)]
+
+
+class Count(click.ParamType[int]):
+    """An integer between two limits, in ASCII digits."""
+
+    name = "integer"
+
+    def __init__(self, least: int, most: int) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        label = param.name if param is not None and param.name else self.name
+        if isinstance(value, str):
+            try:
+                value = limits.whole(value)
+            except ValueError as error:
+                known = f"{self.least} to {self.most}"
+                raise UsageError(f"{label} is {value!r}, {error}; give a number from {known}") from None
+        return limits.within(label, value, self.least, self.most)
+
+
+class Place(click.ParamType[Path]):
+    """A path; whether it can be read or written is seen before any work (``tried``)."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        text, label = str(value), "the path" if param is None else f"the path of {param.opts[0]}"
+        if not text.strip() or "\0" in text:
+            raise UsageError(f"{label} is {text!r}; give a name")
+        path = Path(text)
+        try:
+            path.exists()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot use {path}: {files.reason(error)}; choose another name") from None
+        return path
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
 
 
 def examples(*lines: str) -> str:
@@ -118,7 +160,7 @@ NETWORK = options(
     ),
     click.option(
         "--network",
-        type=click.Path(path_type=Path),
+        type=Place(),
         metavar="FILE.toml",
         help="Instead of an architecture, a network of your own.",
     ),
@@ -212,26 +254,43 @@ FORMAT = click.option(
 
 def printed(command: Command) -> Command:
     """--format and -o; the command gets ``form`` (None: not given) and ``output``, for ``emit``."""
+
+    @wraps(command)
+    def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> Any:
+        tried(output, form)
+        return command(*arguments, form=form, output=output, **rest)
+
     return options(
         FORMAT,
-        click.option(
-            "-o",
-            "--output",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Write to this file instead of stdout.",
-        ),
-    )(command)
+        click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout."),
+    )(run)
+
+
+def tried(file: Path | None, form: str | None = None, option: str = "-o") -> None:
+    """Before the long part: a file that is to be written can be, and its ending names a format if none is given.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if file is None:
+        return
+    if form is None:
+        format_of(file, "text")
+    files.check(file.resolve() if file.is_symlink() else file, f"choose another {option} FILE")
 
 
 def emit(
     documents: Document | Sequence[Document], form: str | None, output: Path | None, default: str = "text"
 ) -> None:
-    """Print documents, or write them to a file."""
+    """Print documents, or write them to a file; what cannot be written is printed, so that it is not lost."""
     chosen = form or (format_of(output, default) if output is not None else default)
     text = render(documents, chosen)
     if output is not None:
-        write(output, text + "\n")
+        try:
+            write(output, text + "\n")
+        except UsageError:
+            click.echo(text)
+            raise
     elif text:
         click.echo(fitted(text, get_terminal_size().columns) if chosen == "text" and sys.stdout.isatty() else text)
 
@@ -248,12 +307,9 @@ def fitted(text: str, width: int) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """A text file, in UTF-8 and with plain line ends on every system.
+    """A text file, in UTF-8 and with plain line ends on every system; behind a link, what it points to.
 
     Raises:
         UsageError: it cannot be written.
     """
-    try:
-        file.write_bytes(text.encode())
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}; choose another file") from None
+    files.write(file.resolve() if file.is_symlink() else file, text)

@@ -11,7 +11,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.spec.parameterizations import DERIVED
 
-from .options import OPTIMIZER, Name, emit, examples, parameterization, write
+from .options import OPTIMIZER, Name, Place, emit, examples, parameterization, tried, write
 
 
 @click.command(
@@ -34,9 +34,7 @@ from .options import OPTIMIZER, Name, emit, examples, parameterization, write
     metavar="FORMAT",
     help=f"{', '.join(FORMATS)}, svg; by default text, or what the ending of -o FILE says. html and svg draw the map.",
 )
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to this file."
-)
+@click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file.")
 def command(
     parameterization: str,
     optimizer: str,
@@ -50,8 +48,9 @@ def command(
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
     drawn = form or (output.suffix.lstrip(".").lower() if output is not None else "")
+    tried(output, drawn if drawn in ("svg", "html") else form)
+    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
     if drawn not in ("svg", "html"):
         emit(found.document(), form, output)
         return

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra import limits
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import configured, emit, examples, printed
+from .options import Count, configured, emit, examples, printed
 
 
 @click.command(
@@ -20,7 +21,9 @@ from .options import configured, emit, examples, printed
     ),
 )
 @configured
-@click.option("--steps", type=int, default=2, show_default=True, metavar="T", help="Number of updates.")
+@click.option(
+    "--steps", type=Count(0, limits.STEPS), default=2, show_default=True, metavar="T", help="Number of updates."
+)
 @click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")
 @printed
 def command(asked: Configuration, steps: int, names: tuple[str, ...], form: str | None, output: Path | None) -> None:

@@ -15,7 +15,8 @@ from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
-"""Exponents are multiples of one over this, times the rates of the ray."""
+"""Exponents are multiples of one over this, times the rates of the ray, in units of the largest rate: a ray times a
+constant packs to the same integers."""
 FIELD = 24
 """Bits of each component of a packed exponent; components are small counts, far below 2**23."""
 
@@ -26,7 +27,8 @@ class Packing:
     def __init__(self, ray: Ray, unknowns: Sequence[str]) -> None:
         self.ray = ray
         self.unknowns = tuple(unknowns)
-        self._unit = _UNIT * lcm(*(ray[axis].denominator for axis in AXES))
+        finest = _UNIT * lcm(*((ray[axis] / ray.largest).denominator for axis in AXES))
+        self._unit = finest / ray.largest
         self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
@@ -37,7 +39,7 @@ class Packing:
         """
         scaled = value * self._unit
         if scaled.denominator != 1:
-            raise ValueError(f"exponent {value} is finer than the unit 1/({_UNIT} x the denominators of the ray)")
+            raise ValueError(f"exponent {value} is finer than the unit {1 / self._unit} of this ray")
         packed = scaled.numerator << self._shift
         for k, axis in enumerate(AXES):
             if axis in axes:
@@ -52,7 +54,8 @@ class Packing:
 
     def value(self, packed: int) -> Fraction:
         """Exponent of n."""
-        return Fraction((packed + (1 << self._shift - 1)) >> self._shift, self._unit)
+        whole = (packed + (1 << self._shift - 1)) >> self._shift
+        return Fraction(whole * self._unit.denominator, self._unit.numerator)
 
     def form(self, packed: int) -> Form:
         """The linear form behind a packed exponent."""

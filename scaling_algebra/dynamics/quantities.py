@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.networks.language import DATA, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -184,9 +185,10 @@ def inner_product(name: str) -> list[tuple[str, int | None]]:
     sides = []
     for side in name[1:-1].split(","):
         inner, at, step = side.strip().partition("@")
-        if at and not step.isdigit():
-            raise UsageError(f"cannot read {side.strip()!r}: write NAME@t with t = 0, 1, 2, ...")
-        sides.append((inner, int(step) if at else None))
+        try:
+            sides.append((inner, limits.update(step) if at else None))
+        except ValueError as error:
+            raise UsageError(f"cannot read {side.strip()!r}, {error}: write NAME@t with t = 0, 1, 2, ...") from None
     return sides
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Unpack
 
+from scaling_algebra import limits
 from scaling_algebra.counting.signals import Algebra, Signal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
@@ -206,10 +207,12 @@ def explain(
     if setting in SETTINGS and what not in d.analysis().table:
         raise unknown_name("tensor", role, d.network.tensors)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
-    if at and not text.isdigit():
-        raise UsageError(f"cannot read the step in {what!r}; write QUANTITY@t with t = 0, 1, 2, ...")
+    try:
+        step = limits.update(text) if at else 0
+    except ValueError as error:
+        raise UsageError(f"cannot read the step in {what!r}: {error}; write QUANTITY@t with t = 0, 1, 2, ...") from None
     steps = [HORIZON if t is None else t for _, t in inner_product(what)]
-    name, t = (name, int(text)) if at else (what, max(steps, default=HORIZON))
+    name, t = (name, step) if at else (what, max(steps, default=HORIZON))
     return explain_quantity(d, d.analysis(), name, t)
 
 

@@ -8,6 +8,7 @@ single box. Needs matplotlib for svg and png, imported when one is asked for; do
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import re
 from itertools import pairwise
@@ -15,7 +16,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from scaling_algebra.documents.pictures import headless
 from scaling_algebra.errors import UsageError
+from scaling_algebra.files import write
 from scaling_algebra.spec.powers import Power
 
 from .explanations import Explanation
@@ -42,13 +45,8 @@ def draw(found: Explanation, path: Path) -> None:
         raise UsageError(f"cannot draw {path}: the name must end in .svg, .png or .dot")
     if not found.terms:
         raise UsageError(f"{found.quantity} is exactly zero at t = {found.step}: there is no monomial to draw")
-    try:
-        if form == "dot":
-            path.write_text(_dot(found), encoding="utf-8")
-        else:
-            _picture(found, path, form)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --graph FILE") from None
+    drawn = _dot(found) if form == "dot" else _picture(found, form)
+    write(path, drawn, "choose another --graph FILE")
 
 
 def _vectors(found: Explanation) -> list[tuple[str, Graph, str]]:
@@ -74,9 +72,10 @@ def _total(found: Explanation) -> str:
     return f"exponent: {' + '.join(parts)} = {found.total()}".replace("+ -", "- ") if found.outer else ""
 
 
-def _picture(found: Explanation, path: Path, form: str) -> None:
+def _picture(found: Explanation, form: str) -> bytes:
     try:
-        importlib.import_module("matplotlib").use("Agg")
+        with headless():
+            importlib.import_module("matplotlib").use("Agg")
     except ModuleNotFoundError:
         raise UsageError("--graph needs matplotlib; install it with: pip install 'scalecalc[graph]'") from None
     plt: Any = importlib.import_module("matplotlib.pyplot")
@@ -90,7 +89,7 @@ def _picture(found: Explanation, path: Path, form: str) -> None:
         axes = figure.add_axes((0, 0, 1, 1))
         axes.axis("off")
 
-        def write(text: str, y: float, colour: str = "black") -> float:
+        def put(text: str, y: float, colour: str = "black") -> float:
             whole = re.sub(r"(?:[+-] )?\S+ \([^)]*\)|= \S+", lambda m: m[0].replace(" ", "\xa0"), text)
             lines = wrap(whole, int(width / 0.075))
             for k, line in enumerate(lines):
@@ -100,7 +99,7 @@ def _picture(found: Explanation, path: Path, form: str) -> None:
         axes.text(0, 0, f"{_title(found)} $\\sim n^{{{found.exponent}}}$", fontsize=12, va="center")
         y = -0.3
         for heading, net, at, routes, text in drawn:
-            y = write(heading, y, "#555555") - 0.45 * ROW
+            y = put(heading, y, "#555555") - 0.45 * ROW
             for (_, index), points in routes.items():
                 colour, line, _ = _LOOKS[net.nodes[index].kind]
                 axes.add_patch(
@@ -109,8 +108,8 @@ def _picture(found: Explanation, path: Path, form: str) -> None:
             for name, node in net.nodes.items():
                 _box(axes, patches, node, at[name][0], y - at[name][1])
             y -= max((point[1] for points in [*routes.values(), [*at.values()]] for point in points), default=0)
-            y = write(text, y - 0.8 * ROW) - 0.6 * LINE
-        y = write(_total(found), y) - 0.5 * LINE
+            y = put(text, y - 0.8 * ROW) - 0.6 * LINE
+        y = put(_total(found), y) - 0.5 * LINE
         shown = {node.kind for _, net, *_ in drawn for node in net.nodes.values()}
         for kind, (colour, line, name) in _LOOKS.items():
             if kind in shown:
@@ -122,8 +121,11 @@ def _picture(found: Explanation, path: Path, form: str) -> None:
         low, high = y, 0.3
         axes.set(xlim=(-GAP, width + GAP), ylim=(low, high))
         figure.set_size_inches(width + 2 * GAP, high - low)
-        figure.savefig(path, format=form, dpi=150, **({"metadata": {"Date": None}} if form == "svg" else {}))
+        figure.savefig(
+            out := io.BytesIO(), format=form, dpi=150, **({"metadata": {"Date": None}} if form == "svg" else {})
+        )
         plt.close(figure)
+        return out.getvalue()
 
 
 def _curve(path: Any, points: list[Point], y: float) -> Any:

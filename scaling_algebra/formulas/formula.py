@@ -19,7 +19,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.quantities import quantities, quantity
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import Monomial, monomial
 from scaling_algebra.spec.axes import Ray
@@ -241,9 +241,9 @@ def formula(
     asked = structure if isinstance(structure, Structure) else read_structure(structure, net)
     if readout_init == "zero" and "readout" in net.tensors:
         asked = Structure(asked.zero | {"readout"}, asked.tied, asked.exempt)
-    match = _QUANTITY.fullmatch(what)
+    match = _QUANTITY.fullmatch(what) if isinstance(what, str) else None
     if match is None:
-        raise UsageError(f"cannot read the quantity {what!r}; write for example h3.A2.2@1")
+        raise UsageError(f"cannot read the quantity {shown(what)}; write QUANTITY@t, such as h3.A2.2@1")
     name, t = match["name"], int(match["step"] or 1)
     quantity(quantities(net), name)
     _covered(net, rule, name, t)

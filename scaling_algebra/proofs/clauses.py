@@ -143,13 +143,18 @@ class Facts:
 
 class ClauseSolver:
     """z3 over rational numbers, with one assumption for each label, in a context of its own: what other solvers of the
-    process were asked before changes no answer."""
+    process were asked before changes no answer.
 
-    def __init__(self) -> None:
+    Args:
+        unit: the largest rate of the ray; z3 counts in it, so that a ray times a constant gets the same answers.
+    """
+
+    def __init__(self, unit: Fraction = Fraction(1)) -> None:
         import z3
 
         self._z3, self._context = z3, z3.Context()
         self._solver = z3.SolverFor("QF_LRA", ctx=self._context)
+        self._unit = unit
         self._labels: dict[str, Any] = {}
         self._reals: dict[str, Any] = {}
         self._known: dict[Atom, Any] = {}
@@ -215,7 +220,7 @@ class ClauseSolver:
         return model
 
     def _values(self, model: Any) -> dict[str, Fraction]:
-        return {name: self._value(model, real) for name, real in self._reals.items()}
+        return {name: self._value(model, real) * self._unit for name, real in self._reals.items()}
 
     def _value(self, model: Any, real: Any) -> Fraction:
         value = model.eval(real, model_completion=True)
@@ -239,7 +244,7 @@ class ClauseSolver:
                 if name not in self._reals:
                     self._reals[name] = self._z3.Real(name, self._context)
             total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
-            against = self._z3.RealVal(str(-atom.constant), self._context)
+            against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)
             if atom.sense == "!=":
                 self._known[atom] = total != against
             else:

@@ -54,7 +54,7 @@ def _freed(system: System, point: Point) -> dict[str, set[str] | None]:
     """Law: if no point meets all demands but one and differs outside some unknowns, the demand determines no more."""
     known = _values(system, point)
     demands = {label(d): d for d in system.demands if d.kind != "scale"}
-    solver = ClauseSolver()
+    solver = ClauseSolver(system.ray.largest)
     for clause in system.clauses:
         solver.add(clause)
     solver.leave_out_one(demands)

@@ -264,7 +264,7 @@ class System:
         self.names += self.network.free_multipliers
         self.facts = Facts(self.network, prover.forms, self.demands, structure)
         self.clauses: list[Clause] = []
-        self._solver = ClauseSolver()
+        self._solver = ClauseSolver(self.ray.largest)
         for demand in self.demands:
             for clause in self.facts.of(demand):
                 self._add(clause)

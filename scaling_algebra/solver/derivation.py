@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
+from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
@@ -239,8 +240,7 @@ def signals(
         UsageError: as ``derive``; also negative steps or an unknown quantity.
         Infeasible: as ``derive``.
     """
-    if not isinstance(steps, int) or steps < 0:
-        raise UsageError(f"steps is {steps!r}; give 0 or more")
+    limits.within("steps", steps, 0, limits.STEPS)
     quantities = [quantities] if isinstance(quantities, str) else quantities
     d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()
@@ -269,7 +269,7 @@ def _derived(asked: Configuration) -> Derivation:
     return Derivation(asked, scaling, reasons, _structure(solution, asked), solution.fixed_by)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def _solve(asked: Configuration) -> Solution:
     rule = asked.parameterization
     try:
@@ -387,6 +387,8 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     """The learning rate at which the first step changes the first layer by Theta(1), and one epsilon that no first
     gradient is below, as the routers paper assumes."""
     ray, network = asked.ray, asked.network
+    if not ray["N"]:
+        raise UsageError(f"{asked.parameterization.name} counts in the width, and N does not grow on {ray}; give N > 0")
 
     def look(scaling: Scaling) -> Analysis:
         return Analysis(ray, scaling.point(ray), asked.optimizer, network)

@@ -31,6 +31,7 @@ from .layerwise import axes_power, layerwise, summed
 from .linear import Row, solve_linear
 
 _LAZY = Fraction(2)
+"""Learning rates n^-x that vanish, in units of the largest rate of the ray."""
 _ROUNDS = 24
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
@@ -276,7 +277,7 @@ class Solver:
         values = dict.fromkeys(unknowns(self.network), Fraction(0))
         for role, tensor in self.network.tensors.items():
             values[f"b.{role}"] = axes_power(self.network, tensor.fan_in).on(self.ray) / 2
-            values[f"c.{role}"] = _LAZY
+            values[f"c.{role}"] = _LAZY * self.ray.largest
         return values
 
     def _values(self, point: Point) -> dict[str, Fraction]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, named, shown, unknown_name
+from scaling_algebra.limits import rational
 
 AXES: dict[str, str] = {
     "N": "width",
@@ -50,7 +51,7 @@ class Ray:
         exact: dict[str, Fraction] = {}
         for axis, rate in self.rates.items():
             if axis not in AXES:
-                raise unknown_name("axis", axis, AXES)
+                raise unknown_name("axis", axis if isinstance(axis, str) else shown(axis), AXES)
             exact[axis] = _rational(axis, rate)
         if "M" in exact:
             exact.setdefault("K", exact["M"])
@@ -71,6 +72,11 @@ class Ray:
     def __getitem__(self, axis: str) -> Fraction:
         """The rate of an axis; 0 where the ray leaves it out."""
         return self._exact[axis]
+
+    @property
+    def largest(self) -> Fraction:
+        """The largest rate. A ray times a constant is the same ray, so what is small is small against this one."""
+        return max(self._exact.values())
 
     def lacks(self, axes: Iterable[str]) -> tuple[str, ...]:
         """The growing axes among these that the ray leaves out."""
@@ -112,9 +118,9 @@ def _rational(axis: str, rate: Fraction | int | str) -> Fraction:
             f"the rate of {axis} is the float {rate!r}; exponents are exact: give an int, a Fraction or a string"
         )
     try:
-        exact = Fraction(rate)
-    except (TypeError, ValueError, ZeroDivisionError):
-        raise UsageError(f"the rate of {axis} is {rate!r}, not a rational number; write it as 1, 1/2 or 0.5") from None
+        exact = rational(rate)
+    except ValueError as error:
+        raise UsageError(f"the rate of {axis} is {shown(rate)}, {error}; write it as 1, 1/2 or 0.5") from None
     if exact < 0:
         raise UsageError(f"the rate of {axis} is {exact}, but axes do not shrink; rates are >= 0")
     return exact

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, named, shown, unknown_name
 
 from .axes import AXES, Ray, regime
 from .given import NOTHING, Given, GivenInput
@@ -192,13 +192,13 @@ def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
         return ray
     if name is not None:
         if not isinstance(name, str):
-            raise UsageError(f"the regime is {name!r}; give 'I', 'II' or 'III', or ray=...")
+            raise UsageError(f"the regime is {shown(name)}; give 'I', 'II' or 'III', or ray=...")
         return regime(name)
     if isinstance(ray, str):
         return Ray.parse(ray)
     if isinstance(ray, Mapping):
         return Ray(ray)
-    raise UsageError(f"the ray is {ray!r}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")
+    raise UsageError(f"the ray is {shown(ray)}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")
 
 
 def _readout(name: str) -> ReadoutInit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, shown, unknown_name
 
 from .axes import AXES
 from .desiderata import Structure
@@ -48,7 +48,7 @@ class Given:
         pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in _texts(given)]
         found: dict[str, Power | None] = {}
         for label, value in pairs:
-            name = _name(str(label), network, optimizer)
+            name = _name(label if isinstance(label, str) else shown(label), network, optimizer)
             if name in found:
                 raise UsageError(f"{name} is given twice; give it once")
             found[name] = _power(name, value, network)
@@ -126,7 +126,7 @@ def _texts(given: Iterable[str] | None) -> list[str]:
     try:
         return [str(text) for text in given or ()]
     except TypeError:
-        raise UsageError(f"given is {given!r}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
+        raise UsageError(f"given is {shown(given)}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -156,11 +156,12 @@ def _name(label: str, network: Network, optimizer: Optimizer) -> str:
 
 
 def _power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
-    if value is None or str(value).strip() == "0":
+    text = value if isinstance(value, str) else shown(value)
+    if value is None or text.strip() == "0":
         if not name.endswith(".init"):
             raise UsageError(f"{name} is given as 0; only an init can be zero: give a power such as N^-1")
         return None
-    power = value if isinstance(value, Power) else Power.parse(str(value))
+    power = value if isinstance(value, Power) else Power.parse(text)
     axes = {*network.axes.values(), *(["K"] if network.aggregations else [])} & set(AXES)
     for axis, _ in power.terms:
         if axis not in axes:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.limits import LONGEST, rational
 
 from .axes import AXES, Ray
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     import sympy
 
 _FACTOR = re.compile(
-    r"\s*(?P<by>[*/]?)\s*(?:1(?!\d|/\d)|(?P<axis>[A-Za-z]\w*)(?:\^(?P<open>\(?)(?P<e>-?\d+(?:/\d+)?)(?P<close>\)?))?)"
+    r"\s*(?P<by>[*/]?)\s*(?:1(?!\d|/\d)|(?P<axis>[A-Za-z]\w*)(?:\^(?P<open>\(?)(?P<e>-?\d+(?:/\d+)?)(?P<close>\)?))?)",
+    re.ASCII,
 )
 """One factor of a power as people write it: an axis with an exponent, or 1."""
 _SYMBOLS = {"b": "sigma", "c": "lr", "d": "eps", "v": "v"}
@@ -55,6 +57,10 @@ class Power:
             >>> str(Power.parse("M N_e^-1/2")), str(Power.parse("1/N")), str(Power.parse("1"))
             ('M N_e^(-1/2)', 'N^-1', '1')
         """
+        if len(text) > LONGEST * len(AXES):
+            raise UsageError(
+                f"the power {text!r} is longer than {LONGEST * len(AXES)} characters; write each axis once"
+            )
         found, at, text = cls(), 0, text.strip()
         wrong = UsageError(f"cannot read the power {text!r}; write for example N^-1/2, M N^-1, M/N or 1")
         while at < len(text) or not at:
@@ -65,9 +71,9 @@ class Power:
                 if axis not in AXES:
                     raise unknown_name(f"axis in the power {text!r}", axis, AXES)
                 try:
-                    exponent = Fraction(factor["e"] or 1)
-                except ZeroDivisionError:
-                    raise wrong from None
+                    exponent = rational(factor["e"] or 1)
+                except ValueError as error:
+                    raise UsageError(f"cannot read the power {text!r}, {factor['e']} is {error}") from None
                 found += cls.of({axis: -exponent if factor["by"] == "/" else exponent})
             at = factor.end()
         return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from scaling_algebra.commands.options import Name, emit, examples, write
+from scaling_algebra.commands.options import Name, Place, emit, examples, tried, write
 from scaling_algebra.documents import FORMATS, Document, render, suffixes
 from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.phases import phases
@@ -35,7 +35,7 @@ NAMES = (*TABLES, "errata")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="PATH",
     help="Write to this file instead of stdout; with --all or --check a folder instead of tables/emitted.",
 )
@@ -59,6 +59,8 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
         raise UsageError("--ray goes with the table b1, printed")
     names = NAMES if name is None else (name,)
     if not (every or check):
+        if output is not None:
+            tried(output, form)
         emit(document(names[0]) if ray is None else table(names[0], ray=ray).document(), form, output, "markdown")
         return 0
     if form is not None:

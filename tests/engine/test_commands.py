@@ -101,7 +101,7 @@ def test_a_fault_of_the_program_is_one_line_and_exit_70(monkeypatch):
     monkeypatch.setattr("scaling_algebra.solver.derivation.Configuration.of", broken)
     result = run("signals", "--regime", "I")
     assert result.exit_code == 70 and len(result.stderr.splitlines()) == 1
-    assert "internal error: KeyError: 'b.router'" in result.stderr and "Traceback" not in result.output
+    assert "internal error (please report): KeyError: 'b.router'" in result.stderr and "Traceback" not in result.output
 
 
 def test_a_missing_package_is_one_line(monkeypatch):

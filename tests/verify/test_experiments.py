@@ -234,7 +234,7 @@ def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
         (["routers", "--sizes", "8,16"], "at least 3"),
         (["routers", "--sizes", "a,b"], "cannot read the sizes"),
         (["routers", "--sizes", "8,9,10"], "n / 4, so give larger ones"),
-        (["epsilon", "--seeds", "0"], "give at least 1"),
+        (["epsilon", "--seeds", "0"], "give 1 or more"),
         (["routers", "--only", "relu"], "no trial has 'relu' in its title"),
         (["epsilon", "--device", "tpu"], "no device named 'tpu'"),
         (["epsilon", "--format", "xml"], "known: csv, html, json"),

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.judging.fit import DRIFT, Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
@@ -47,7 +48,7 @@ def seconds(text: str) -> float:
     Raises:
         UsageError: anything else.
     """
-    return _amount(text, _SECONDS, "time", "60s, 5m or 1h")
+    return _amount(text, _SECONDS, "time", "60s, 5m or 1h", limits.TIME)
 
 
 def in_bytes(text: str) -> int:
@@ -59,14 +60,17 @@ def in_bytes(text: str) -> int:
     Raises:
         UsageError: anything else.
     """
-    return int(_amount(text, _BYTES, "memory", "20GiB or 512MB"))
+    return int(_amount(text, _BYTES, "memory", "20GiB or 512MB", limits.MEMORY))
 
 
-def _amount(text: str, units: dict[str, int], what: str, examples: str) -> float:
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2].lower() not in units or float(found[1]) == 0:
+def _amount(text: str, units: dict[str, int], what: str, examples: str, most: float) -> float:
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or len(text) > limits.LONGEST or found[2].lower() not in units or float(found[1]) == 0:
         raise UsageError(f"cannot read the {what} {text!r}; write for example {examples}")
-    return float(found[1]) * units[found[2].lower()]
+    amount = float(found[1]) * units[found[2].lower()]
+    if amount > most:
+        raise UsageError(f"the {what} {text!r} is beyond {most:.0e}; write for example {examples}")
+    return amount
 
 
 def largest(speed: float, time: float, steps: int) -> float:

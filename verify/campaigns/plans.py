@@ -10,6 +10,7 @@ Read next: ``cells.py`` (a run as a grid of cells), ``session.py`` (does all run
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,8 +20,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra import files, limits
+from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.solver.derivation import Signals, derive
+from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
     DEFAULT_ARCHITECTURE,
     DEFAULT_OPTIMIZER,
@@ -49,6 +52,7 @@ from scaling_algebra.verify.measuring.sizes import (
 from scaling_algebra.verify.measuring.store import Store
 
 from . import campaigns
+from .schema import MOST_RUNS, check_entry, check_run
 
 TRANSFORMER = "transformer"
 """The testbed that is no network of the language."""
@@ -58,6 +62,9 @@ PREDICTED_STEPS = 3
 
 DTYPES = tuple(ROUNDING)
 """Of torch."""
+
+MOST = 2**20
+"""Bytes of a campaign."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Job:
         """Names the run in a plan; fit for a file."""
         asked, ray = self.configuration, self.configuration.ray
         rates = {axis: r for axis, r in ray.rates.items() if axis in WIDTHS or (axis == "K" and r != ray["M"])}
-        parts = [ray.name or ",".join(f"{axis}={r}" for axis, r in rates.items())]
+        parts = [ray.name if ray.name in REGIMES else ",".join(f"{axis}={r}" for axis, r in rates.items())]
         parts += [asked.optimizer.name, *["negligible"] * asked.optimizer.negligible, asked.parameterization.name]
         if self.testbed != "moe":
             parts.append(self.testbed if self.testbed == "transformer" else asked.network.name)
@@ -149,20 +156,21 @@ class Job:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
+        check_run(data, "a run in plan.json")
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        asked, own = data["configuration"], plain.pop("network", None)
+        if own is not None:
+            asked = asked | {"architecture": DEFAULT_ARCHITECTURE}
         try:
-            plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-            asked, own = data["configuration"], plain.pop("network", None)
-            if own is not None:
-                asked = asked | {"architecture": DEFAULT_ARCHITECTURE}
             configuration = Configuration.from_json(asked)
             job = cls(**plain | {"configuration": configuration.but(network=read(**own)) if own else configuration})
-            counts = (job.steps, job.together, *job.sizes, *job.seeds)
-            if all(isinstance(n, int) for n in counts) and job.together > 0 and job.testbed in TESTBEDS:
-                return job
-        except (TypeError, AttributeError, KeyError):
-            pass
-        known = ", ".join(f.name for f in fields(cls))
-        raise UsageError(f"a run in plan.json is not one: it must have {known}; start again with another -o DIR")
+        except (TypeError, AttributeError, KeyError) as error:
+            raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
+        plan_sizes(configuration.ray, job.sizes)
+        for label, name, known in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
+            if name not in known:
+                raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, known)}")
+        return job
 
 
 @dataclass(frozen=True)
@@ -196,8 +204,7 @@ def job(configuration: Configuration, effort: Effort = USUAL, testbed: str = "",
         UsageError, Infeasible: as ``derive``; also unusable sizes, seeds or steps.
     """
     e = effort
-    if e.steps < 0:
-        raise UsageError(f"steps is {e.steps}; give 0 or more")
+    limits.within("steps", e.steps, 0, limits.STEPS)
     if e.together < 1 or e.together & (e.together - 1):
         raise UsageError(f"together is {e.together}; give a power of two")
     if e.dtype not in DTYPES:
@@ -227,17 +234,37 @@ def load(name: str) -> list[Job]:
     path = campaigns().get(name, Path(name))
     if not path.is_file():
         raise unknown_name("campaign", name, campaigns())
+    text = files.read_text(path, "write TOML with tables [[run]]", MOST)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as reason:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as reason:
         raise UsageError(f"cannot read {path}: {reason}; write TOML with tables [[run]]") from None
     shared = {key: value for key, value in data.items() if key not in ("run", "title")}
     runs = data.get("run")
     if not isinstance(runs, list) or not runs:
         raise UsageError(f"{path} has no table [[run]]; write one for each set of configurations")
     if not all(isinstance(run, dict) for run in runs):
-        raise UsageError(f"{path}: run is a list of {runs[0]!r}; write tables [[run]]")
-    return [found for k, run in enumerate(runs, 1) for found in _expand({**shared, **run}, f"{path}, run {k}")]
+        raise UsageError(f"{path}: run is a list of {shown(runs[0])}; write tables [[run]]")
+    entries = [({**shared, **run}, f"{path}, run {k}") for k, run in enumerate(runs, 1)]
+    for entry, where in entries:
+        _check(entry, where)
+    if sum(math.prod(len(entry.get(key, "1")) for key in _LISTS) for entry, _ in entries) > MOST_RUNS:
+        raise UsageError(f"{path} has more than {MOST_RUNS} configurations; write several campaigns")
+    return distinct([job for entry, where in entries for job in _expand(entry, where)], str(path))
+
+
+def distinct(jobs: Sequence[Job], where: str) -> list[Job]:
+    """Runs that each have a place of their own.
+
+    Raises:
+        UsageError: one is there twice.
+    """
+    seen: set[str] = set()
+    for job in jobs:
+        if job.name.lower() in seen:
+            raise UsageError(f"{where}: the run {job.name} is there twice; leave one out")
+        seen.add(job.name.lower())
+    return list(jobs)
 
 
 _LISTS = ("regimes", "rays", "optimizers", "parameterizations", "architectures")
@@ -245,18 +272,17 @@ _EFFORT = tuple(f.name for f in fields(Effort))
 _VALUES = (*_EFFORT, "readout_init", "epsilon")
 
 
-def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
-    for key in ("steps", "seeds", "together"):
-        if not isinstance(run.get(key, 1), int):
-            raise UsageError(f"{where}: {key} is {run[key]!r}; write an integer")
+def _check(run: Mapping[str, Any], where: str) -> None:
+    """Raises UsageError for a key that is none, or a value that does not fit."""
     for key in run:
         if key not in (*_LISTS, *_VALUES):
             raise unknown_name(f"key in {where}", key, (*_LISTS, *_VALUES))
-    for key in _LISTS:
-        if not isinstance(run.get(key, []), list):
-            raise UsageError(f"{where}: {key} is {run[key]!r}; write a list")
+    check_entry(run, where)
     if not run.get("regimes") and not run.get("rays"):
         raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
+
+
+def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
     places = [(r, None) for r in run.get("regimes", [])] + [(None, r) for r in run.get("rays", [])]
     rules = product(
         places, run.get("optimizers", [DEFAULT_OPTIMIZER]), run.get("parameterizations", [DEFAULT_PARAMETERIZATION])

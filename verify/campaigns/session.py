@@ -13,7 +13,6 @@ from itertools import groupby
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, share
@@ -21,7 +20,7 @@ from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
 from .budget import LEAST_ENTRIES, LOOKS, allocate, largest, open_to_noise
-from .plans import Job
+from .plans import Job, distinct
 
 
 @dataclass
@@ -37,6 +36,17 @@ class Session:
     rank: int = 0
     ranks: int = 1
     interrupted: bool = False
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raises UsageError for a run that cannot be done here, before anything is written or trained."""
+        self._setups(jobs)
+
+    def elsewhere(self, jobs: Sequence[Job]) -> str:
+        """What differs from where these runs were begun; empty if nothing does."""
+        here = self.hardware.described()
+        told = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
+        changed = [k for k in ("torch", "machine") if told.get(k, here[k]) != here[k]]
+        return "; ".join(f"begun with {k} {told[k]}, goes on with {here[k]}" for k in changed)
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Does this process's share of all cells that are not in the store; an interrupt ends it, nothing is lost."""
@@ -138,17 +148,13 @@ class Session:
             if most is None or runs.replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= most:
                 return sizes
             if entries < LEAST_ENTRIES:
-                runs.check(fitting, most)
+                runs.check(fitting, most, self.hardware.free)
             entries *= 0.8
 
     def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
-        names = [job.name for job in jobs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise UsageError(f"the run {twice[0]} is there twice; leave one out")
-        setups = [job.setup() for job in jobs]
+        setups = [job.setup() for job in distinct(jobs, "the plan")]
         for setup in setups:
-            runs.check(setup, self.hardware.most)
+            runs.check(setup, self.hardware.most, self.hardware.free)
         return setups
 
     def _speed(self, setup: Setup) -> float:

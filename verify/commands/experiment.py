@@ -10,10 +10,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.commands.options import emit, examples, printed
+from scaling_algebra import limits
+from scaling_algebra.commands.options import Count, emit, examples, printed
 from scaling_algebra.errors import UsageError
 
-from .shared import DEVICE, check_file, numbers
+from .shared import DEVICE, RESUME, again, integers, steady
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.experiments.findings import Experiment
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 @click.option("--only", metavar="TEXT", help="Only trials whose title contains this text.")
 @DEVICE
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
-@click.option("--seeds", type=int, help="Replicas at every size; default: the experiment's own.")
+@click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
+@RESUME
 @printed
+@steady
 def command(
     names: tuple[str, ...],
     listing: bool,
@@ -40,6 +43,7 @@ def command(
     device: str,
     sizes: str | None,
     seeds: int | None,
+    resume: Path | None,
     form: str | None,
     output: Path | None,
 ) -> int:
@@ -49,13 +53,12 @@ def command(
     claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
     are complete are reported).
     """
-    check_file(output, form)
-
     import numpy  # noqa: F401  torch warns where it is missing
     import torch  # noqa: F401  scipy stumbles where it is missing
 
     from scaling_algebra.verify.experiments.presentation import listed, shown
     from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials, worst
+    from scaling_algebra.verify.measuring.pieces import Pieces
 
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
@@ -65,16 +68,12 @@ def command(
     if listing:
         emit(listed(chosen), form, output)
         return 0
-    values = None if sizes is None else numbers("sizes", sizes, int)
+    values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
     results: list[Result] = []
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
+    pieces = Pieces(resume)
+    console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with bar:
         for e, plan in zip(chosen, plans, strict=True):
             task = bar.add_task(e.name, total=len(e.trials))
@@ -82,13 +81,13 @@ def command(
             def watch(done: int, total: int, what: str, task: int = task) -> None:
                 bar.update(task, completed=done, total=total, description=what)  # type: ignore[arg-type]
 
-            results.append(run_trials(e, plan, watch))
+            results.append(run_trials(e, plan, watch, pieces))
             bar.remove_task(task)
             if results[-1].interrupted:
                 break
     emit(shown(results), form, output)
     if any(result.interrupted for result in results):
-        click.echo("scalecalc: interrupted; run it again, or give fewer --sizes or --seeds", err=True)
+        click.echo(f"scalecalc: interrupted; {again(resume)}", err=True)
     return worst(results)
 
 

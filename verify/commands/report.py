@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from scaling_algebra.commands.options import examples
+from scaling_algebra.commands.options import Place, examples
 from scaling_algebra.errors import UsageError
 
 from .shared import REPORTING, finish, place, required_share, runs_of
@@ -20,16 +20,16 @@ from .shared import REPORTING, finish, place, required_share, runs_of
         "scalecalc report runs/a -o verdicts.tex",
     ),
 )
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@click.argument("folders", nargs=-1, required=True, type=Place(), metavar="DIR...")
 @REPORTING
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR|FILE",
     help="A folder (by default the first DIR), or a file instead of stdout.",
 )
-@click.option("--evidence", type=click.Path(path_type=Path), metavar="DIR", help="Also write a short record to keep.")
+@click.option("--evidence", type=Place(), metavar="DIR", help="Also write a short record to keep.")
 def command(
     folders: tuple[Path, ...], require: str, every: bool, form: str | None, output: Path | None, evidence: Path | None
 ) -> int:
@@ -39,12 +39,12 @@ def command(
     parts are missing.
     """
     required = required_share(require)
-    folder, file = place(output or folders[0], form)
 
     from scaling_algebra.verify.measuring.store import Store, read_plan
     from scaling_algebra.verify.reports.output import evidence as write_evidence
 
     plans = [read_plan(folder) for folder in folders]
+    folder, file = place(output or folders[0], form)
     for part, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
             raise UsageError(f"{part} holds other runs than {folders[0]}; report them separately")

@@ -5,16 +5,19 @@ Imports neither torch nor numpy: help is for every machine.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from scaling_algebra.commands.options import FORMAT, emit, options
-from scaling_algebra.documents import format_of
+from scaling_algebra import files, limits
+from scaling_algebra.commands.options import FORMAT, Command, Place, emit, options, tried
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 DEVICE = click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda.")
+RESUME = click.option(
+    "--resume",
+    type=Place(),
+    metavar="DIR",
+    help="Keep every finished piece in this folder, and go on from those there.",
+)
 REPORTING = options(
     click.option(
         "--require",
@@ -39,40 +48,100 @@ REPORTING = options(
 """How verdicts are printed and turned into an exit code."""
 
 
-def check_file(output: Path | None, form: str | None = None) -> None:
-    """Before the long part: raises UsageError where a file cannot be written, or its ending names no format."""
-    if output is None:
-        return
-    if form is None:
-        format_of(output, "text")
-    if not output.parent.is_dir():
-        raise UsageError(f"cannot write {output}: {output.parent} is not a folder; create it or choose another -o FILE")
-    if not os.access(output if output.exists() else output.parent, os.W_OK):
-        raise UsageError(f"cannot write {output}: permission denied; choose another -o FILE")
-
-
 def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
-    """What -o DIR|FILE names: a folder, or a file, whose ending is that of a format.
+    """What -o DIR|FILE names: a folder, or a file, whose ending is that of a format; both are tried.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: it cannot be written.
     """
-    if output is None or output.is_dir() or not output.suffix:
+    if output is None:
+        return None, None
+    if output.is_dir() or not output.suffix:
+        files.check_place(output, "choose another -o DIR")
         return output, None
-    check_file(output, form)
+    tried(output, form)
     return None, output
 
 
-def numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+def integers(label: str, text: str) -> list[int]:
+    """Integers with commas.
+
+    Raises:
+        UsageError: anything else, or one above ``limits.SIZE``.
+    """
+    found = _numbers(label, text, limits.whole)
+    for x in found:
+        if abs(x) > limits.SIZE:
+            raise UsageError(f"{label} are {text!r}; give numbers up to {limits.SIZE}")
+    return found
+
+
+def reals(label: str, text: str) -> list[float]:
     """Numbers with commas.
 
     Raises:
         UsageError: anything else.
     """
+    return _numbers(label, text, limits.real)
+
+
+def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     try:
-        return [kind(part) for part in text.split(",")]
+        if text.count(",") < limits.RATES:
+            return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"cannot read the {label} {text!r}; write numbers with commas, e.g. 32,64,128") from None
+        pass
+    raise UsageError(f"cannot read the {label} {text!r}; write numbers with commas, e.g. 32,64,128")
+
+
+def again(folder: Path | None) -> str:
+    """What to do after an interrupt."""
+    if folder is None:
+        return "give --resume DIR to keep what is finished, or fewer --sizes or --seeds"
+    return f"what is finished is kept in {folder}: give the same command again"
+
+
+@contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """Says after an interrupt how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"scalecalc: {again(folder)}", err=True)
+        raise
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP, as batch systems send them before they kill, act as Ctrl-C: once, and unless ignored."""
+    names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    usual = {s: signal.getsignal(s) for s in names if signal.getsignal(s) is signal.SIG_DFL}
+    if threading.current_thread() is not threading.main_thread():
+        usual = {}
+
+    def stop(number: int, frame: Any) -> None:
+        for s in usual:
+            signal.signal(s, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for s in usual:
+        signal.signal(s, stop)
+    try:
+        yield
+    finally:
+        for s, handler in usual.items():
+            signal.signal(s, handler)
+
+
+def steady(command: Command) -> Command:
+    """A command that batch systems may stop: see ``interruptible``."""
+
+    @wraps(command)
+    def run(*arguments: Any, **given: Any) -> Any:
+        with interruptible():
+            return command(*arguments, **given)
+
+    return run
 
 
 def required_share(text: str) -> Fraction:
@@ -82,8 +151,8 @@ def required_share(text: str) -> Fraction:
         UsageError: anything else.
     """
     try:
-        part = Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except (ValueError, ZeroDivisionError):
+        part = limits.rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
         part = Fraction(-1)
     if not 0 < part <= 1:
         raise UsageError(f"cannot read the share {text!r}; write for example 9/10 or 90%")
@@ -96,18 +165,20 @@ def runs_of(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     Raises:
         UsageError: it is not one.
     """
-    from scaling_algebra.verify.campaigns.plans import Job
+    from scaling_algebra.verify.campaigns.plans import Job, distinct
+    from scaling_algebra.verify.campaigns.schema import check_plan
     from scaling_algebra.verify.judging.claims import Claim
 
+    check_plan(plan, "plan.json")
     claims = [Claim.parse(text) for text in plan.get("claims", [])]
-    return [Job.from_json(run) for run in plan["runs"]], claims, str(plan.get("command", ""))
+    return distinct([Job.from_json(run) for run in plan["runs"]], "plan.json"), claims, str(plan.get("command", ""))
 
 
 def finish(judged: Judged, command: str, folder: Path | None, file: Path | None, form: str | None, every: bool) -> int:
-    """Writes what runs show into a folder if there is one, and prints it or writes it to a file; the exit code."""
+    """Prints what runs show or writes it to a file, then into a folder if there is one; the exit code."""
     from scaling_algebra.verify.reports import output
 
+    emit(output.document(judged, command, every), form, file)
     if folder is not None:
         output.write(folder, judged, command)
-    emit(output.document(judged, command, every), form, file)
     return output.exit_code(judged)

@@ -11,14 +11,15 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scaling_algebra.commands.options import WHERE, Name, emit, examples, printed
+from scaling_algebra import limits
+from scaling_algebra.commands.options import WHERE, Count, Name, emit, examples, printed
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS
 
-from .shared import DEVICE, check_file, numbers
+from .shared import DEVICE, RESUME, integers, reals, resumable, steady
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.networks.base_shapes import Recipe
@@ -57,36 +58,48 @@ if TYPE_CHECKING:
     "--base", metavar="SIZES", help="Size at which all parameterizations are alike, e.g. N=32,N_e=32,M=4,K=4."
 )
 @click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the learning rates, e.g. --grid=-10,-4.")
-@click.option("--extend", default=4, show_default=True, help="Rates to add per width while its optimum is on the edge.")
-@click.option("--seeds", default=8, show_default=True, help="Replicas, at least four for a verdict.")
-@click.option("--steps", type=int, help="Number of optimizer steps; default: the data's.")
 @click.option(
-    "--tune", default=0, show_default=True, metavar="TRIALS", help="Search multipliers at the base size first."
+    "--extend",
+    default=4,
+    type=Count(0, limits.RATES),
+    show_default=True,
+    help="Rates to add per width while its optimum is on the edge.",
+)
+@click.option(
+    "--seeds", default=8, type=Count(1, limits.SEEDS), show_default=True, help="Replicas, at least four for a verdict."
+)
+@click.option("--steps", type=Count(1, limits.STEPS), help="Number of optimizer steps; default: the data's.")
+@click.option(
+    "--tune",
+    default=0,
+    type=Count(0, limits.TRIALS),
+    show_default=True,
+    metavar="TRIALS",
+    help="Search multipliers at the base size first.",
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
 @DEVICE
+@RESUME
 @printed
+@steady
 def command(**given: Any) -> int:
     """Sweep the learning rate at several widths and say whether the optimum stays where it is.
 
     Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. With a negative control beside
     them (sp), derived parameterizations transfer only where the control is seen to drift.
     """
-    check_file(given["output"], given["form"])
     task = TASKS[given["data"]]
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
     asked = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
-    for label, least in (("seeds", 1), ("steps", 1), ("extend", 0), ("tune", 0)):
-        if given[label] is not None and given[label] < least:
-            raise UsageError(f"{label} is {given[label]}; give {least} or more")
-    widths = _increasing("widths", numbers("widths", given["widths"], int)) if given["widths"] else task.widths
+    widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
 
     import numpy  # noqa: F401  torch warns where it is missing
 
     from scaling_algebra.verify.hardware import Hardware
+    from scaling_algebra.verify.measuring.pieces import Pieces
     from scaling_algebra.verify.networks.base_shapes import recipe
     from scaling_algebra.verify.transfer.study import Sweeps
     from scaling_algebra.verify.transfer.sweep import Course
@@ -96,8 +109,10 @@ def command(**given: Any) -> int:
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     for each in recipes:  # fail before the long part
         data.build(each, each.dims(widths[0]), [0], "cpu")
-    course = Course(task, data, steps, range(given["seeds"]), hardware, given["compiled"])
-    report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
+    seeds, pieces = range(given["seeds"]), Pieces(given["resume"])
+    course = Course(task, data, steps, seeds, hardware, given["compiled"], pieces=pieces)
+    with resumable(given["resume"]):
+        report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
     said = report.document()
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **said.record}
     emit(replace(said, record=record), given["form"], given["output"])
@@ -120,19 +135,22 @@ def _base(text: str | None) -> Dims:
         axis, _, number = (s.strip() for s in part.partition("="))
         if axis not in AXES:
             raise unknown_name("axis of the base size", axis, AXES)
-        if not number.isdigit() or not int(number):
+        try:
+            sizes[axis] = limits.whole(number)
+        except ValueError:
+            sizes[axis] = 0
+        if not 0 < sizes[axis] <= limits.SIZE:
             raise UsageError(f"cannot read the base size {text!r}; write e.g. N=32,N_e=32,M=4,K=4")
-        sizes[axis] = int(number)
     return sizes
 
 
 def _grid(text: str | None) -> list[float] | None:
     if text is None:
         return None
-    given = numbers("grid", text, float)
+    given = reals("grid", text)
     if len(given) in (2, 3):
         first, last, spacing = (*given, 1.0)[:3]
-        if spacing > 0 and last - first >= 2 * spacing:
+        if spacing > 0 and 2 * spacing <= last - first < limits.RATES * spacing and max(-first, last) <= 1000:
             return [first + k * spacing for k in range(int((last - first) / spacing + 1e-9) + 1)]
     raise UsageError(f"the grid is {text!r}; give FIRST,LAST[,SPACING] with three rates or more, e.g. -10,-4")
 

@@ -16,13 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaling_algebra.commands.options import GIVEN, READOUT_INIT, WHERE, Name, chosen, examples, parameterization
+from scaling_algebra import limits
+from scaling_algebra.commands.options import (
+    GIVEN,
+    READOUT_INIT,
+    WHERE,
+    Count,
+    Name,
+    Place,
+    chosen,
+    examples,
+    parameterization,
+)
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.verify.campaigns import campaigns
 
-from .shared import DEVICE, REPORTING, finish, numbers, place, required_share, runs_of
+from .shared import DEVICE, REPORTING, finish, integers, place, required_share, runs_of, steady
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -55,16 +66,26 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--network",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="FILE.toml",
     help="Instead of an architecture, a network of your own.",
 )
 @DEVICE
 @click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16.")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
-@click.option("--seeds", type=int, metavar="N", help="Replicas at every size; default: more where they are cheap.")
 @click.option(
-    "--steps", type=int, default=2, show_default=True, metavar="T", help="Optimizer steps; the first 3 are predicted."
+    "--seeds",
+    type=Count(1, limits.SEEDS),
+    metavar="N",
+    help="Replicas at every size; default: more where they are cheap.",
+)
+@click.option(
+    "--steps",
+    type=Count(0, limits.STEPS),
+    default=2,
+    show_default=True,
+    metavar="T",
+    help="Optimizer steps; the first 3 are predicted.",
 )
 @click.option("--budget", metavar="TIME", help="Choose sizes and seeds for this time, e.g. 60s or 5m (all runs).")
 @click.option("--max-memory", metavar="SIZE", help="Memory for the models trained at once, e.g. 20GiB.")
@@ -80,13 +101,14 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Place(),
     metavar="DIR|FILE",
     help="A folder for report.json, report.md, report.html and what is needed to go on after an interrupt; or a file "
     "(ending .json, .md, ...) instead of stdout.",
 )
-@click.option("--resume", type=click.Path(path_type=Path), metavar="DIR", help="Go on with an interrupted -o DIR.")
+@click.option("--resume", type=Place(), metavar="DIR", help="Go on with an interrupted -o DIR.")
 @click.pass_context
+@steady
 def command(ctx: click.Context, /, **given: Any) -> int:
     """Train real torch models at several sizes and compare every measured exponent with the predicted one.
 
@@ -109,7 +131,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     mine, processes = rank()
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
-    most = in_bytes(given["max_memory"]) if given["max_memory"] else None
+    most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
     _check_combination(asked, folder, processes)
     jobs, wanted, said = runs_of(read_plan(resume)) if resume is not None else (*_asked(given), _command())
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
@@ -126,6 +148,10 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             plan = {"scalecalc": version("scalecalc"), "command": said, "claims": [str(c) for c in wanted]}
             write_plan(folder, {**plan, "runs": [run.as_json() for run in runs]}, again or resume is not None)
 
+    if resume is not None and (told := session.elsewhere(jobs)):
+        click.echo(f"scalecalc: warning: {told}", err=True)
+    if not time_allowed:
+        session.check(jobs)
     keep(jobs)
     if time_allowed:
         jobs = session.within(jobs, float(time_allowed), keep)
@@ -156,8 +182,10 @@ def _asked(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
     where["network"] = (None if transformer else chosen(given["architecture"], given["network"])) or MOE_BLOCK
     asked = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
-    sizes = None if given["sizes"] is None else numbers("sizes", given["sizes"], int)
+    sizes = None if given["sizes"] is None else integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
+    for claim in wanted:  # before predictions are computed
+        claim.check_steps(given["steps"])
     products = [c.quantity for c in wanted if c.quantity.startswith("<")]
     one = job(asked, effort, "transformer" if transformer else "", products)
     for claim in wanted:

@@ -8,7 +8,7 @@ Read next: ``routers.py``, ``epsilon.py`` and ``clusters.py`` (experiments), ``r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -75,6 +75,12 @@ class Finding:
             "data": self.data,
             "source": self.source,
         }
+
+
+def restored(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a finding, as JSON kept them."""
+    kinds = {"by": By, "verdict": Verdict, "expected": Verdict}
+    return {name: kinds[name](value) if name in kinds else value for name, value in fields.items()}
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.measuring.pieces import Pieces
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 
 from .cluster_claims import CLUSTERED
 from .epsilon import EPSILON
-from .findings import Experiment, Finding, Plan
+from .findings import Experiment, Finding, Plan, Trial, restored
 from .routers import ROUTERS
 
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (ROUTERS, EPSILON, CLUSTERED)}
@@ -117,14 +119,20 @@ def planned(chosen: Experiment, device: str, sizes: Sequence[int] | None = None,
     """
     if sizes is not None and not chosen.sizes:
         raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"seeds is {seeds}; give at least 1")
+    if seeds is not None:
+        limits.within("seeds", seeds, 1, limits.SEEDS)
     checked = chosen.sizes if sizes is None else tuple(plan_sizes(regime("I"), sizes))
     return Plan(Hardware.of(device).device, checked, chosen.seeds if seeds is None else seeds)
 
 
-def run_trials(chosen: Experiment, plan: Plan, watch: Watch | None = None) -> Result:
-    """Runs every trial of an experiment; an interruption keeps the trials that are complete."""
+def run_trials(chosen: Experiment, plan: Plan, watch: Watch | None = None, pieces: Pieces | None = None) -> Result:
+    """Runs every trial of an experiment; an interruption keeps the trials that are complete.
+
+    Args:
+        pieces: where complete trials are kept, for the next time.
+    """
+    pieces = pieces or Pieces()
+    asked = {"experiment": chosen.name, "device": plan.device, "sizes": list(plan.sizes), "seeds": plan.seeds}
     started, findings, interrupted = time.perf_counter(), dict[str, list[Finding]](), False
     try:
         with spare_threads():
@@ -135,7 +143,12 @@ def run_trials(chosen: Experiment, plan: Plan, watch: Watch | None = None) -> Re
                         watch(done, len(chosen.trials), f"{title}{what}")
 
                 say("")
-                findings[trial.title] = trial.run(replace(plan, say=say))
+
+                def run(trial: Trial = trial, say: Callable[[str], None] = say) -> list[dict[str, Any]]:
+                    return [asdict(finding) for finding in trial.run(replace(plan, say=say))]
+
+                kept = pieces.of({**asked, "trial": trial.title}, run)
+                findings[trial.title] = [Finding(**restored(x)) for x in kept]
     except KeyboardInterrupt:
         interrupted = True
     return Result(chosen, plan, findings, time.perf_counter() - started, interrupted)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from scaling_algebra import limits
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError, unknown_name
 
@@ -48,24 +49,32 @@ class Claim:
         quantity = inside + quantity
         if not (equals and quantity and number):
             raise UsageError(f"cannot read the claim {text!r}; write quantity@step=exponent, such as h3.A2.2@2=-1/2")
-        if at and not (when.isascii() and when.isdigit()):
-            raise UsageError(f"the claim {text!r} has step {when!r}; give a number of updates, 0 or more")
+        try:
+            step = limits.update(when) if at else None
+        except ValueError:
+            raise UsageError(f"the claim {text!r} has step {when!r}; give a number of updates, 0 or more") from None
         if number == "zero":
             exponent = None
         else:
             try:
-                exponent = Fraction(number)
-            except (ValueError, ZeroDivisionError):
+                exponent = limits.rational(number)
+            except ValueError as error:
                 raise UsageError(
-                    f"the claim {text!r} has exponent {number!r}; give a rational such as -1/2, or zero"
+                    f"the claim {text!r} has exponent {number!r}, {error}; give a rational such as -1/2, or zero"
                 ) from None
-        return cls(quantity, int(when) if at else None, exponent)
+        return cls(quantity, step, exponent)
+
+    def check_steps(self, steps: int) -> None:
+        """Raises UsageError if a step was not reached."""
+        inside = [step for _, step in inner_product(self.quantity)]
+        for step in (self.step, *inside):
+            if step is not None and step > steps:
+                raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {steps} steps are run")
 
     def check(self, measured: Iterable[str], steps: int) -> None:
-        """Raises UsageError if the quantity is not among the measured ones, or the step was not reached."""
+        """Raises UsageError if the quantity is not among the measured ones, or a step was not reached."""
+        self.check_steps(steps)
         names = list(measured)
         parts = [name for name, _ in inner_product(self.quantity)]
         if self.quantity not in names and not (parts and set(parts) <= set(names)):
             raise unknown_name("measured quantity", self.quantity, names)
-        if self.step is not None and self.step > steps:
-            raise UsageError(f"the claim about {self.quantity} is at step {self.step}, but only {steps} steps are run")

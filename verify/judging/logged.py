@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import Ray
@@ -116,7 +117,9 @@ def _series(name: str, given: Exponent | Sequence[Fraction | None], steps: int) 
     if isinstance(given, float):
         raise TypeError(f"the exponent of {name} is the float {given!r}; give an int, a Fraction or a string")
     try:
-        exact = None if given is None else Fraction(given)
-    except (ValueError, ZeroDivisionError):
-        raise UsageError(f"the exponent of {name} is {given!r}; give a rational such as -1/2, or None") from None
+        exact = None if given is None else limits.rational(given)
+    except ValueError as error:
+        raise UsageError(
+            f"the exponent of {name} is {given!r}, {error}; give a rational such as -1/2, or None"
+        ) from None
     return [exact] * (steps + 1)

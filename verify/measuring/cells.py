@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from scaling_algebra import limits
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
@@ -275,12 +276,12 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     for mine, all_of_them, least in RANKS:
         if mine in environment and all_of_them in environment:
             try:
-                first = int(environment.get(least, "0")) if least else 0
-                step = int(environment.get("SLURM_ARRAY_TASK_STEP", "1")) if least else 1
-                found = (int(environment[mine]) - first) // step, int(environment[all_of_them])
-            except ValueError:
+                first = limits.whole(environment.get(least, "0")) if least else 0
+                step = limits.whole(environment.get("SLURM_ARRAY_TASK_STEP", "1")) if least else 1
+                found = (limits.whole(environment[mine]) - first) // step, limits.whole(environment[all_of_them])
+            except (ValueError, ZeroDivisionError):
                 found = -1, 0
-            if not 0 <= found[0] < found[1]:
+            if not 0 <= found[0] < found[1] <= limits.SEEDS:
                 here = f"{mine}={environment[mine]} and {all_of_them}={environment[all_of_them]}"
                 raise UsageError(f"{here} do not name one of several processes; unset both, or start with torchrun")
             return found

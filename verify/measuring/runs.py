@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.verify.decomposition.updates import linear
@@ -63,12 +64,11 @@ def measure(
     network = derivation.network
     chosen = plan_sizes(derivation.ray, sizes, network=network)
     counts = plan_seeds(derivation.ray, chosen, seeds, network=network)
-    if steps < 0:
-        raise UsageError(f"steps is {steps}; give 0 or more")
+    limits.within("steps", steps, 0, limits.STEPS)
     grid = (steps, tuple(chosen), tuple(counts))
     setup = Setup(derivation, *grid, testbed=testbed_of(network), products=tuple(products))
     hardware, store = Hardware.of(device), Store()
-    check(setup)
+    check(setup, free=hardware.free)
     interrupted = False
     try:
         perform(setup, cells(setup), hardware, store, progress)
@@ -78,12 +78,16 @@ def measure(
     return collect(setup, store, interrupted)
 
 
-def check(setup: Setup, most: int | None = None) -> None:
-    """Builds the smallest model and its optimizer: what cannot be run fails before the long part.
+def check(setup: Setup, most: int | None = None, free: int | None = None) -> None:
+    """Counts the memory of the largest model, builds the smallest one and its optimizer: what cannot be run fails
+    before the long part, and before anything is allocated.
+
+    Args:
+        most: bytes that may be taken. free: bytes that are there.
 
     Raises:
         UsageError: the optimizer cannot be trained, the scaling lacks an epsilon, or a replica takes more than
-            ``most``.
+            ``most`` or ``free``.
     """
     for size, n in enumerate(setup.sizes):
         needed = replica_bytes(setup, setup.dims(size)) / 2**20
@@ -91,6 +95,9 @@ def check(setup: Setup, most: int | None = None) -> None:
             raise UsageError(
                 f"a replica at n={n} takes about {needed:.1f} MiB, more than --max-memory; give smaller --sizes"
             )
+        if free is not None and needed > free / 2**20:
+            here = f"{needed / 1024:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+            raise UsageError(f"a replica at n={n} takes about {here}; give smaller --sizes")
     if setup.testbed == "transformer":
         build(setup, Cell("values", 0, 0, 1), "cpu")
         return

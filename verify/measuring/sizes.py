@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.networks.language import Network
@@ -48,6 +49,8 @@ TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
 def dims_at(ray: Ray, n: int) -> dict[str, int]:
     """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
     equal sizes of all axes it would lie on them); the other axes are fixed. K is there only where K < M."""
+    if n > 1 and max(ray[axis] for axis in AXES) * math.log10(n) > math.log10(limits.SIZE):
+        raise UsageError(f"at n={n} an axis of {ray} is larger than {limits.SIZE}; give smaller --sizes")
     axes = (*WIDTHS, *(["K"] if ray["K"] != ray["M"] else []), *(["L"] if ray["L"] else []))
     dims = {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
     return {axis: min(size, dims["M"]) if axis == "K" else size for axis, size in dims.items()}
@@ -77,6 +80,8 @@ def plan_sizes(
         UsageError: fewer than 3, not positive, or not increasing.
     """
     if sizes is not None:
+        if len(sizes) > limits.RATES:
+            raise UsageError(f"{len(sizes)} sizes are too many; give at most {limits.RATES}")
         if len(sizes) < MIN_SIZES:
             raise UsageError(f"{len(sizes)} sizes cannot show a power law; give at least {MIN_SIZES}, e.g. 32,64,128")
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in sizes):
@@ -112,8 +117,7 @@ def plan_seeds(
         UsageError: fewer than one.
     """
     if seeds is not None:
-        if seeds < 1:
-            raise UsageError(f"seeds is {seeds}; give at least 1")
+        limits.within("seeds", seeds, 1, limits.SEEDS)
         return [seeds] * len(sizes)
     few, many = SEEDS
     return [min(many, max(few, int(work / elements(dims_at(ray, n), network)))) for n in sizes]

@@ -6,6 +6,7 @@ Read next: ``plots.py`` (pictures), ``report.html.j2`` (the page), ``judging/pre
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ import jinja2
 
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines
-from scaling_algebra.errors import UsageError
+from scaling_algebra.files import make_folder
+from scaling_algebra.files import write as write_file
 from scaling_algebra.verify.campaigns.plans import Job
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.presentation import reason, sentence
@@ -127,12 +129,9 @@ def write(folder: Path, judged: Judged, command: str) -> None:
         "report.md": render(document(judged, command), "markdown") + "\n",
         "report.html": html(judged, command),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as reason:
-        raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another -o DIR") from None
+    make_folder(folder, "choose another -o DIR")
+    for name, text in files.items():
+        write_file(folder / name, text, "make room or choose another -o DIR")
 
 
 EVIDENCE = "evidence.json"
@@ -156,12 +155,11 @@ def evidence(folder: Path, judged: Judged, command: str) -> None:
         runs.append({"job": job.as_json(), "environment": where, "rows": rows})
     data = {"command": command, "total": total(judged), "runs": runs}
     text = json.dumps(data).replace('{"job"', '\n{"job"').replace("[[", "[\n[").replace("], [", "],\n[")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / EVIDENCE).write_text(text + "\n", encoding="utf-8")
-        plots.overview_png(plots.points(report for _, report in judged), folder / "predicted_and_measured.png")
-    except OSError as reason:
-        raise UsageError(f"cannot write into {folder}: {reason.strerror}; choose another folder") from None
+    make_folder(folder)
+    write_file(folder / EVIDENCE, text + "\n", "choose another folder")
+    picture = io.BytesIO()
+    plots.overview_png(plots.points(report for _, report in judged), picture)
+    write_file(folder / "predicted_and_measured.png", picture.getvalue(), "choose another folder")
 
 
 def _rounded(row: Row) -> list[float | None]:

@@ -13,15 +13,18 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from scaling_algebra.documents.pictures import headless
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import Report, Row
+
+with headless():
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONCLUSIVE: "#b58900"}
 STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 9, "legend.frameon": False}
@@ -99,9 +102,9 @@ def overview(shown: Sequence[Point]) -> str:
     return _svg(_overview(shown))
 
 
-def overview_png(shown: Sequence[Point], path: Path) -> None:
+def overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
     """The same as a file of fixed size, however many exponents there are."""
-    _overview(shown).savefig(path, dpi=160, metadata={"Software": None})
+    _overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
 def _overview(shown: Sequence[Point]) -> Figure:

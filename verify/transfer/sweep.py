@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy
+from scaling_algebra.verify.measuring.pieces import Pieces
 from scaling_algebra.verify.networks.base_shapes import Recipe
 from scaling_algebra.verify.networks.scales import Dims
 
@@ -36,6 +37,7 @@ class Course:
         seeds: one replica for each.
         compiled: train what ``torch.compile`` makes of the network.
         say: told what is being trained.
+        pieces: where losses are kept.
     """
 
     task: Task
@@ -45,6 +47,7 @@ class Course:
     hardware: Hardware = field(default_factory=Hardware)
     compiled: bool = False
     say: Callable[[str], None] = lambda message: None
+    pieces: Pieces = field(default_factory=Pieces)
 
 
 def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], extend: int = 0) -> Curve:
@@ -86,6 +89,25 @@ def losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array
     The first is the loss of the batch about to be learned, without the auxiliary loss, averaged over the last ``LATE``
     of the steps (MSSP paper, App. P.3); where it is not below that of the first batch, it is set to that.
     """
+    what = {
+        "task": course.task.name,
+        "data": course.data.digest,
+        "steps": course.steps,
+        "seeds": list(course.seeds),
+        "device": course.hardware.device.partition(":")[0],
+        "compiled": course.compiled,
+        "configuration": recipe.configuration.as_json(),
+        "base": dict(recipe.base),
+        "multipliers": asdict(recipe.multipliers),
+        "dims": dict(dims),
+        "lr": lr,
+    }
+    late, held = course.pieces.of(what, lambda: [part.tolist() for part in trained_losses(course, recipe, dims, lr)])
+    return np.array(late), np.array(held)
+
+
+def trained_losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array, Array]:
+    """The same, always trained."""
     task, data, steps, device = course.task, course.data, course.steps, course.hardware.device
     model = data.build(recipe, dims, course.seeds, device)
     forward = torch.compile(model, dynamic=False) if course.compiled else model

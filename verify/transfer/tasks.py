@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.verify.networks.scales import BETAS, TRANSFORMER, Dims
 
@@ -62,10 +63,13 @@ class Task:
             name, _, number = (s.strip() for s in text.partition("="))
             if name not in chosen:
                 raise unknown_name(f"setting of {self.name}", name, chosen)
-            if not number.isdecimal() or not int(number):
+            try:
+                chosen[name] = limits.whole(number)
+            except ValueError:
+                chosen[name] = 0
+            if not 0 < chosen[name] <= limits.SEEDS:
                 example = f"{name}={self.settings[name]}"
                 raise UsageError(f"cannot read the setting {text!r}; write name=number, e.g. {example}")
-            chosen[name] = int(number)
         data: Data = getattr(batches, self.name)(**chosen)
         return data
 

@@ -17,14 +17,18 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.files import read_text
 
 from .grammar import network
 from .language import Network
 from .printing import as_text
 
 KEYS: dict[str, type] = {"name": str, "title": str, "axes": Mapping, "roles": Mapping, "equations": str}
+MOST = 2**16
+"""Bytes of a file with a network."""
 REQUIRED = ("axes", "equations")
 
 
@@ -35,12 +39,7 @@ def read_network(path: Path | str) -> Network:
         UsageError: one line that begins with the file's name.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}; give a TOML file with a network") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file}: this is not text in UTF-8; give a TOML file with a network") from None
+    text = read_text(file, "give a TOML file with a network", MOST)
     return from_toml(text, str(file), file.stem)
 
 
@@ -55,15 +54,20 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         UsageError: one line that begins with the source.
     """
     try:
-        found = tomllib.loads(text)
+        found = _parsed(text)
         _check(found)
         return network(
             found.get("name", name), found["equations"], found["axes"], found.get("roles"), found.get("title", "")
         )
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source}: this is not TOML: {error}") from None
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"this is not TOML: {error}") from None
 
 
 def _check(found: Mapping[str, object]) -> None:

@@ -248,4 +248,8 @@ def architecture(name: str) -> Network:
     Raises:
         UsageError: no such network.
     """
-    return ARCHITECTURES[name] if name in ARCHITECTURES else named("architecture", name, ARCHITECTURES)
+    return (
+        ARCHITECTURES[name]
+        if isinstance(name, str) and name in ARCHITECTURES
+        else named("architecture", name, ARCHITECTURES)
+    )

@@ -1,0 +1,180 @@
+"""Files, read and written in one way: whole or not at all, in UTF-8, with one line for whatever goes wrong.
+
+A file is written beside its place, flushed to the disk and renamed, so that a full disk, a kill or a second process
+leaves the old file or the new one. Read next: ``errors.py`` (what is raised).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import stat
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import UsageError
+
+MOST = 2**24
+"""Bytes of the largest text that is read."""
+
+_PART = re.compile(r"\.scalecalc-(?P<host>[\w-]*)-(?P<process>[0-9]+)-[0-9a-f]{32}\.part")
+_FORGOTTEN = 24 * 3600
+"""Seconds after which a part of another machine belongs to nobody."""
+
+
+def read_text(path: Path, instead: str, most: int = MOST) -> str:
+    """The text of a file, without a byte order mark.
+
+    Args:
+        instead: what to do if it cannot be read; the end of the message.
+
+    Raises:
+        UsageError: it cannot be read, is larger than ``most``, or is not text in UTF-8.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}; {instead}") from None
+    if len(content) > most:
+        raise UsageError(f"cannot read {path}: it is larger than {most // 2**20} MiB; {instead}")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: this is not text in UTF-8; {instead}") from None
+
+
+def write(path: Path, content: bytes | str, instead: str = "choose another file") -> None:
+    """Writes a file whole or not at all; text in UTF-8 with plain line ends. A link is replaced, not followed; what is
+    no file, such as a pipe, is written into.
+
+    Args:
+        instead: what to do if it cannot be written; the end of the message.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    try:
+        if _special(path):
+            path.write_bytes(content)
+            return
+        part = path.parent / part_name()
+        try:
+            with open(part, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {reason(error)}; {instead}") from None
+
+
+def check(path: Path, instead: str = "choose another file") -> None:
+    """Tries whether a file could be written, and leaves nothing behind.
+
+    Raises:
+        UsageError: it could not.
+    """
+    try:
+        if _special(path):
+            return
+        if path.is_dir():
+            raise UsageError(f"cannot write {path}: it is a folder; {instead}")
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}: {path.parent} is not a folder; create it or {instead}")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+        check_folder(path.parent)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {reason(error)}; {instead}") from None
+
+
+def make_folder(folder: Path, instead: str = "choose another folder") -> None:
+    """A folder, made if it is not there, that files can be written into.
+
+    Raises:
+        UsageError: it cannot be made, or not be written into.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_folder(folder)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot write into {folder}: {reason(error)}; {instead}") from None
+
+
+def check_place(folder: Path, instead: str = "choose another folder") -> None:
+    """Tries whether a folder could be made, or written into where it is there, and leaves nothing behind.
+
+    Raises:
+        UsageError: it could not.
+    """
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        check_folder(there)
+    except OSError as error:
+        raise UsageError(f"cannot write into {folder}: {reason(error)}; {instead}") from None
+
+
+def check_folder(folder: Path) -> None:
+    """Tries whether files could be written into a folder.
+
+    Raises:
+        OSError: they could not.
+    """
+    part = folder / part_name()
+    part.touch(exist_ok=False)
+    part.unlink()
+
+
+def sweep(folder: Path) -> None:
+    """Removes the parts of files that processes left which are no more."""
+    for part in folder.rglob(".scalecalc-*.part"):
+        found = _PART.fullmatch(part.name)
+        with suppress(OSError):
+            if found is not None and _left(found["host"], int(found["process"]), part.stat().st_mtime):
+                part.unlink()
+
+
+def part_name() -> str:
+    """A name for a part of a file: which machine and process it belongs to."""
+    return f".scalecalc-{_host()}-{os.getpid()}-{uuid.uuid4().hex}.part"
+
+
+def reason(error: Exception) -> str:
+    """Why the system refused, in a few words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _host() -> str:
+    return re.sub(r"[^\w-]", "", platform.node(), flags=re.ASCII)[:40]
+
+
+def _left(host: str, process: int, changed: float) -> bool:
+    if host != _host():
+        return time.time() - changed > _FORGOTTEN
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return time.time() - changed > _FORGOTTEN
+
+
+def _special(path: Path) -> bool:
+    """Something that is there and neither a file nor a folder: a device, a pipe, a socket."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)

@@ -1,0 +1,104 @@
+"""What input may be: how long, how large, in which digits. Checked before any work, so that nothing hangs.
+
+Read next: ``errors.py`` (what is raised), ``files.py`` (what files may be).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+from .errors import UsageError, shown
+
+LONGEST = 20
+"""Characters of one number."""
+LARGEST = 10**6
+"""Of a numerator or a denominator."""
+STEPS, SEEDS, RATES, TRIALS = 1_000, 10**6, 1_000, 10_000
+"""Most updates, replicas at one size, learning rates of a grid, and trials of a search."""
+SIZE = 10**9
+"""Largest n, and largest dimension."""
+TIME, MEMORY = 10**8, 10**15
+"""Most seconds and bytes that can be asked for."""
+
+_RATIONAL = re.compile(r"[+-]?(?:[0-9]+(?:/[0-9]+|\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9])?")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+
+def rational(value: Any) -> Fraction:
+    """An exact number as people give it: ``1``, ``"-1/2"``, ``"0.5"``, a Fraction.
+
+    Raises:
+        ValueError: anything else, floats and booleans included; more than ``LONGEST`` characters; digits that are not
+            ASCII; a numerator or denominator above ``LARGEST``. The message ends a sentence.
+
+    Examples:
+        >>> rational("-1/2"), rational(3)
+        (Fraction(-1, 2), Fraction(3, 1))
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if len(text) > LONGEST:
+            raise ValueError(f"longer than {LONGEST} characters")
+        if not _RATIONAL.fullmatch(text):
+            raise ValueError("not a rational number")
+        value = text
+    elif isinstance(value, bool) or not isinstance(value, int | Fraction):
+        raise ValueError("not a rational number")
+    try:
+        found = Fraction(value)
+    except ZeroDivisionError:
+        raise ValueError("not a rational number") from None
+    if max(abs(found.numerator), found.denominator) > LARGEST:
+        raise ValueError(f"beyond what is exact here: numerator and denominator go up to {LARGEST}")
+    return found
+
+
+def whole(text: str) -> int:
+    """An integer in ASCII digits.
+
+    Raises:
+        ValueError: anything else, or more than ``LONGEST`` characters.
+    """
+    if len(text) > LONGEST or not _WHOLE.fullmatch(text.strip()):
+        raise ValueError("not an integer")
+    return int(text)
+
+
+def update(text: str) -> int:
+    """A number of updates, as in ``h3@2``.
+
+    Raises:
+        ValueError: anything but an integer from 0 to ``STEPS``.
+    """
+    if not 0 <= (found := whole(text)) <= STEPS:
+        raise ValueError(f"not a number from 0 to {STEPS}")
+    return found
+
+
+def real(text: str) -> float:
+    """A finite number in ASCII digits.
+
+    Raises:
+        ValueError: anything else, or more than ``LONGEST`` characters.
+    """
+    if len(text) > LONGEST or not text.isascii() or "_" in text or not math.isfinite(found := float(text)):
+        raise ValueError("not a finite number")
+    return found
+
+
+def within(label: str, value: int, least: int, most: int) -> int:
+    """A count between two limits.
+
+    Raises:
+        UsageError: it is no integer, or beyond them.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{label} is {shown(value)}; give an integer")
+    if value < least:
+        raise UsageError(f"{label} is {shown(value)}; give {least} or more")
+    if value > most:
+        raise UsageError(f"{label} is {shown(value)}; give at most {most}")
+    return value

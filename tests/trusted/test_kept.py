@@ -1,0 +1,358 @@
+"""What is measured is neither lost nor taken for something else: writers, stored cells, kills, full disks, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from scaling_algebra import files
+from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.measuring import store as stored
+from scaling_algebra.verify.measuring.pieces import Pieces
+from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
+
+VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
+VERIFY += ["--seeds", "8", "--device", "cpu"]
+RECORD = {("h1", 0): np.arange(4.0), ("h1", 1): np.ones(4)}
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def started(*arguments, **more):
+    command = [sys.executable, "-m", "scaling_algebra", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+
+# writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
+    """The disk is full at any moment of the writing."""
+    path = tmp_path / "report.json"
+    files.write(path, "old")
+    for name in ("fsync", "replace"):
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os if name == "fsync" else Path, name, full)
+        with pytest.raises(UsageError, match=r"cannot write .*No space left on device"):
+            files.write(path, "new")
+        monkeypatch.undo()
+        assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_file_that_grows_too_large_is_one_line_and_the_result_is_printed(tmp_path):
+    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra errata -o {tmp_path / 'e.json'}"
+    found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2 and "cannot write" in found.stderr and len(found.stderr.splitlines()) == 1
+    assert json.loads(found.stdout) and not list(tmp_path.iterdir())
+
+
+def test_a_link_in_a_folder_is_replaced_and_a_device_is_written_into(tmp_path):
+    kept = tmp_path / "mine.txt"
+    kept.write_text("mine")
+    (tmp_path / "report.md").symlink_to(kept)
+    files.write(tmp_path / "report.md", "report")
+    assert kept.read_text() == "mine" and (tmp_path / "report.md").read_text() == "report"
+    files.write(Path(os.devnull), "nothing")
+    assert not Path(os.devnull).is_file()
+
+
+def test_parts_of_processes_that_are_gone_are_swept(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    mine = tmp_path / files.part_name()
+    left = tmp_path / re.sub(r"-\d+-", f"-{gone.pid}-", mine.name)
+    foreign = tmp_path / f".scalecalc-elsewhere-1-{'0' * 32}.part"
+    for path in (mine, left, foreign):
+        path.touch()
+    files.sweep(tmp_path)
+    assert mine.exists() and foreign.exists() and not left.exists()
+
+
+@pytest.mark.parametrize("place", ["", "  ", "/proc/x.json", "n" * 300, "/nonexistent/x.json"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(place, monkeypatch):
+    monkeypatch.setattr("scaling_algebra.verify.campaigns.session.Session.perform", lambda *_: pytest.fail("it ran"))
+    found = run(*VERIFY, "-o", place)
+    assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
+
+
+# stored cells ----------------------------------------------------------------------------------------------------
+
+
+def cell(folder, run_name="I-sgd-sp", name="values-n8"):
+    Store(folder).save(run_name, name, RECORD)
+    return folder / "cells" / run_name / f"{name}.npz"
+
+
+def test_a_cell_comes_back_as_it_was(tmp_path):
+    cell(tmp_path)
+    found = Store(tmp_path).load("I-sgd-sp", "values-n8")
+    assert found is not None and all(np.array_equal(found[key], RECORD[key]) for key in RECORD)
+
+
+def test_a_cell_of_another_run_or_place_is_not_taken(tmp_path):
+    path = cell(tmp_path)
+    other = cell(tmp_path, name="values-n12")
+    shutil.copy(path, other)
+    assert Store(tmp_path).load("I-sgd-sp", "values-n12") is None
+    foreign = tmp_path / "cells" / "II-sgd-sp" / path.name
+    foreign.parent.mkdir()
+    shutil.copy(path, foreign)
+    assert Store(tmp_path).load("II-sgd-sp", "values-n8") is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_cell_is_not_taken(seed, tmp_path):
+    path = cell(tmp_path)
+    whole, draw = bytearray(path.read_bytes()), np.random.default_rng(seed)
+    if seed % 2:
+        del whole[int(draw.integers(len(whole))) :]
+    else:
+        for at in draw.integers(len(whole), size=3):
+            whole[at] ^= 1 << int(draw.integers(8))
+    path.write_bytes(whole)
+    found = Store(tmp_path).load("I-sgd-sp", "values-n8")
+    assert found is None or all(np.array_equal(found[key], RECORD[key]) for key in RECORD)
+
+
+def test_values_that_were_changed_are_not_taken(tmp_path):
+    """With a sound file around them: only the checksum tells."""
+    path = cell(tmp_path)
+    with np.load(path) as file:
+        parts = dict(file)
+    np.savez_compressed(path, **{**parts, "values": parts["values"] * 2})
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8") is None
+    np.savez_compressed(path, **parts)
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8") is not None
+
+
+def test_a_newer_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "FORMAT", stored.FORMAT + 1)
+    cell(tmp_path)
+    write_plan(tmp_path, {"runs": [{}]})
+    monkeypatch.undo()
+    for read in (lambda: Store(tmp_path).load("I-sgd-sp", "values-n8"), lambda: read_plan(tmp_path)):
+        with pytest.raises(UsageError, match="newer scalecalc"):
+            read()
+
+
+def test_a_small_file_that_expands_is_refused_by_its_declared_size(tmp_path):
+    path = cell(tmp_path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts, parts.open("values.npy", "w") as part:
+        for _ in range(stored.MOST // 2**24 + 1):
+            part.write(bytes(2**24))
+    began = time.monotonic()
+    assert path.stat().st_size < 2**20 and Store(tmp_path).load("I-sgd-sp", "values-n8") is None
+    assert time.monotonic() - began < 1
+
+
+def test_a_description_may_lack_fields(tmp_path):
+    Store(tmp_path).describe("I-sgd-sp", 0, {"torch": "x"})
+    for number, text in enumerate(("[]", "{", '{"device": 3}', "[" * 100_000), 1):
+        (tmp_path / "cells" / "I-sgd-sp" / f"environment-{number}.json").write_text(text)
+    told = Store(tmp_path).environment("I-sgd-sp")
+    assert told["torch"] == "x" and told["device"] == "3" and told["peak_memory_bytes"] is None
+
+
+def test_pieces_are_made_once_and_only_taken_for_what_they_are(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return [1.5, float("nan")]
+
+    what = {"task": "digits", "lr": 0.5}
+    first = Pieces(tmp_path).of(what, make)
+    assert repr(Pieces(tmp_path).of(what, make)) == repr(first) and len(made) == 1
+    Pieces(tmp_path).of({**what, "lr": 0.25}, make)
+    one, other = sorted(tmp_path.iterdir())
+    shutil.copy(one, other)
+    for lr in (0.5, 0.25):
+        Pieces(tmp_path).of({**what, "lr": lr}, make)
+    assert len(made) == 3
+    one.write_text(one.read_text().replace("1.5", "2.5"))
+    text = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    Pieces(tmp_path).of(next(x["what"] for x in text if x["piece"][0] == 2.5), make)
+    assert len(made) == 4
+
+
+# interrupts ------------------------------------------------------------------------------------------------------
+
+
+def verdicts(folder):
+    """All that a report says but times."""
+    report = json.loads((folder / "report.json").read_text())
+    return [{key: run[key] for key in run if key not in ("environment", "job")} for run in report["runs"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_goes_on_to_the_same_report(how, tmp_path):
+    whole = run(*VERIFY, "--steps", "3", "-o", tmp_path / "whole")
+    process = started(*VERIFY, "--steps", "3", "-o", tmp_path / "cut")
+    end = time.monotonic() + 60
+    while len(list(tmp_path.glob("cut/cells/*/*.npz"))) < 3 and time.monotonic() < end and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(how)
+    out, err = process.communicate(timeout=60)
+    if how is not signal.SIGKILL:
+        assert process.returncode == 130 and "Traceback" not in err and "--resume" in err, (
+            process.returncode,
+            out,
+            err,
+        )
+    again = run("verify", "--resume", tmp_path / "cut")
+    assert again.exit_code == whole.exit_code, again.output
+    assert verdicts(tmp_path / "cut") == verdicts(tmp_path / "whole")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.slow
+def test_a_resume_elsewhere_says_so_once(tmp_path):
+    first = run(*VERIFY, "--steps", "1", "-o", tmp_path)
+    assert first.exit_code in (0, 1, 3), first.output
+    (path,) = tmp_path.glob("cells/*/environment-0.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "torch": "1.0", "machine": "another"}))
+    found = run("verify", "--resume", tmp_path)
+    said = [line for line in found.stderr.splitlines() if "warning" in line]
+    assert len(said) == 1 and "torch 1.0" in said[0] and "another" in said[0]
+
+
+TRANSFER = ["transfer", "--regime", "I", "--optimizer", "sgd", "--parameterization", "mup", "--parameterization", "sp"]
+TRANSFER += [
+    "--widths",
+    "8,16,32",
+    "--grid=-8,-4,2",
+    "--seeds",
+    "2",
+    "--steps",
+    "3",
+    "--extend",
+    "0",
+    "--device",
+    "cpu",
+]
+
+
+def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
+    from scaling_algebra.verify.transfer import sweep
+
+    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained_losses, []
+
+    def counted(*given):
+        trained.append(1)
+        if len(trained) == 5:
+            raise KeyboardInterrupt
+        return usual(*given)
+
+    monkeypatch.setattr(sweep, "trained_losses", counted)
+    cut = run(*TRANSFER, "--resume", tmp_path / "kept")
+    assert cut.exit_code == 130 and "same command again" in cut.stderr
+    again = run(*TRANSFER, "--resume", tmp_path / "kept", "--format", "json")
+    assert again.exit_code == whole.exit_code and len(trained) == 5 + 18 - 4
+    assert json.loads(again.output)["parameterizations"] == json.loads(whole.output)["parameterizations"]
+
+
+def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):
+    from scaling_algebra.verify.experiments import registry
+
+    command = ["experiment", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
+    whole = run(*command, "--resume", tmp_path)
+    asked = registry.EXPERIMENTS["epsilon"]
+    never = tuple(replace(trial, run=lambda _: pytest.fail("it ran again")) for trial in asked.trials)
+    monkeypatch.setitem(registry.EXPERIMENTS, "epsilon", replace(asked, trials=never))
+    again = run(*command, "--resume", tmp_path)
+    assert again.exit_code == whole.exit_code and len(list(tmp_path.iterdir())) == len(
+        registry.EXPERIMENTS["epsilon"].trials
+    )
+
+
+# exits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["list", "errata", "list --glossary", "derive --regime I --parameterization sp"])
+def test_a_closed_pipe_is_no_refutation(verb):
+    line = f"{sys.executable} -m scaling_algebra {verb} | true; exit ${{PIPESTATUS[0]}}"
+    found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert found.returncode in (0, 141) and "Traceback" not in found.stderr, found.stderr
+
+
+@pytest.mark.parametrize("stream", [">&-", "2>&-", ">&- 2>&-", ">/dev/full"])
+def test_streams_that_are_closed_or_full_end_without_a_traceback(stream):
+    line = f"{sys.executable} -m scaling_algebra list {stream}"
+    found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert found.returncode in (0, 2) and "Traceback" not in found.stderr, found.stderr
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), PermissionError(13, "no", "/x")])
+def test_what_the_system_refuses_is_one_line_and_exit_2(error, monkeypatch):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr("scaling_algebra.solver.derivation.Configuration.of", broken)
+    found = run("signals", "--regime", "I")
+    assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_a_fault_is_exit_70_and_shows_where_on_request(debug, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("x" * 5000)
+
+    monkeypatch.setattr("scaling_algebra.solver.derivation.Configuration.of", broken)
+    monkeypatch.setenv("SCALECALC_DEBUG", debug)
+    found = run("signals", "--regime", "I")
+    assert found.exit_code == 70 and ("Traceback" in found.stderr) == bool(debug)
+    assert found.stderr.splitlines()[-1].startswith("scalecalc: internal error (please report): RuntimeError: xxx")
+    assert len(found.stderr.splitlines()[-1]) < 900
+
+
+# determinism -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["derive --regime II --optimizer adam --format json", "list", "explain h3 --regime I"])
+def test_hash_seeds_and_threads_change_no_byte(line):
+    told = {
+        subprocess.run(
+            [sys.executable, "-m", "scaling_algebra", *line.split()],
+            env={**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed, threads in (("0", "1"), ("1", "2"), ("4242", "1"))
+    }
+    assert len(told) == 1
+
+
+def test_a_picture_is_the_same_bytes_whatever_the_backend(tmp_path, monkeypatch):
+    drawn = set()
+    for number, backend in enumerate(("", "module://matplotlib_inline.backend_inline", "nonsense")):
+        file = tmp_path / f"{number}.svg"
+        done = started(
+            "explain", "h3", "--regime", "I", "--optimizer", "sgd", "--graph", file,
+            env={**os.environ, **({"MPLBACKEND": backend} if backend else {})},
+        )  # fmt: skip
+        assert done.communicate(timeout=100) and done.returncode == 0
+        drawn.add(file.read_bytes())
+    assert len(drawn) == 1

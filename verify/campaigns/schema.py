@@ -1,0 +1,141 @@
+"""What may stand in a campaign and in a stored plan: every key with its type, its range, and how it is written.
+
+Read next: ``plans.py`` (what the keys mean).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
+
+from scaling_algebra import limits
+from scaling_algebra.errors import UsageError, shown
+
+MOST_RUNS = 20_000
+"""Configurations of one campaign or plan."""
+
+_WORDS = "a list of names"
+_Word = Annotated[str, Meta(min_length=1, max_length=200)]
+_Words = Annotated[list[_Word], Meta(min_length=1, max_length=1000)]
+_Rays = Annotated[list[_Word | dict[str, str | int]], Meta(min_length=1, max_length=1000)]
+_Steps = Annotated[int, Meta(ge=0, le=limits.STEPS)]
+_Sizes = Annotated[list[Annotated[int, Meta(ge=2, le=limits.SIZE)]], Meta(min_length=1, max_length=limits.RATES)]
+_Seeds = Annotated[int, Meta(ge=1, le=limits.SEEDS)]
+_Work = Annotated[float, Meta(gt=0, le=1e15)]
+_Together = Annotated[int, Meta(ge=1, le=2**20)]
+
+_COUNT = "an integer from {} to {}"
+_HOW = {
+    "regimes": _WORDS,
+    "rays": "a list of rays such as ['N=1,N_e=1/2,M=1']",
+    "optimizers": _WORDS,
+    "parameterizations": _WORDS,
+    "architectures": _WORDS,
+    "steps": _COUNT.format(0, limits.STEPS),
+    "sizes": f"a list of integers from 2 to {limits.SIZE}",
+    "seeds": _COUNT.format(1, limits.SEEDS),
+    "together": _COUNT.format(1, 2**20),
+    "dtype": "a name",
+    "largest": "a number above 0",
+    "work": "a number above 0",
+    "readout_init": "a name",
+    "epsilon": "a name",
+    "title": "a text",
+}
+
+
+class Entry(Struct):
+    """A table ``[[run]]`` of a campaign, the top level put in."""
+
+    regimes: _Words | UnsetType = UNSET
+    rays: _Rays | UnsetType = UNSET
+    optimizers: _Words | UnsetType = UNSET
+    parameterizations: _Words | UnsetType = UNSET
+    architectures: _Words | UnsetType = UNSET
+    steps: _Steps | UnsetType = UNSET
+    sizes: _Sizes | UnsetType = UNSET
+    seeds: _Seeds | UnsetType = UNSET
+    dtype: _Word | UnsetType = UNSET
+    largest: _Work | UnsetType = UNSET
+    work: _Work | UnsetType = UNSET
+    together: _Together | UnsetType = UNSET
+    readout_init: _Word | UnsetType = UNSET
+    epsilon: _Word | UnsetType = UNSET
+
+
+class Asked(Struct):
+    """The configuration of a stored run."""
+
+    architecture: str
+    ray: dict[str, str]
+    optimizer: str
+    parameterization: str
+    readout_init: str
+    regime: str | None = None
+    network: str | UnsetType = UNSET
+    epsilon: str | None = None
+    given: dict[str, str] | None = None
+
+
+class Kept(Struct, forbid_unknown_fields=True):
+    """A run of a stored plan."""
+
+    configuration: Asked
+    steps: _Steps
+    sizes: _Sizes
+    seeds: Annotated[list[_Seeds], Meta(min_length=1, max_length=limits.RATES)]
+    testbed: str = "moe"
+    dtype: str = "float64"
+    products: list[str] = []
+    looks: Annotated[int, Meta(ge=1, le=100)] = 1
+    together: _Together = 1
+    network: dict[str, Any] | UnsetType = UNSET
+
+
+class Plan(Struct):
+    """What a folder is about, besides its runs."""
+
+    runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
+    claims: list[str] = []
+    command: str = ""
+
+
+def check_entry(run: Mapping[str, Any], where: str) -> None:
+    """Raises UsageError for a value of the wrong type or beyond its range; the message names the place and the key."""
+    try:
+        convert(dict(run), Entry)
+    except ValidationError as error:
+        key = _path(error).removeprefix(".").partition("[")[0]
+        raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {_HOW.get(key, 'something else')}") from None
+
+
+def check_run(run: Any, where: str) -> None:
+    """Raises UsageError for a stored run that is none; the message names the place and the key."""
+    try:
+        kept = convert(run, Kept)
+    except ValidationError as error:
+        place = f" at {_path(error)[1:]}" if _path(error) else ""
+        raise UsageError(f"{where} is not one{place}: {_said(error)}; start again with another -o DIR") from None
+    if len(kept.sizes) != len(kept.seeds):
+        found = f"{len(kept.sizes)} sizes and {len(kept.seeds)} seeds"
+        raise UsageError(f"{where} is not one: {found}; one number of seeds belongs to each size")
+
+
+def check_plan(plan: Mapping[str, Any], where: str) -> None:
+    """Raises UsageError for a stored plan that is none; the message names the place and the key."""
+    try:
+        convert(dict(plan), Plan)
+    except ValidationError as error:
+        raise UsageError(f"{where}{_path(error)}: {_said(error)}; start again with another -o DIR") from None
+
+
+def _path(error: ValidationError) -> str:
+    """``.sizes[2]``: where it is."""
+    return str(error).rpartition(" - at `$")[2].removesuffix("`") if " - at `$" in str(error) else ""
+
+
+def _said(error: ValidationError) -> str:
+    text = str(error).partition(" - at `")[0].replace("`", "")
+    return text[:1].lower() + text[1:]
