@@ -33,7 +33,7 @@ def command(asked: Configuration, what: str, graph: Path | None, form: str | Non
     """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
-    parameter (expert_out.lr, router.init, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
+    parameter (expert_out.lr, W3.lr, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
     of every linear map.
     """
     if what == "alignment" and graph is not None:

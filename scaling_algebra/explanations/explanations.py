@@ -178,7 +178,7 @@ def explain(
 
     Args:
         what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update; default: 2), ``"<h2@0, h2@1>"``, or a parameter:
-            ``"expert_out.lr"``, ``"router.init"``, ``"readout.eps"``, ``"aggregation"``; or ``"alignment"``.
+            ``"expert_out.lr"``, ``"W3.lr"``, ``"readout.eps"``, ``"aggregation"``; or ``"alignment"``.
 
     Examples:
         >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
@@ -196,6 +196,8 @@ def explain(
     if what == "alignment":
         return alignments(d)
     role, _, setting = what.partition(".")
+    if setting in SETTINGS:  # a tensor goes by its role or its symbol
+        role = {t.symbol: known for known, t in d.network.tensors.items()}.get(role, role)
     if what in ("aggregation", "aggregation.alpha", "alpha"):
         return _explain_setting(d, "aggregation", "alpha")
     if role in d.network.tensors:

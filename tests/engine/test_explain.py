@@ -313,3 +313,9 @@ def test_the_reason_names_what_is_coherent_and_what_is_not():
     solved = explain("expert_in.lr", "III", "sgd", "mup").reason
     assert solved.endswith("Theta(1) needs expert_in.lr = N_e M N^-1 (the same power of n here).")
     assert "coherent" not in explain("h1@0", "III", "sgd", "mup").reason
+
+
+def test_a_tensor_goes_by_its_symbol():
+    assert str(explain("W3.lr", "I", "sgd")) == str(explain("expert_out.lr", "I", "sgd"))
+    with pytest.raises(UsageError, match="no tensor named 'W9'"):
+        explain("W9.lr", "I", "sgd")
