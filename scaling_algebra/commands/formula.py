@@ -36,6 +36,7 @@ SYMPY = "sympy"
 @click.option(
     "--sparse", is_flag=True, help="K, the active experts, as an axis of its own (K <= M); else it grows as M."
 )
+@click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, e.g. M (may be repeated).")
 @click.option("--where", is_flag=True, help="Also where each monomial leads, of those with its parameters.")
 @click.option(
     "--format",
@@ -53,6 +54,7 @@ def command(
     readout_init: str | None,
     structure: str,
     sparse: bool,
+    fixed: tuple[str, ...],
     where: bool,
     form: str | None,
     output: Path | None,
@@ -65,9 +67,8 @@ def command(
     tried(output, form)
     rule = _optimizer(optimizer)
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
-    found = formula(
-        what, rule, network=network, structure=structure, readout_init=readout_init or "maximal", sparse=sparse
-    )
+    readout = readout_init or "maximal"
+    found = formula(what, rule, network=network, structure=structure, readout_init=readout, sparse=sparse, fixed=fixed)
     if form != SYMPY:
         emit(document(found, where), form, output)
         return

@@ -109,10 +109,6 @@ class Signal:
         return not self.terms and self.tail is None
 
 
-_PRIVATE = 0xF0000
-"""Where characters for private use begin: letters that no network writes."""
-
-
 class Algebra(Packing):
     """Arithmetic of signals on one ray.
 
@@ -315,14 +311,6 @@ class Algebra(Packing):
         letters = "".join(to[x] for x in s.letters)
         flat, zero = frozenset(to[x] for x in s.flat), frozenset(to[x] for x in s.centred)
         return replace(s, letters=letters, leaf=leaf, made=Made("relabelled", (s,)), flat=flat, centred=zero)
-
-    def fresh(self, axis: str) -> str:
-        """A letter of an axis that nothing has used yet."""
-        letter = next(x for x in map(chr, range(_PRIVATE + len(self.axes), 0x110000)) if x not in self.axes)
-        self.axes[letter] = axis
-        if self.rate(axis):
-            self.letters[letter] = axis
-        return letter
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         """Sum: equal kernels keep the larger exponent.

@@ -198,10 +198,10 @@ class _Softmax(_Entrywise):
     diag(phi)(I - 1 phi^T) annihilates constants; of a selection only the selected ones are left."""
 
     def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
-        axis = tr.network.letters[s.over]
-        if not tr.algebra.rate(axis):
+        if not tr.grows(s.over):
             return signal
-        return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", tr.algebra.scale({axis: -1})))
+        share = tr.algebra.scale({tr.network.letters[s.over]: -1})
+        return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
 
     def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
         return tr.algebra.centred(super().argument(tr, s, which, t), s.over)
@@ -262,7 +262,7 @@ class _Noise:
 
     def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
         letters = tr.network.signals[s.out]
-        grows = any(tr.algebra.ray[tr.network.axes[x]] for x in letters if tr.network.axes[x] in tr.algebra.ray.rates)
+        grows = any(map(tr.grows, letters))
         return tr.algebra.tensor(f"{s.out}@{t if grows else 0}", letters, 0)
 
     def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:

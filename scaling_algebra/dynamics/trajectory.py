@@ -139,7 +139,7 @@ class Trajectory:
         letters, parts = self.network.signals[statement.out], []
         weights = self.network.terms(statement)[0].weights
         summed = [x for x in statement.letters if x not in letters]
-        averaged = any(self._grows(x) for x in summed)
+        averaged = any(self.grows(x) for x in summed)
         for k, weight in enumerate(weights):
             if averaged and self.network.is_held(weight.name):
                 continue
@@ -196,6 +196,11 @@ class Trajectory:
         other = _Decaying(self.network, self.algebra, self.point, self.optimizer)
         other.ledger, other._name, other.known = self.ledger, f"{self._name} with decay", self.known
         return other
+
+    def grows(self, letter: str) -> bool:
+        """Does what an index runs over grow?"""
+        axis = self.network.letters[letter]
+        return axis in AXES and self.algebra.ray[axis] > 0
 
     def lean_on(self, known: Known) -> None:
         """Take certified sizes from elsewhere."""
@@ -316,10 +321,6 @@ class Trajectory:
         letters = self.network.signals[DATA]
         tracked = "".join(x for x in letters if x in self.network.tracked)
         return self.algebra.marked(DATA, letters, tracked) if tracked else self.algebra.constant(letters)
-
-    def _grows(self, letter: str) -> bool:
-        axis = self.network.letters[letter]
-        return axis in AXES and self.algebra.ray[axis] > 0
 
     def _relabelled(self, signal: Signal, old: str, new: str) -> Signal:
         return signal if old == new else replace(self.algebra.relabelled(signal, old, new), name=signal.name)

@@ -9,23 +9,25 @@ none is missing), ``presentation.py``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import Monomial, monomial
-from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.language import Function, Network
+from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.optimizers import optimizer as _optimizer
@@ -72,6 +74,7 @@ class Formula(Rendered):
         slack: None if none is missing. Else the quantity is at least the formula, and what may be missing exceeds it
             by at most ``(product of the axes)^slack`` where it has the parameters of one of the terms.
         assumes: signals that must be O(1) for it to hold, because functions read them.
+        sparse: K is an axis of its own. fixed: axes that do not grow.
     """
 
     network: Network
@@ -84,6 +87,7 @@ class Formula(Rendered):
     slack: Fraction | None = None
     assumes: tuple[str, ...] = ()
     sparse: bool = False
+    fixed: frozenset[str] = frozenset()
 
     @property
     def complete(self) -> bool:
@@ -100,6 +104,15 @@ class Formula(Rendered):
             gradient = f"g{self.network.tensors[role].symbol}"
             found[symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
         return found
+
+    @property
+    def averaged(self) -> tuple[str, ...]:
+        """Axes that must grow, because sums over them average held gates (assumption B2 of MSSP paper, J.2)."""
+        net, found = self.network, set()
+        for s in net.statements:
+            if isinstance(s, Product) and any(net.is_held(x.name) for x in s.factors):
+                found |= {net.axes[x] for x in s.letters if x not in net.signals[s.out]}
+        return tuple(axis for axis in self.axes if axis in found)
 
     @property
     def outer(self) -> bool:
@@ -120,10 +133,20 @@ class Formula(Rendered):
         """The exponent of n on a ray, at numbers for the unknowns; None for exactly zero.
 
         Raises:
-            UsageError: the ray tells apart what the formula does not (K and M), or a divisor is undecided.
+            UsageError: the ray is none of those that it is for, a signal is beyond O(1) that must not be, or a divisor
+                is undecided.
         """
         if ray["K"] != ray["M"] and "K" not in self.axes:
             raise UsageError("this formula is for K = M: active experts grow as all experts do; ask for a sparse one")
+        if grown := [axis for axis in self.fixed if ray[axis]]:
+            raise UsageError(f"this formula is for fixed {grown[0]}, which grows on {ray}")
+        if still := [axis for axis in self.averaged if not ray[axis]]:
+            raise UsageError(f"this formula is for growing {still[0]}; on {ray} ask for one with {still[0]} fixed")
+        look = Analysis(ray, point, self.optimizer, self.network)
+        for name, k in product(self.assumes, range(self.step + 1)):
+            size = look.lower(name, k).size
+            if size is not None and size > 0 and (k < self.step or name != self.quantity.partition(".")[0]):
+                raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}: this formula holds while it is O(1)")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)
         return self._on(ray, values, {})
@@ -201,7 +224,7 @@ class Formula(Rendered):
         )
 
     def _alike(self, name: str, t: int) -> Formula:
-        return _formula(self.network, self.optimizer, self.structure, name, t, self.sparse)
+        return _formula(self.network, self.optimizer, self.structure, name, t, self.sparse, self.fixed)
 
     def _entries(self, role: str) -> Power:
         """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
@@ -220,6 +243,7 @@ def formula(
     structure: Structure | str = "",
     readout_init: str = "maximal",
     sparse: bool = False,
+    fixed: Iterable[str] = (),
 ) -> Formula:
     """The size of a quantity on all rays and at all parameters.
 
@@ -228,6 +252,7 @@ def formula(
         structure: ``"tied expert_in"``, ``"zero router, tied expert_out"``, or a ``Structure``.
         readout_init: ``maximal``, or ``zero`` for a readout that starts at zero.
         sparse: K, the active experts of a token, is an axis of its own, at most M; else it grows as M.
+        fixed: axes that do not grow: ``["M"]`` for a fixed number of experts.
 
     Examples:
         >>> print(formula("h3.A3@1", "sgd").expr)
@@ -249,7 +274,7 @@ def formula(
     _covered(net, rule, name, t)
     if sparse and (net.live or not net.aggregations):
         raise UsageError(f"{net.name} has no experts of which K are active, or selects them in a way of its own")
-    return _formula(net, rule, asked, name, t, sparse)
+    return _formula(net, rule, asked, name, t, sparse, _fixed(fixed, net, sparse))
 
 
 def read_structure(text: str, network: Network) -> Structure:
@@ -274,6 +299,20 @@ def read_structure(text: str, network: Network) -> Structure:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
+def _fixed(axes: Iterable[str], network: Network, sparse: bool) -> frozenset[str]:
+    """Raises UsageError: an axis that the network does not have, K without M, or nothing left that grows."""
+    known = [axis for axis in AXES if axis in network.axes.values() and axis != "L"]
+    given = frozenset(axes)
+    for axis in sorted(given):
+        if axis not in known:
+            raise unknown_name(f"axis of {network.name}", axis, known)
+    if sparse and "M" in given:
+        raise UsageError("with M fixed K is fixed, too; leave out sparse")
+    if given >= set(known):
+        raise UsageError(f"nothing of {network.name} grows; fix less")
+    return given
+
+
 def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
     """Raises UsageError where sizes are no maxima of monomials, with the reason."""
     divides = [s for s in network.statements if isinstance(s, Function) and (s.kind.kind == "norm" or s.kind.selects)]
@@ -293,13 +332,17 @@ def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _search(network: Network, optimizer: Optimizer, structure: Structure, sparse: bool) -> Search:
-    return Search(network, optimizer, structure, sparse)
+def _search(
+    network: Network, optimizer: Optimizer, structure: Structure, sparse: bool, fixed: frozenset[str]
+) -> Search:
+    return Search(network, optimizer, structure, sparse, fixed)
 
 
 @lru_cache(maxsize=512)
-def _formula(network: Network, optimizer: Optimizer, structure: Structure, name: str, t: int, sparse: bool) -> Formula:
-    search = _search(network, optimizer, structure, sparse)
+def _formula(
+    network: Network, optimizer: Optimizer, structure: Structure, name: str, t: int, sparse: bool, fixed: frozenset[str]
+) -> Formula:
+    search = _search(network, optimizer, structure, sparse, fixed)
     what = quantity(quantities(network), name)
     try:
         found = search.forms(what, t)
@@ -313,7 +356,7 @@ def _formula(network: Network, optimizer: Optimizer, structure: Structure, name:
         alike = tuple(f.power for f in forms if f.unknowns == form.unknowns and f != form)
         terms.append(Term(form, alike, None if what.tensor else _behind(search, name, t, form, alike)))
     reads = tuple(dict.fromkeys(s.inputs[0].name for s in network.statements if isinstance(s, Function) and s.inputs))
-    return Formula(network, optimizer, structure, name, t, search.axes, tuple(terms), found.slack, reads, sparse)
+    return Formula(network, optimizer, structure, name, t, search.axes, tuple(terms), found.slack, reads, sparse, fixed)
 
 
 def _order(form: Form) -> tuple[Any, ...]:

@@ -268,8 +268,8 @@ class FormTrajectory(Trajectory):
             found = _product(found, self.forms.sizes(s))
         return found
 
-    def _grows(self, letter: str) -> bool:
-        return self.network.letters[letter] in self._growing or super()._grows(letter)
+    def grows(self, letter: str) -> bool:
+        return self.network.letters[letter] in self._growing or super().grows(letter)
 
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]

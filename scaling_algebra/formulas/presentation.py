@@ -58,6 +58,8 @@ def record(f: Formula) -> dict[str, object]:
         "terms": terms,
         "divisors": {name: list(found) for name, found in f.divisors.items()},
         "assumes": list(f.assumes),
+        "grow": list(f.averaged),
+        "fixed": sorted(f.fixed),
     }
 
 
@@ -109,6 +111,8 @@ def notes_of(f: Formula) -> list[str]:
     """What the formula rests on, and what may be missing from it."""
     product = " ".join(f.axes)
     notes = ["K grows as M"] * ("M" in f.axes and "K" not in f.axes)
+    notes += [f"{', '.join(sorted(f.fixed))} fixed"] * bool(f.fixed)
+    notes += [f"{axis} grows: sums over it average the gates" for axis in f.averaged]
     notes += [f"it holds while {', '.join(f.assumes)} {'is' if len(f.assumes) == 1 else 'are'} O(1)"] * bool(f.assumes)
     if f.complete:
         notes.append("complete: no other monomial leads anywhere")

@@ -54,11 +54,19 @@ class Search:
 
     Args:
         sparse: K, the active experts, is an axis of its own, at most M; else it grows as M.
+        fixed: axes that do not grow.
     """
 
-    def __init__(self, network: Network, optimizer: Optimizer, structure: Structure, sparse: bool = False) -> None:
+    def __init__(
+        self,
+        network: Network,
+        optimizer: Optimizer,
+        structure: Structure,
+        sparse: bool = False,
+        fixed: frozenset[str] = frozenset(),
+    ) -> None:
         self.network, self.optimizer, self.structure, self.sparse = network, optimizer, structure, sparse
-        there = {*network.axes.values(), *["K"] * sparse} - {*["K"] * (not sparse), "L"}
+        there = {*network.axes.values(), *["K"] * sparse} - {*["K"] * (not sparse), "L"} - fixed
         self.axes = tuple(axis for axis in AXES if axis in there)
         self.spanning = spanning(self.axes)
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 from sympy import Max, Rational, Symbol, latex, sympify
 
-from scaling_algebra import UsageError, derive, formula
+from scaling_algebra import UsageError, derive, formula, network
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.formulas.formula import Term
 from scaling_algebra.formulas.polyhedra import corners
 from scaling_algebra.formulas.search import winning
 from scaling_algebra.spec.axes import REGIMES, Ray
@@ -33,8 +34,18 @@ def draw(rng, sparse=False):
     def some(low, high):
         return {role: Fraction(rng.randint(4 * low, 4 * high), 4) for role in MOE_BLOCK.tensors}
 
-    alpha = Fraction(rng.randint(0, 4), 4)
-    return Ray(rates), Point(some(0, 1), some(0, 2), some(0, rng.choice((1, 6))), {"alpha": alpha})
+    b, c, alpha = some(0, 1), some(0, 2), Fraction(rng.randint(0, 4), 4)
+    b["router"], c["router"] = b["router"] + 1, c["router"] + 1  # mostly O(1) logits
+    return Ray(rates), Point(b, c, some(0, rng.choice((1, 6))), {"alpha": alpha})
+
+
+def value(found, ray, point):
+    """The formula's exponent; "beyond" where it says that it does not hold."""
+    try:
+        return found.on(ray, point)
+    except UsageError as reason:
+        assert "holds while it is O(1)" in str(reason)
+        return "beyond"
 
 
 def disagreements(found, name, rule, draws):
@@ -43,10 +54,10 @@ def disagreements(found, name, rule, draws):
     quantity, _, t = name.partition("@")
     for _ in range(draws):
         ray, point = draw(rng, "K" in found.axes)
-        answer = Analysis(ray, point, optimizer(rule), MOE_BLOCK)(quantity, int(t))
-        if answer.decided:
+        answer, size = Analysis(ray, point, optimizer(rule), MOE_BLOCK)(quantity, int(t)), value(found, ray, point)
+        if answer.decided and size != "beyond":
             compared += 1
-            different += found.on(ray, point) != answer.size
+            different += size != answer.size
     return different, compared
 
 
@@ -56,7 +67,7 @@ def test_a_formula_is_the_engine_on_every_ray(name, rule):
     found = formula(name, rule)
     assert found.complete
     different, compared = disagreements(found, name, rule, 12)
-    assert not different and compared >= 8
+    assert not different and compared >= 6
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
@@ -66,11 +77,11 @@ def test_with_k_of_m_experts_active(name, rule):
     found, dense = formula(name, rule, sparse=True), formula(name, rule)
     assert found.complete
     different, compared = disagreements(found, name, rule, 12)
-    assert not different and compared >= 8
+    assert not different and compared >= 6
     rng = random.Random(3)
     for _ in range(20):
         ray, point = draw(rng)
-        assert found.on(ray, point) == dense.on(ray, point)
+        assert value(found, ray, point) == value(dense, ray, point)
 
 
 @pytest.mark.slow
@@ -79,15 +90,19 @@ def test_with_k_of_m_experts_active(name, rule):
 def test_totals_are_the_engine_on_every_ray(name, rule):
     found = formula(name, rule)
     different, compared = disagreements(found, name, rule, 60)
-    assert found.complete and not different and compared >= 40
+    assert found.complete and not different and compared >= 20
 
 
-def test_each_monomial_is_needed():
-    """Negative control: without any one of its monomials a formula differs from the engine."""
-    found = formula("h3.A2.1@1", "sgd")
+@pytest.mark.parametrize("name", ["h3.A2.2@1", "g2.init-update@1"])
+def test_each_monomial_is_needed(name):
+    """Negative control: without any one of its monomials, or with one changed, a formula differs from the engine."""
+    found = formula(name, "sgd")
+    assert len(found.terms) == 2
     for term in found.terms:
-        less = replace(found, terms=tuple(t for t in found.terms if t is not term))
-        assert disagreements(less, "h3.A2.1@1", "sgd", 40)[0]
+        rest = tuple(t for t in found.terms if t is not term)
+        planted = Term(Form(term.form.power + Power.of({"M": Fraction(1, 2)}), term.form.unknowns))
+        assert disagreements(replace(found, terms=rest), name, "sgd", 60)[0]
+        assert disagreements(replace(found, terms=(*rest, planted)), name, "sgd", 60)[0]
 
 
 def test_the_gram_operator_ties_on_the_wall():
@@ -174,6 +189,9 @@ def test_the_command():
         (["h3@1", "--structure", "half input"], "cannot read 'half input' in the structure"),
         (["h3@1", "--structure", "zero inptu"], "did you mean 'input'?"),
         (["hn@1", "--architecture", "moe-rmsnorm"], "rmsnorm of h3 depends on the size of its argument"),
+        (["h3@1", "--fixed", "Q"], "no axis of moe named 'Q'"),
+        (["h3@1", "--fixed", "M", "--sparse"], "leave out sparse"),
+        (["h2@1", "--architecture", "mlp", "--fixed", "N"], "nothing of mlp grows"),
         (["h2@1", "--architecture", "mlp", "--sparse"], "no experts of which K are active"),
         (["h2@1", "--optimizer", "adafactor"], "relative to the size of the tensor"),
         (["h2.update.normalised@1"], "a quotient of maxima is none"),
@@ -183,6 +201,42 @@ def test_what_has_no_formula_is_one_line(arguments, said):
     result = CliRunner().invoke(main, ["formula", *arguments])
     assert result.exit_code == 2
     assert said in result.output and result.output.count("\n") == 1, result.output
+
+
+@pytest.mark.parametrize("name", ["h3.change@1", "h3.effective@1", "h2@1", "gW3@0"])
+def test_a_fixed_number_of_experts(name):
+    """Sums over few experts do not average the gates: a formula of its own, refused where experts grow."""
+    quantity, _, t = name.partition("@")
+    found, rng, compared = formula(name, "sgd", fixed=["M"]), random.Random(2), 0
+    for _ in range(15):
+        ray, point = draw(rng)
+        few = Ray({"N": ray["N"], "N_e": ray["N_e"], "M": 0})
+        answer = Analysis(few, point, optimizer("sgd"), MOE_BLOCK)(quantity, int(t))
+        size = value(found, few, point)
+        if answer.decided and size != "beyond":
+            compared += 1
+            assert size == answer.size
+    assert compared >= 3
+    with pytest.raises(UsageError, match="for fixed M, which grows"):
+        found.on(ray, point)
+    with pytest.raises(UsageError, match="for growing M; on N=1"):
+        formula(name, "sgd").on(Ray({"N": 1, "N_e": 1, "M": 0}), point)
+
+
+def test_a_softmax_over_a_growing_index():
+    """It shares 1 among its entries; at the corners where that axis alone stands still, too."""
+    text = "h1[k] = W1[k,x] data[x]\nh2[k] = softmax(h1[k]; k)\nh4[a] = W2[a,k] h2[k]\nf = W3[a] h4[a]"
+    share = network("share", text, {"k": "N_e", "a": "N", "x": "D"})
+    found, rng = formula("h4@1", "sgd", network=share), random.Random(4)
+    assert found.complete
+    for _ in range(15):
+        ray, _ = draw(rng)
+        point = Point(
+            *({role: Fraction(rng.randint(0, 6), 4) for role in share.tensors} for _ in range(3)), multipliers={}
+        )
+        look = Analysis(ray, point, optimizer("sgd"), share)
+        if look("h4", 1).decided and value(found, ray, point) != "beyond":
+            assert found.on(ray, point) == look("h4", 1).size
 
 
 def test_k_below_m_is_refused():

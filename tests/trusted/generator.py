@@ -286,7 +286,10 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
     "signals": (("--regime", "I"), {**ASKED, **PRINTED, "--steps": counted(0, 1000), "--quantity": Maker.quantity}),
     "explain h3": (("--regime", "I", "--optimizer", "sgd"), {**ASKED, **PRINTED, "--graph": Maker.written}),
     "explain": (("--regime", "I", "--optimizer", "sgd"), {"WHAT": Maker.what}),
-    "formula h3@1": (("--optimizer", "sgd"), {**NETWORK_OF, **PRINTED, **EPSILON, "--structure": Maker.text}),
+    "formula h3@1": (
+        ("--optimizer", "sgd"),
+        {**NETWORK_OF, **PRINTED, **EPSILON, "--structure": Maker.text, "--fixed": Maker.text},
+    ),
     "formula": (("--optimizer", "sgd"), {"WHAT": Maker.nothing}),
     "phases": (
         (),
