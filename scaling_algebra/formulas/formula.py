@@ -256,7 +256,7 @@ def formula(
 
     Examples:
         >>> print(formula("h3.A3@1", "sgd").expr)
-        N**2*N_e*lr_expert_out*multiplier**2*sigma_expert_in**2*sigma_input**3*sigma_readout
+        M*N*N_e*lr_expert_out*multiplier**2*sigma_expert_in**2*sigma_input**2*sigma_readout
 
     Raises:
         UsageError: no such quantity, or one that no monomials follow, with the reason.

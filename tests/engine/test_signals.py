@@ -7,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra.counting import signals
 from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Exhausted, Kernel
 from scaling_algebra.counting.signals import Algebra, Rung, Scalar, Signal
@@ -252,27 +251,6 @@ def test_relabelled():
     for old, new in (("ab", "a"), ("ab", "cc"), ("ab", "ai"), ("abx", "abz"), ("a", "c"), ("ab", "aq")):
         with pytest.raises(ValueError):
             algebra.relabelled(w, old, new)
-
-
-def test_fresh_letters_are_of_their_axis():
-    algebra = plain(letters={**LETTERS, "x": "D"})
-    w = algebra.tensor("W", "ab", 0)
-    one, two, fixed = algebra.fresh("N"), algebra.fresh("N"), algebra.fresh("D")
-    assert len({one, two, fixed, *LETTERS}) == 3 + len(LETTERS) and fixed not in algebra.letters
-    for letter in (one, two):
-        gram = algebra.contract(w, algebra.relabelled(w, "ab", letter + "b"), "a" + letter)
-        assert gram.letters == "a" + letter and size(algebra, gram) == Fraction(1, 2)
-
-
-def test_fresh_letters_cost_no_new_search(monkeypatch):
-    algebra, calls = plain(), []
-    multiply = signals.multiply
-    monkeypatch.setattr(signals, "multiply", lambda *given: calls.append(1) or multiply(*given))
-    w = algebra.tensor("W", "ab", 0)
-    for _ in range(3):
-        letter = algebra.fresh("N")
-        algebra.contract(w, algebra.relabelled(w, "ab", letter + "b"), "a" + letter)
-    assert len(calls) == 1
 
 
 def test_a_common_direction_is_removed_exactly():

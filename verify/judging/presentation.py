@@ -25,7 +25,7 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
     blocks.append(Lines.of(r.closing))
     if shown := [row for row in r.rows if every or row.verdict is not Verdict.AGREES]:
         blocks += [Heading("every prediction" if every else "predictions that do not agree", 2), _grid(shown)]
-        blocks += _spectra(shown)
+        blocks += _spectra([row for row in shown if every or (row.spectrum and row.spectrum.verdict is Verdict.AGREES)])
     if r.unmeasured:
         blocks += [Heading("not measured", 2), Lines.of(", ".join(r.unmeasured), listed=True)]
     gates = [str(gate) for gate in r.gates if every or not gate.passed]
