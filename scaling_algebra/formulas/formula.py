@@ -133,8 +133,8 @@ class Formula(Rendered):
         """The exponent of n on a ray, at numbers for the unknowns; None for exactly zero.
 
         Raises:
-            UsageError: the ray is none of those that it is for, a signal is beyond O(1) that must not be, or a divisor
-                is undecided.
+            UsageError: the ray is none of those that it is for, a signal may be beyond O(1) that must not be, other
+                tensors are zero or tied at the point, or it or a divisor is no complete formula.
         """
         if ray["K"] != ray["M"] and "K" not in self.axes:
             raise UsageError("this formula is for K = M: active experts grow as all experts do; ask for a sparse one")
@@ -142,10 +142,17 @@ class Formula(Rendered):
             raise UsageError(f"this formula is for fixed {grown[0]}, which grows on {ray}")
         if still := [axis for axis in self.averaged if not ray[axis]]:
             raise UsageError(f"this formula is for growing {still[0]}; on {ray} ask for one with {still[0]} fixed")
+        zero = frozenset(role for role, b in point.b.items() if b is None)
+        if (zero, point.tied) != (self.structure.zero, self.structure.tied):
+            raise UsageError(f"this formula is for {self.about}; the point has other tensors zero or tied")
         look = Analysis(ray, point, self.optimizer, self.network)
         for name, k in product(self.assumes, range(self.step + 1)):
-            size = look.lower(name, k).size
-            if size is not None and size > 0 and (k < self.step or name != self.quantity.partition(".")[0]):
+            if k == self.step and name == self.quantity.partition(".")[0]:
+                continue
+            known = look.lower(name, k)
+            if known.unknown:
+                raise UsageError(f"{name}@{k} is undecided on {ray}: this formula holds while it is O(1)")
+            if (size := known.size) is not None and size > 0:
                 raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}: this formula holds while it is O(1)")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)
@@ -157,11 +164,7 @@ class Formula(Rendered):
         Raises:
             UsageError: a name that is no symbol of it.
         """
-        known = {str(s): s for s in self.expr.free_symbols}
-        for name in numbers:
-            if name not in known:
-                raise unknown_name("symbol", name, known)
-        return self.expr.subs({known[name]: value for name, value in numbers.items()})
+        return self.expr.subs(dict(zip(self._symbols(numbers), numbers.values(), strict=True)))
 
     def subs(self, *arguments: Any, **more: Any) -> sympy.Expr:
         """As sympy's ``subs`` of ``expr``."""
@@ -175,11 +178,7 @@ class Formula(Rendered):
         """
         import sympy
 
-        known = {str(s): s for s in self.expr.free_symbols}
-        for name in names:
-            if name not in known:
-                raise unknown_name("symbol", name, known)
-        function: Callable[..., Any] = sympy.lambdify([known[name] for name in names], self.expr)
+        function: Callable[..., Any] = sympy.lambdify(self._symbols(names), self.expr)
         return function
 
     def latex(self) -> str:
@@ -205,6 +204,8 @@ class Formula(Rendered):
 
     def _on(self, ray: Ray, values: Mapping[str, Fraction | None], known: dict[str, Fraction]) -> Fraction | None:
         """``known``: exponents of divisors, kept."""
+        if not self.complete:
+            raise UsageError(f"{self.quantity}@{self.step} is known as a lower bound only, which has no exponent")
 
         def value(unknown: str) -> Fraction:
             if not unknown.startswith("v."):
@@ -222,6 +223,13 @@ class Formula(Rendered):
         return max(
             (t.form.power.on(ray) + sum(n * value(u) for u, n in t.form.unknowns) for t in self.terms), default=None
         )
+
+    def _symbols(self, names: Iterable[str]) -> list[sympy.Symbol]:
+        known = {str(s): s for s in self.expr.free_symbols}
+        for name in names:
+            if name not in known:
+                raise unknown_name("symbol", name, known)
+        return [known[name] for name in names]
 
     def _alike(self, name: str, t: int) -> Formula:
         return _formula(self.network, self.optimizer, self.structure, name, t, self.sparse, self.fixed)

@@ -44,7 +44,7 @@ def value(found, ray, point):
     try:
         return found.on(ray, point)
     except UsageError as reason:
-        assert "holds while it is O(1)" in str(reason)
+        assert "holds while it is O(1)" in str(reason), reason
         return "beyond"
 
 
@@ -243,3 +243,14 @@ def test_k_below_m_is_refused():
     with pytest.raises(UsageError, match="K = M"):
         ray = Ray({"N": 1, "N_e": 1, "M": 1, "K": "1/2"})
         formula("h1@0", "sgd").on(ray, derive("III", "sgd").scaling.point(REGIMES["III"]))
+
+
+def test_no_number_where_the_formula_is_not_that_of_the_point():
+    found, d = formula("h3.A2.2@1", "sgd"), derive("III", "sgd", "mup")
+    zero = derive("III", "sgd", "mup", readout_init="zero").scaling.point(REGIMES["III"])
+    with pytest.raises(UsageError, match="zero or tied"):
+        found.on(REGIMES["III"], zero)
+    with pytest.raises(UsageError, match="a lower bound only"):
+        replace(found, slack=Fraction(1, 2)).on(REGIMES["III"], d.scaling.point(REGIMES["III"]))
+    with pytest.raises(UsageError, match="no symbol named 'X'"):
+        found.at(X=1)
