@@ -16,7 +16,6 @@ from typing import Any, Literal
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.formulas.graded import Bounds, FormAlgebra, FormTrajectory, size_of
-from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.powers import Form
@@ -93,7 +92,7 @@ class Facts:
             if signal in self.network.signals:
                 clauses.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
             parts = [q] if signal == q else self._parts(signal)
-            for part, t in product(parts, range(HORIZON + 1)):
+            for part, t in product(parts, range(demand.horizon + 1)):
                 bounds = self._bounds(part, t)
                 if bounds is None:
                     complete = False
@@ -112,7 +111,7 @@ class Facts:
     def _balance(self, demand: Demand) -> list[Clause]:
         name, clauses, shared = label(demand), [], []
         for q in demand.quantities:
-            bounds = self._bounds(q, HORIZON)
+            bounds = self._bounds(q, demand.horizon)
             if bounds is None or not bounds.lower:  # unknown, or perhaps exactly zero
                 continue
             size = (f"log {q}", -1)

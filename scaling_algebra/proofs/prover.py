@@ -23,10 +23,10 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.graded import form_algebra
-from scaling_algebra.solver.demands import HORIZON, NotFound, violation
+from scaling_algebra.solver.demands import NotFound, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
-from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions
 from scaling_algebra.spec.given import NOTHING, Given, unknown
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
@@ -86,8 +86,11 @@ class Proof(Rendered):
     configuration: Configuration
     attempts: tuple[Outcome, ...]
 
-    steps: tuple[int, int] = (HORIZON + 1, HORIZON)
-    """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
+        last = horizon(self.configuration.network, self.outcome.structure)
+        return last + 1, last
 
     @property
     def outcome(self) -> Outcome:
@@ -259,6 +262,7 @@ class System:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
         self.network = prover.network
         self.demands = list(demands)
+        self.horizon = horizon(self.network, structure)
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
         self.names += self.network.free_multipliers
@@ -342,7 +346,7 @@ class System:
         look = self.look(plain, OPTIMIZERS["sgd"])
         d = {}
         for role, tensor in self.network.tensors.items():
-            sizes = [look(f"g{tensor.symbol}", t) for t in range(1, HORIZON + 1)]
+            sizes = [look(f"g{tensor.symbol}", t) for t in range(1, self.horizon + 1)]
             if not all(a.decided for a in sizes):
                 raise Undecided(f"the gradient of {tensor.symbol} is undecided")
             d[role] = -max((a.exponent for a in sizes if a.exponent is not None), default=Fraction(0))
@@ -385,7 +389,7 @@ class System:
         Raises:
             Undecided: no certificate, where one is asked for.
         """
-        for t in range(HORIZON + 2):
+        for t in range(self.horizon + 2):
             for demand in demands:
                 for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
                     answer = look(q, t) if certified else look.lower(q, t)

@@ -11,11 +11,9 @@ from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.powers import Form
-
-HORIZON = 2
-"""Updates after which every demand must hold: with a zero readout the hidden tensors first move at t = 2."""
 
 
 class Infeasible(Exception):
@@ -63,14 +61,15 @@ def look_ahead(demand: Demand, look: Analysis) -> str:
     """Growth from step to step can start below the horizon and pass it: nothing may diverge one update later either, as
     far as a little work shows. Lower bounds are enough to reject. What diverges, or an empty string."""
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
-        later = look.lower(name, HORIZON + 1).size
+        later = look.lower(name, demand.horizon + 1).size
         if later is not None and later > 0:
-            return f"{demand.name}: {demand.because}, but {name} ~ n^({later}) at t={HORIZON + 1}"
+            return f"{demand.name}: {demand.because}, but {name} ~ n^({later}) at t={demand.horizon + 1}"
     return ""
 
 
-def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int = HORIZON) -> str:
+def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None) -> str:
     """Why a demand fails, or an empty string. What certainly diverges is said before what is undecided."""
+    horizon = demand.horizon if horizon is None else horizon
     ask = look if certified else look.lower
     answers = {(name, t): ask(name, t) for name in demand.quantities for t in range(horizon + 1)}
     undecided = [key for key, answer in answers.items() if not answer.decided]
@@ -96,7 +95,7 @@ def unfaithful(demand: Demand, look: Analysis) -> str:
     role = demand.fixes.removeprefix("d.")
     if demand.kind != "scale" or not look.optimizer.epsilon:
         return ""
-    later = (look(name, t).exponent for name in demand.quantities for t in range(1, HORIZON + 1))
+    later = (look(name, t).exponent for name in demand.quantities for t in range(1, demand.horizon + 1))
     size, epsilon = max((x for x in later if x is not None), default=None), -look.point.d[role]
     if size is None or size == epsilon:
         return ""
@@ -113,7 +112,7 @@ def largest(look: Analysis, demand: Demand) -> Fixing | None:
     """
     best: tuple[Fraction, Fixing] | None = None
     unknown = ""
-    for t in range(1 if demand.kind == "scale" else 0, HORIZON + 1):
+    for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
         for name in demand.quantities:
             answer = look.lower(name, t)
             if answer.unknown:

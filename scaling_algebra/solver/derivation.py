@@ -307,7 +307,10 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
 
 def _settings(network: Network) -> list[tuple[str, str]]:
     """Everything that has a reason, in reporting order."""
-    return [*((role, what) for role in network.tensors for what in SETTINGS), ("aggregation", "alpha")]
+    return [
+        *((role, what) for role in network.tensors for what in SETTINGS),
+        *(("aggregation", name) for name in network.free_multipliers),
+    ]
 
 
 def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
@@ -319,7 +322,7 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
         role, _, setting = name.partition(".")
         demand = fixing.get(unknown(name))
         said = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
-        reasons[role, setting or "alpha"] = f"given; {said}" if said else "given"
+        reasons[(role, setting) if setting else ("aggregation", unknown(name))] = f"given; {said}" if said else "given"
     return reasons
 
 
@@ -380,7 +383,7 @@ def _defined(asked: Configuration) -> Derivation:
 
 def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
     names = (name.partition(".") for name, _ in asked.given.items)
-    return {(role, setting or "alpha"): "given" for role, _, setting in names}
+    return {(role, setting) if setting else ("aggregation", unknown(role)): "given" for role, _, setting in names}
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:

@@ -12,12 +12,10 @@ from fractions import Fraction
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import AXES, Ray
-from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import DATA, Network, Product
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.powers import Power
-
-from .demands import HORIZON
 
 
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
@@ -30,9 +28,10 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     it equals the solution on the ray.
     """
     network, normalises = look.network, look.optimizer.normalises
+    t = horizon(network, structure)
 
     def last(name: str) -> Fraction | None:
-        return look(name, HORIZON).size
+        return look(name, t).size
 
     def alignment(total: Fraction | None, parts: Iterable[Fraction | None], over: Power) -> Fraction | None:
         rate, known = over.on(look.ray), list(parts)
@@ -42,7 +41,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
     def updated(signal: str) -> Fraction | None:
         names = (f"{signal}.{part}" for part in ("effective", "cross"))
-        parts = [look(name, HORIZON) for name in names if name in look.table]
+        parts = [look(name, t) for name in names if name in look.table]
         if any(x.unknown for x in parts):
             return None
         return max((x.size for x in parts if x.size is not None), default=None)
@@ -56,6 +55,14 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             s = alignment(updated(e.aggregation.out), sizes, over)
             if s is not None:
                 powers[multiplier] = over * s
+    for statement in network.statements:
+        if not isinstance(statement, Product) or statement.tensor or len(statement.factors) != 1:
+            continue
+        for multiplier in set(statement.multipliers) & set(counts) - set(powers):
+            sizes = (last(f"{statement.factors[0].name}.change"), -look.point.multipliers[multiplier])
+            s = alignment(last(f"{statement.out}.change"), sizes, counts[multiplier])
+            if s is not None:
+                powers[multiplier] = counts[multiplier] * s
     above = {e.source: e.aggregation for e in experts(network)}
     for statement in network.linear:
         assert statement.tensor

@@ -9,7 +9,7 @@ Read next: ``demands.py`` (how demands fare at a point), ``derivation.py`` (what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,7 +26,7 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
-from .demands import HORIZON, Fixing, Infeasible, check, largest, look_ahead, unfaithful, violation
+from .demands import Fixing, Infeasible, check, largest, look_ahead, unfaithful, violation
 from .layerwise import axes_power, layerwise, summed
 from .linear import Row, solve_linear
 
@@ -108,7 +108,7 @@ class Solver:
         raise Infeasible(rejected[0][1])
 
     def iterate(
-        self, demands: Iterable[Demand], structure: Structure, start: Mapping[str, Fraction], given: Given = NOTHING
+        self, demands: Sequence[Demand], structure: Structure, start: Mapping[str, Fraction], given: Given = NOTHING
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method from a start: the engine at the point where it ends, and what fixes each unknown there.
 
@@ -231,7 +231,7 @@ class Solver:
 
     def _after_descent(
         self,
-        demands: Iterable[Demand],
+        demands: Sequence[Demand],
         structure: Structure,
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
@@ -245,7 +245,7 @@ class Solver:
         """
         plain = Solver(self.network, self.ray, OPTIMIZERS["sgd"])
         plain._algebras = self._algebras
-        roles, values = self.network.tensors, dict(start)
+        roles, values, last = self.network.tensors, dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in roles if f"c.{role}" in held]
         for _ in range(_ROUNDS if rates else 1):
             counted = {f"c.{role}": values[f"c.{role}"] - values[f"d.{role}"] for role in roles}
@@ -259,7 +259,7 @@ class Solver:
                 raise
             before, values = values, self._values(look.point)
             for role, tensor in roles.items():
-                sizes = [look.lower(f"g{tensor.symbol}", t) for t in range(1, HORIZON + 1)]
+                sizes = [look.lower(f"g{tensor.symbol}", t) for t in range(1, last + 1)]
                 if any(x.unknown for x in sizes):
                     raise Infeasible(f"the gradient of {tensor.symbol} is undecided")
                 largest_gradient = max((x.size for x in sizes if x.size is not None), default=Fraction(0))

@@ -62,8 +62,6 @@ class Ray:
             raise UsageError(
                 f"the ray has K={exact['K']} but M={exact['M']}: only M experts can be active; give K <= M"
             )
-        if exact["L"]:
-            raise UsageError("the ray has L growing, but this architecture has one block: give L=0 or leave it out")
         if not any(exact.values()):
             raise UsageError("no axis grows on this ray; give at least one positive rate, for example N=1")
         object.__setattr__(self, "_exact", {axis: exact.get(axis, Fraction(0)) for axis in AXES})

@@ -74,6 +74,8 @@ class Configuration:
         if lacks := self.ray.lacks(self.network.axes.values()):
             axis = lacks[0]
             raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
+        if self.ray["L"] and "L" not in self.network.axes.values():
+            raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name
         if name in ARCHITECTURES and ARCHITECTURES[name] != self.network:
             raise UsageError(f"{name} is another network, one that ships; give yours another name")

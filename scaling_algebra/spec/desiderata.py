@@ -6,7 +6,7 @@ Read next: ``newton.py`` (solves them), ``quantities.py`` (what the quantities a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
@@ -14,6 +14,9 @@ from scaling_algebra.spec.networks.language import DATA, Network, Product
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, first_layer, pathways
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
+
+HORIZON = 2
+"""Updates after which every demand must hold: with a zero readout the hidden tensors first move at t = 2."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Demand:
         quantities: names from ``quantities.py``.
         fixes: the unknown this demand determines, e.g. ``"b.router"``; empty for a pure check.
         because: one line for reports.
+        horizon: T.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Demand:
     quantities: tuple[str, ...]
     fixes: str = ""
     because: str = ""
+    horizon: int = HORIZON
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,22 @@ def mup_demands(network: Network, structure: Structure) -> list[Demand]:
 
     A tensor that is used more than once is demanded of by its largest use.
     """
+    last = horizon(network, structure)
+    return [replace(demand, horizon=last) for demand in _mup(network, structure)]
+
+
+def horizon(network: Network, structure: Structure) -> int:
+    """Updates after which every demand must hold: one more where the readout starts at zero above layers whose number
+    grows.
+
+    Law: such a readout is first moved along the whole stream, of which one layer is 1/L, so that what a router learns
+    of its own layer leads only once the tensors of the layers have moved, too.
+    """
+    late = "readout" in structure.zero and "L" in network.axes.values()
+    return HORIZON + late
+
+
+def _mup(network: Network, structure: Structure) -> list[Demand]:
     demands: list[Demand] = []
     exempt = structure.exempt
     above = {e.source: e.aggregation.out for e in experts(network)}
@@ -107,14 +128,16 @@ def mup_demands(network: Network, structure: Structure) -> list[Demand]:
         why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
         demands.append(Demand("mu-2", "theta", names, f"c.{role}", why))
     for multiplier in network.free_multipliers:
-        outs = [s.out for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
-        names = tuple(f"{out}.{p}" for out in outs for p in ("effective", "cross"))
-        summed = any(s.out in outs for s in network.aggregations)
-        why = (
-            "the aggregated effective update is Theta(1)"
-            if summed
-            else f"the effective update of {outs[0]} is Theta(1)"
-        )
+        scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
+        outs = [s.out for s in scaled]
+        tensors = any(term.tensors for s in scaled for term in network.terms(s))
+        names = tuple(f"{out}.{p}" for out in outs for p in (("effective", "cross") if tensors else ("change",)))
+        if not tensors:
+            why = f"the change of {outs[0]} is Theta(1)"
+        elif any(s in network.aggregations for s in scaled):
+            why = "the aggregated effective update is Theta(1)"
+        else:
+            why = f"the effective update of {outs[0]} is Theta(1)"
         demands.append(Demand("mu-2", "theta", names, multiplier, why))
     for role, tensor in network.tensors.items():
         why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
@@ -137,7 +160,7 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     Stated on what the statements are to each other: every aggregation of two-layer experts has the pieces A1 to A3,
     every gradient its parts. Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
     """
-    demands = mup_demands(network, structure)
+    demands = _mup(network, structure)
     for e in experts(network):
         if e.inner is None:
             continue
@@ -166,7 +189,8 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
             )
             why += "scale, or not at all"
             demands.append(Demand("MSSP pathways", "balanced", names, because=why))
-    return demands
+    last = horizon(network, structure)
+    return [replace(demand, horizon=last) for demand in demands]
 
 
 def _finest(gradient: Adjoint) -> tuple[str, ...]:

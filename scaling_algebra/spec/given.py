@@ -30,7 +30,7 @@ GivenInput = Mapping[str, "Power | str | int | None"] | Iterable[str]
 class Given:
     """What is held, as sorted (name, power) pairs; None is zero init.
 
-    Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps`` and ``aggregation``.
+    Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those of other free multipliers.
     """
 
     items: tuple[tuple[str, Power | None], ...] = ()
@@ -52,7 +52,11 @@ class Given:
             if name in found:
                 raise UsageError(f"{name} is given twice; give it once")
             found[name] = _power(name, value, network)
-        order = [*(f"{role}.{setting}" for role in network.tensors for setting in SETTINGS), AGGREGATION]
+        order = [
+            *(f"{role}.{setting}" for role in network.tensors for setting in SETTINGS),
+            AGGREGATION,
+            *network.free_multipliers,
+        ]
         return cls(tuple((name, found[name]) for name in order if name in found))
 
     def __bool__(self) -> bool:
@@ -117,7 +121,7 @@ NOTHING = Given()
 def unknown(name: str) -> str:
     """``router.init`` as the unknown ``b.router``; ``aggregation`` as ``alpha``."""
     role, _, setting = name.partition(".")
-    return f"{SETTINGS[setting]}.{role}" if setting else "alpha"
+    return f"{SETTINGS[setting]}.{role}" if setting else "alpha" if name == AGGREGATION else name
 
 
 def _texts(given: Iterable[str] | None) -> list[str]:
@@ -141,11 +145,14 @@ def _name(label: str, network: Network, optimizer: Optimizer) -> str:
         if not network.aggregations:
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
         return label
+    if label in network.free_multipliers:
+        return AGGREGATION if label == "alpha" else label
     tensor, _, setting = label.partition(".")
     symbols = {t.symbol: role for role, t in network.tensors.items()}
     role = symbols.get(tensor, tensor)
     if role not in network.tensors:
-        raise unknown_name(f"tensor of {network.name}", tensor, (*network.tensors, *symbols))
+        others = (m for m in network.free_multipliers if m != "alpha")
+        raise unknown_name(f"tensor or multiplier of {network.name}", tensor, (*network.tensors, *symbols, *others))
     if setting not in SETTINGS:
         example = " or ".join(f"{tensor}.{s}" for s in SETTINGS)
         raise UsageError(f"cannot hold {label!r}; give {example}, or {AGGREGATION}")

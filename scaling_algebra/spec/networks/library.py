@@ -17,9 +17,9 @@ from scaling_algebra.errors import named
 from .grammar import network
 from .language import Network
 
-AXES = {"x": "D", "a": "N", "b": "N", "i": "M", "k": "N_e", "s": "S", "t": "S", "e": "E", "r": "R", "j": "N"}
+AXES = {"x": "D", "a": "N", "b": "N", "i": "M", "k": "N_e", "s": "S", "t": "S", "e": "E", "r": "R", "j": "N", "l": "L"}
 """Axes of the letters of every shipped network: a, b width; i experts; k expert width; j heads, as many as the width at
-a fixed head dimension; x input, s and t tokens, e head dimension, r rank, all fixed."""
+a fixed head dimension; l layers; x input, s and t tokens, e head dimension, r rank, all fixed."""
 ROLES = {"W1": "input", "Q": "router", "W2": "expert_in", "W3": "expert_out", "W4": "readout"}
 """Roles of the tensors of the MoE block (MSSP paper, App. J.1)."""
 
@@ -142,6 +142,53 @@ _SHIPPED |= {
         f        = W4[b] h4[b]
         """,
         {"W1": "input", "V": "hidden", **{x: role for x, role in ROLES.items() if x != "W1"}},
+    ),
+    # Depth is an index like any other: a pass through L layers deviates from the stream once to leading order, so every
+    # branch reads the stream as it came in, and their sum is added to it. Norms divide by Theta(1) and are left out.
+    "deep-mlp": _Text(
+        "residual stream of L dense blocks with norm gains and biases (CompleteP, Dey et al. 2025)",
+        """
+        h0[a]  = E[a,x] data[x]
+        n[l,a] = G[l,a] h0[a]
+        m[l,b] = V1[l,b,a] n[l,a] + B[l,b,x] data[x]
+        u[l,a] = V2[l,a,b] m[l,b]
+        h1[a]  = h0[a] + res u[l,a]
+        nf[a]  = F[a] h1[a]
+        f      = U[a] nf[a]
+        """,
+        {
+            "E": "embedding",
+            "G": "gain",
+            "V1": "hidden",
+            "B": "bias",
+            "V2": "hidden_out",
+            "F": "final_gain",
+            "U": "readout",
+        },
+    ),
+    "deep-moe": _Text(
+        "residual stream of L MoE blocks with norm gains (MSSP paper, Table B.2)",
+        """
+        h1[a]      = E[a,x] data[x]
+        n[l,a]     = G[l,a] h1[a]
+        psi[l,i]   = Q[l,i,a] n[l,a]
+        phi[l,i]   = gate(psi[l,i])
+        h2[l,i,k]  = W2[l,i,k,a] n[l,a]
+        h3i[l,i,b] = W3[l,i,b,k] h2[l,i,k]
+        h3[l,b]    = alpha phi[l,i] h3i[l,i,b]
+        h4[b]      = h1[b] + res h3[l,b]
+        nf[b]      = F[b] h4[b]
+        f          = U[b] nf[b]
+        """,
+        {
+            "E": "embedding",
+            "G": "gain",
+            "Q": "router",
+            "W2": "expert_in",
+            "W3": "expert_out",
+            "F": "final_gain",
+            "U": "readout",
+        },
     ),
     "bottleneck": _Text(
         "dense MLP that narrows to the expert width and widens again",
