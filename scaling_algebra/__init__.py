@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .formulas.formula import Formula, formula
     from .phase_map.phases import phases
     from .proofs.prover import prove
+    from .recipes.recipe import Recipe, recipe
     from .solver.demands import Infeasible, NotFound
     from .solver.derivation import Derivation, Signals, derive, signals
     from .spec.axes import REGIMES, Ray
@@ -40,6 +41,7 @@ _HOME = {
     "Power": "spec.powers",
     "REGIMES": "spec.axes",
     "Ray": "spec.axes",
+    "Recipe": "recipes.recipe",
     "Signals": "solver.derivation",
     "UsageError": "errors",
     "audit": "tables.audit.comparison",
@@ -50,6 +52,7 @@ _HOME = {
     "network": "spec.networks.grammar",
     "phases": "phase_map.phases",
     "prove": "proofs.prover",
+    "recipe": "recipes.recipe",
     "read_network": "spec.networks.files",
     "signals": "solver.derivation",
     "table": "tables.derived.layouts",
@@ -63,6 +66,7 @@ __all__ = [
     "NotFound",
     "Power",
     "Ray",
+    "Recipe",
     "Signals",
     "UsageError",
     "__version__",
@@ -75,6 +79,7 @@ __all__ = [
     "phases",
     "prove",
     "read_network",
+    "recipe",
     "signals",
     "table",
 ]

@@ -25,6 +25,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
         "derive": ("commands.derive", "Init std, learning rate and epsilon of every tensor, with reasons and proof."),
         "signals": ("commands.signals", "The size of every signal, gradient and update at t = 0, 1, 2, ..."),
+        "recipe": ("commands.recipe", "Numbers for every tensor of a large model, from those tuned on a small one."),
         "formula": ("commands.formula", "A size as a maximum of monomials, on every ray and at every parameter."),
         "phases": ("commands.phases", "The map of rays: cells with one formula each, and their walls."),
     },

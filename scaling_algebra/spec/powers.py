@@ -5,6 +5,7 @@ Read next: ``scaling.py`` (a parameterization in powers).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -93,6 +94,24 @@ class Power:
     def on(self, ray: Ray) -> Fraction:
         """The exponent of n on a ray."""
         return sum((e * ray[axis] for axis, e in self.terms), Fraction(0))
+
+    def at(self, sizes: Mapping[str, float]) -> float:
+        """The number that it stands for at these sizes of its axes.
+
+        Examples:
+            >>> Power.parse("M N^-1/2").at({"N": 1024, "M": 8})
+            0.25
+        """
+        return math.prod(float(sizes[axis]) ** float(e) for axis, e in self.terms)
+
+    def ratio(self, base: Mapping[str, float], target: Mapping[str, float]) -> float:
+        """What becomes of it from a base to a target: the factor on a tuned value.
+
+        Examples:
+            >>> Power.parse("M N^-1/2").ratio({"N": 1024, "M": 8}, {"N": 4096, "M": 8})
+            0.5
+        """
+        return self.at({axis: target[axis] / base[axis] for axis, _ in self.terms})
 
     @property
     def expr(self) -> sympy.Expr:

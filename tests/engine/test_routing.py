@@ -14,7 +14,6 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.report import judge
 from scaling_algebra.verify.measuring.runs import measure
 from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
-from scaling_algebra.verify.networks.scales import value
 
 SPARSE = ["N=1,N_e=1,M=1,K=1/2", "N=1,N_e=1,M=1,K=0", "N=1,N_e=1/2,M=3/2,K=1"]
 """K/M vanishes; in the second ray the number of active experts is fixed."""
@@ -35,7 +34,7 @@ def test_the_batch_average_is_exact():
     for chosen in choices:  # every token with its own experts
         mask = torch.zeros(dims["M"], dtype=h3i.dtype)
         mask[list(chosen)] = 1
-        h3 = value(-d.scaling.alpha, dims) * torch.einsum("si,i,sib->sb", phi, mask, h3i)
+        h3 = (-d.scaling.alpha).at(dims) * torch.einsum("si,i,sib->sb", phi, mask, h3i)
         whole = whole + (w["W4"] * h3).sum() / len(choices)
     grads = torch.autograd.grad(whole, list(w.values()))
     wrong = w["W3"].grad * dims["M"] / dims["K"]  # negative control: without the share

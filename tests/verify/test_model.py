@@ -19,7 +19,7 @@ from scaling_algebra.verify.decomposition.updates import LowRank, Updates, linea
 from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
-from scaling_algebra.verify.networks.scales import NEGLIGIBLE, value
+from scaling_algebra.verify.networks.scales import NEGLIGIBLE
 from scaling_algebra.verify.networks.steppers import stepper
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
@@ -220,7 +220,7 @@ def test_every_tensor_has_its_own_group_and_powers_are_evaluated_raw():
     model = MoEBlock(Replicas(DIMS, [1]), SCALING)
     stepper = model.optimizer(optimizer("adamw"))
     assert len(stepper.param_groups) == len(MOE_BLOCK.tensors)
-    assert value(Power.of({"M": 1, "N": 1, "N_e": -1}), DIMS) == pytest.approx(20)
+    assert Power.of({"M": 1, "N": 1, "N_e": -1}).at(DIMS) == pytest.approx(20)
     assert len({g["lr"] * g["weight_decay"] for g in stepper.param_groups}) <= 2  # one number, up to rounding
 
 

@@ -20,7 +20,7 @@ from scaling_algebra.verify.judging.fit import Fit, fit
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import fit_of
 from scaling_algebra.verify.measuring.runs import measure
-from scaling_algebra.verify.networks.scales import constants, value
+from scaling_algebra.verify.networks.scales import constants
 
 from .findings import By, Experiment, Finding, Plan, Trial, exponent, steeper
 
@@ -177,7 +177,7 @@ def measured(d: Derivation, run: Measurement, quantity: str, step: int) -> Fit:
         return fit_of(run, quantity, step)
     std = d.scaling.tensors["router"].init_std
     assert std is not None
-    unit = [constants(d.network).init_of("router") * value(std, dims) for dims in run.dims]
+    unit = [constants(d.network).init_of("router") * std.at(dims) for dims in run.dims]
     return fit(run.sizes, [np.asarray(v) / u for v, u in zip(run.values["dQ", step], unit, strict=True)])
 
 

@@ -25,7 +25,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import AXES, NEGLIGIBLE, Dims, value
+from .scales import AXES, NEGLIGIBLE, Dims
 from .scales import TRANSFORMER_EPS as EPS
 from .steppers import stepper
 
@@ -67,7 +67,7 @@ class Recipe:
 
     def factor(self, power: Power, dims: Dims) -> float:
         """The power at these dimensions over its value at the base size."""
-        return value(power, {axis: dims[axis] / self.base[axis] for axis in AXES})
+        return power.ratio(self.base, dims)
 
     def dims(self, width: int) -> dict[str, int]:
         """N, N_e, M, K on the ray through the base size at which N is ``width``.

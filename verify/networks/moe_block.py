@@ -19,7 +19,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import DECAY, EPS, INIT, LR, NEGLIGIBLE, D, value
+from .scales import DECAY, EPS, INIT, LR, NEGLIGIBLE, D
 from .steppers import stepper
 
 DTYPE = torch.float64
@@ -75,7 +75,7 @@ class MoEBlock(nn.Module):
     def __init__(self, replicas: Replicas, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
         super().__init__()
         self.replicas, self.scaling, dims = replicas, scaling, replicas.dims
-        self.multiplier = value(-scaling.alpha, dims) * dims.get("K", dims["M"]) / dims["M"]
+        self.multiplier = (-scaling.alpha).at(dims) * dims.get("K", dims["M"]) / dims["M"]
         self.weights = nn.ParameterDict()
         streams = generators(replicas.seeds, replicas.device)
         for role, tensor in MOE_BLOCK.tensors.items():
@@ -87,7 +87,7 @@ class MoEBlock(nn.Module):
                 drawn = [1 if letter == shared else s for s, letter in zip(shape, tensor.letters, strict=True)]
                 for replica, stream in zip(matrices(tensor.symbol, weight), streams, strict=True):
                     replica.copy_(torch.randn(drawn, generator=stream, device=replicas.device))  # float32: 5x faster
-                weight *= INIT[role] * value(std, dims)
+                weight *= INIT[role] * std.at(dims)
             self.weights[tensor.symbol] = nn.Parameter(weight)
         self.register_buffer("x", sample(replicas.device).to(dtype))
         self.x: Tensor
@@ -118,12 +118,12 @@ class MoEBlock(nn.Module):
         groups, dims = [], self.replicas.dims
         for role, tensor in MOE_BLOCK.tensors.items():
             scale = self.scaling.tensors[role]
-            lr = LR[role] / rule.first * value(scale.lr, dims)
+            lr = LR[role] / rule.first * scale.lr.at(dims)
             group: dict[str, object] = {"params": [self.weights[tensor.symbol]], "lr": lr, "symbol": tensor.symbol}
             if rule.epsilon:
                 if scale.eps is None:
                     raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
-                group["eps"] = EPS / rule.first * value(scale.eps, dims)
+                group["eps"] = EPS / rule.first * scale.eps.at(dims)
             if rule.negligible:
                 group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:

@@ -24,7 +24,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import DECAY, FIXED_SIZES, NEGLIGIBLE, Constants, constants, value
+from .scales import DECAY, FIXED_SIZES, NEGLIGIBLE, Constants, constants
 from .steppers import stepper
 
 DTYPE = torch.float64
@@ -166,7 +166,7 @@ class TorchNetwork(nn.Module):
         self.constants: Constants = constants(network)
         dims = {**FIXED_SIZES, **draw.dims}
         self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
-        self.multipliers = {m: value(-scaling.multipliers[m], draw.dims) for m in scaling.multipliers}
+        self.multipliers = {m: (-scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
         self.weights = nn.ParameterDict()
         own, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
@@ -178,7 +178,7 @@ class TorchNetwork(nn.Module):
                 streams = own if self.grows(tensor.letters) else shared
                 for replica, stream in zip(weight, streams, strict=True):
                     replica.copy_(torch.randn(drawn, generator=stream, device=draw.device))  # float32: 5x faster
-                weight *= self.constants.init_of(role) * value(std, draw.dims)
+                weight *= self.constants.init_of(role) * std.at(draw.dims)
             self.weights[role] = nn.Parameter(weight)
         self.register_buffer("x", sample(network, self.sizes, draw.device).to(dtype))
         self.x: Tensor
@@ -262,12 +262,12 @@ class TorchNetwork(nn.Module):
         groups, dims, c = [], self.draw.dims, self.constants
         for role in self.network.tensors:
             scale = self.scaling.tensors[role]
-            lr = c.lr_of(role, rule) / rule.first * value(scale.lr, dims)
+            lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
             group: dict[str, object] = {"params": [self.weights[role]], "lr": lr, "symbol": role}
             if rule.epsilon:
                 if scale.eps is None:
                     raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
-                group["eps"] = c.eps / rule.first * value(scale.eps, dims)
+                group["eps"] = c.eps / rule.first * scale.eps.at(dims)
             if rule.negligible:
                 group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:

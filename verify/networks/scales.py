@@ -1,4 +1,4 @@
-"""Base constants of the networks, and the numbers that powers of the axes stand for. Needs no torch.
+"""Base constants of the networks. Needs no torch.
 
 Constants are the same at every size, so they change no exponent. Pieces of a run that were trained with other ones are
 not mixed (``cells.Setup.recipe``).
@@ -13,7 +13,6 @@ from typing import Any
 
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.powers import Power
 
 Dims = Mapping[str, int]
 """Size of every axis."""
@@ -111,11 +110,3 @@ def constants(network: Network) -> Constants:
     if {"router", "expert_in", "expert_out"} <= roles:
         return _MOE
     return _ROUTERS if {"router", "expert"} <= roles else _USUAL
-
-
-def value(power: Power, dims: Mapping[str, float]) -> float:
-    """The number a power of the axes stands for at these dimensions."""
-    result = 1.0
-    for axis, exponent in power.terms:
-        result *= float(dims[axis]) ** float(exponent)
-    return result

@@ -1,0 +1,123 @@
+"""``scalecalc recipe``: numbers for a large model from those tuned on a small one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scaling_algebra.documents import FORMATS
+from scaling_algebra.recipes.files import Start, config_sizes, read_start, values
+from scaling_algebra.recipes.presentation import FORMS
+from scaling_algebra.recipes.recipe import recipe
+
+from .options import (
+    NETWORK,
+    OPTIMIZER,
+    READOUT_INIT,
+    Name,
+    Place,
+    UsageError,
+    chosen,
+    emit,
+    examples,
+    options,
+    parameterization,
+    tried,
+    write,
+)
+
+
+def _tuned(name: str, what: str) -> Any:
+    return click.option(
+        f"--{name}", multiple=True, metavar="[ROLE=]NUMBER", help=f"{what} at the base, of all or of one tensor."
+    )
+
+
+@click.command(
+    "recipe",
+    epilog=examples(
+        "scalecalc recipe --base N=1024,N_e=512,M=64,K=8 --target N=4096,N_e=1024,M=256,K=8 --lr 3e-3 --std 0.02",
+        "scalecalc recipe --base N=512,L=8 --target N=4096,L=32 --lr 3e-3 --lr embedding=1e-2 --decay 0.1",
+        "scalecalc recipe --base base.toml --target-hf config.json --format toml -o target.toml",
+    ),
+)
+@click.option("--base", metavar="SIZES|FILE.toml", help="Sizes of the tuned model, or a file with them and its values.")
+@click.option("--target", metavar="SIZES|FILE.toml", help="Sizes of the large one.")
+@click.option("--base-hf", type=Place(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
+@click.option("--target-hf", type=Place(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
+@options(OPTIMIZER, parameterization())
+@_tuned("lr", "Learning rate")
+@_tuned("eps", "Adam's epsilon")
+@_tuned("std", "Init std")
+@_tuned("decay", "Weight decay, as torch takes it,")
+@options(NETWORK, READOUT_INIT)
+@click.option(
+    "--format",
+    "form",
+    type=Name("format", (*FORMATS, *FORMS)),
+    metavar="FORMAT",
+    help=f"{', '.join((*FORMATS, *FORMS))}; by default text, or what the ending of -o FILE says.",
+)
+@click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout.")
+def command(
+    base: str | None,
+    target: str | None,
+    base_hf: Path | None,
+    target_hf: Path | None,
+    optimizer: str,
+    epsilon: str | None,
+    parameterization: str,
+    architecture: str | None,
+    network: Path | None,
+    readout_init: str | None,
+    form: str | None,
+    output: Path | None,
+    **tuned: tuple[str, ...],
+) -> int:
+    """Init std, learning rate, epsilon and weight decay of every tensor at a target size, from those at a base size.
+
+    Without --architecture the model is a Transformer with depth L: embedding, norm gains, hidden matrices (attention
+    and dense layers), biases, router, experts and readout (the unembedding). Exit code 1 where no parameterization
+    exists on the ray between the sizes; the powers of the nearest one are printed then, with what they do not keep.
+    """
+    if output is not None and form is None and output.suffix.lower() in (".toml", ".py"):
+        form = {".toml": "toml", ".py": "python"}[output.suffix.lower()]
+    tried(output, form)
+    start, end = _side("base", base, base_hf), _side("target", target, target_hf)
+    given: dict[str, Any] = {
+        name: {**start.values.get(name, {}), **values(name, texts)} or None for name, texts in tuned.items()
+    }
+    where: dict[str, Any] = {"epsilon": epsilon, "readout_init": readout_init}
+    if (own := chosen(architecture, network)) is not None:
+        where["network"] = own
+    found = recipe(
+        start.sizes,
+        end.sizes,
+        optimizer,
+        parameterization,
+        **given,
+        **{k: v for k, v in where.items() if v is not None},
+    )
+    if form not in FORMS:
+        emit(found.document(), form, output)
+    elif output is None:
+        click.echo(FORMS[form](found))
+    else:
+        write(output, FORMS[form](found) + "\n")
+    return 1 if found.instead is not None else 0
+
+
+def _side(label: str, given: str | None, config: Path | None) -> Start:
+    """The sizes of one side, and what was tuned there.
+
+    Raises:
+        UsageError: not exactly one of the two options, or what cannot be read.
+    """
+    if (given is None) == (config is None):
+        raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
+    if config is not None:
+        return Start(config_sizes(config))
+    assert given is not None
+    return read_start(given, label)

@@ -1,0 +1,1 @@
+"""From a tuned small model to a large one: numbers for every tensor. Read next: ``recipe.py``."""

@@ -1,0 +1,109 @@
+"""What a recipe starts from, read from files: sizes and tuned values in TOML, sizes from a published configuration.
+
+Read next: ``sizes.py`` (what sizes may be), ``families.toml`` (where a configuration keeps them).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+from scaling_algebra import files, limits
+from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.spec.axes import AXES
+
+from .sizes import read_sizes
+
+VALUES = ("lr", "eps", "std", "decay")
+"""What may be tuned at the base."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Sizes of a model, and what was tuned on it: by name, then by role (empty: every other one)."""
+
+    sizes: Mapping[str, int]
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def read_start(text: str, label: str) -> Start:
+    """Sizes as ``N=1024,M=64``, or a TOML file with the axes as keys and ``lr``, ``eps``, ``std``, ``decay``, each a
+    number or a table by role with ``all`` for the rest.
+
+    Raises:
+        UsageError: neither can be read.
+    """
+    if "=" in text or not text.lower().endswith(".toml"):
+        return Start(read_sizes(text, label))
+    path = Path(text)
+    try:
+        record = tomllib.loads(files.read_text(path, f"give another --{label}"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is no TOML file: {error}; write for example N = 1024") from None
+    for key in record:
+        if key not in (*AXES, *VALUES):
+            raise unknown_name(f"key in {path}", key, (*AXES, *VALUES))
+    tables = {name: record[name] if isinstance(record[name], dict) else {"all": record[name]} for name in record}
+    tuned = {name: {"" if r == "all" else r: x for r, x in tables[name].items()} for name in VALUES if name in record}
+    return Start(read_sizes({axis: record[axis] for axis in AXES if axis in record}, label), tuned)
+
+
+def values(label: str, texts: Iterable[str]) -> dict[str, float]:
+    """``"3e-3"`` for every tensor, ``"router=1e-3"`` for one.
+
+    Raises:
+        UsageError: no number, or one tensor twice.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        role, _, value = text.rpartition("=")
+        if role.strip() in found:
+            raise UsageError(f"--{label} gives {role.strip() or 'the value of all tensors'} twice")
+        try:
+            found[role.strip()] = limits.real(value.strip())
+        except ValueError:
+            raise UsageError(f"cannot read --{label} {text!r}; give a number, or ROLE=NUMBER") from None
+    return found
+
+
+def config_sizes(path: Path) -> dict[str, int]:
+    """N, L and, with experts, N_e, M, K of a ``config.json`` of Hugging Face transformers.
+
+    Raises:
+        UsageError: it cannot be read, its family is not known, or a size is missing.
+    """
+    try:
+        record = json.loads(files.read_text(path, "give a config.json"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path} is no JSON file: {error}; give a config.json") from None
+    if not isinstance(record, dict) or not isinstance(record.get("model_type"), str):
+        raise UsageError(
+            f"{path} has no model_type; give the config.json of a model, or sizes with --base and --target"
+        )
+    family = record["model_type"]
+    if family not in _families() or family == "default":
+        raise unknown_name(f"family (model_type of {path})", family, [x for x in _families() if x != "default"])
+    found = {}
+    for axis, names in {**_families()["default"], **_families()[family]}.items():
+        size = next((record[name] for name in names if record.get(name) is not None), None)
+        if size is None:
+            raise UsageError(f"{path} has no {names[0]}, which is {axis} ({AXES[axis]}) of {family}; give --base sizes")
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise UsageError(
+                f"{names[0]} in {path} is {shown(size)}; it is {axis} ({AXES[axis]}): give one whole number"
+            )
+        found[axis] = size
+    return read_sizes(found, str(path))
+
+
+@cache
+def _families() -> Mapping[str, Mapping[str, Any]]:
+    return tomllib.loads(resources(__package__).joinpath("families.toml").read_text("utf-8"))

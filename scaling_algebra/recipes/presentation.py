@@ -1,0 +1,86 @@
+"""What a recipe says, as a document, as TOML and as Python. Read next: ``documents`` (how that is printed)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, literal
+from scaling_algebra.documents.notation import typeset
+
+if TYPE_CHECKING:
+    from .recipe import Recipe, Setting
+
+_TITLES = {"init_std": "init std", "lr": "lr", "eps": "eps", "decay": "weight decay"}
+
+
+def recipe(r: Recipe) -> Document:
+    """Every tensor with base value, rule, factor and target value; the ray; what to look at."""
+    blocks: list[Block] = [Heading(literal(r.about))]
+    if r.way.ray is not None:
+        blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
+    if r.missing:
+        blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
+        blocks.append(Lines.of(typeset(f"these are the powers of {r.instead}, with which these signals grow here:")))
+        rows = ((x.signal, str(x.step), x.growth, number(x.factor)) for x in r.breaks)
+        blocks.append(Grid.of(("signal", "t", "grows as", "factor"), rows))
+    header = ("tensor", "what", "base", "rule", "factor", "target")
+    multipliers = ((name, "multiplier", "", _rule(s), number(s.factor), "") for name, s in r.multipliers.items())
+    blocks.append(Grid.of(header, (*_rows(r), *multipliers)))
+    if r.tied:
+        blocks.append(Lines.of(typeset(f"experts share their initial values: {', '.join(r.tied)}")))
+    if r.warnings:
+        blocks += [Heading("look at", 2), Lines.of(*map(typeset, r.warnings), listed=True)]
+    return Document(tuple(blocks), r.as_json())
+
+
+def _rows(r: Recipe) -> Iterator[tuple[Piece, ...]]:
+    for role, settings in r.tensors.items():
+        for what, s in settings.items():
+            yield role, _TITLES[what], number(s.base), _rule(s), number(s.factor), number(s.target)
+
+
+def _rule(s: Setting) -> Piece:
+    if s.rule is None:
+        return ZERO
+    return s.rule if s.before is None else typeset(f"{s.before} to {s.rule}")
+
+
+def number(value: float | None) -> str:
+    """Six digits; empty for None."""
+    return "" if value is None else f"{value:.6g}"
+
+
+def as_toml(r: Recipe) -> str:
+    """The numbers to set as TOML; factors where no base value was given."""
+    lines = [f"# {r.about}"]
+    for group, entries in _numbers(r).items():
+        for name, values in entries.items():
+            lines += ["", f"[{group}.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines)
+
+
+def as_python(r: Recipe) -> str:
+    """The same as a dict to paste."""
+    lines = [f"# {r.about}", "RECIPE = {"]
+    for group, entries in _numbers(r).items():
+        lines.append(f"    {group!r}: {{")
+        lines += [f"        {name!r}: {values!r}," for name, values in entries.items()]
+        lines.append("    },")
+    return "\n".join([*lines, "}"])
+
+
+def _numbers(r: Recipe) -> dict[str, dict[str, dict[str, Any]]]:
+    tensors: dict[str, dict[str, Any]] = {}
+    for role, settings in r.tensors.items():
+        tensors[role] = {}
+        for what, s in settings.items():
+            tensors[role] |= {f"{what}_factor": s.factor} if s.target is None else {what: s.target}
+        if role in r.tied:
+            tensors[role]["tied"] = True
+    return {"tensors": tensors, "multipliers": {m: {"factor": s.factor} for m, s in r.multipliers.items()}}
+
+
+FORMS: Mapping[str, Callable[[Recipe], str]] = {"toml": as_toml, "python": as_python}
+"""Formats of recipes alone."""

@@ -1,0 +1,358 @@
+"""Numbers for a large model from those tuned on a small one: ``recipe``.
+
+Read next: ``sizes.py`` (the ray between two models), ``presentation.py`` (how it is printed),
+``scaling_algebra/solver/derivation.py`` (where the powers come from).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Unpack
+
+from scaling_algebra import limits
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.solver.demands import HORIZON, Infeasible
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.configuration import Configuration, Where
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
+
+from .sizes import Sizes, Way, read_sizes, through, way
+
+TRANSFORMER = ("deep-mlp", "deep-moe")
+"""The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
+
+WHAT = ("init_std", "lr", "eps", "decay")
+"""What is tuned of a tensor."""
+TOWARDS = tuple(Fraction(k, 8) for k in (1, 2, 4, 6, 8))
+"""Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
+
+VECTORS = ("gain", "final_gain", "bias")
+"""Roles that start at one or zero at every size: an init std for all tensors is not theirs."""
+_WORK = 50_000
+"""Nodes of matching searches for a signal that grows."""
+
+Tuned = Mapping[str, float]
+"""A tuned value by role; under the empty name that of every other role."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One number of one tensor, or one multiplier.
+
+    Attributes:
+        rule: the power of the axes it follows; None is zero init.
+        factor: target over base; 0 for zero init.
+        base: what was tuned; None where it was not given.
+        before: the power at the base, where that is another one.
+    """
+
+    rule: Power | None
+    factor: float
+    base: float | None = None
+    before: Power | None = None
+
+    @property
+    def target(self) -> float | None:
+        """The number to set; None where no base value was given. Zero init needs none."""
+        return 0.0 if self.rule is None else None if self.base is None else self.base * self.factor
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON: the rule as a text."""
+        rule = "0" if self.rule is None else str(self.rule)
+        record = {"base": self.base, "rule": rule, "factor": self.factor, "target": self.target}
+        return record if self.before is None else {**record, "rule_at_base": str(self.before)}
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """What the nearest parameterization does not keep on this ray: a signal that grows.
+
+    Attributes:
+        signal: which one. step: after how many updates it is largest. growth: the power that it grows as.
+        factor: by which it grows from the base to the target.
+    """
+
+    signal: str
+    step: int
+    growth: Power
+    factor: float
+
+
+@dataclass(frozen=True, repr=False)
+class Recipe(Rendered):
+    """Init std, learning rate, epsilon and weight decay of every tensor at the target, and every multiplier.
+
+    Attributes:
+        way: base, target and the ray between them.
+        derivations: where the powers come from, each for a part of the model.
+        tensors: settings by role and by what they are: ``init_std``, ``lr``, ``eps``, ``decay``.
+        multipliers: by name, e.g. ``alpha``, the multiplier of the sum over experts.
+        tied: roles whose initial values all experts share.
+        instead: the ray that the powers are of, where the ray of this way has no parameterization.
+        breaks: what does not hold then.
+    """
+
+    way: Way
+    derivations: tuple[Derivation, ...]
+    tensors: Mapping[str, Mapping[str, Setting]]
+    multipliers: Mapping[str, Setting]
+    tied: tuple[str, ...] = ()
+    instead: Ray | None = None
+    missing: str = ""
+    breaks: tuple[Breaks, ...] = field(default=())
+
+    @property
+    def configuration(self) -> Configuration:
+        """What was asked of the first part of the model."""
+        return self.derivations[0].configuration
+
+    def __getitem__(self, role: str) -> Mapping[str, Setting]:
+        """The settings of one tensor.
+
+        Raises:
+            UsageError: the model has no such tensor.
+        """
+        if role not in self.tensors:
+            raise unknown_name("tensor", str(role), self.tensors)
+        return self.tensors[role]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What to look at before the numbers are used, a line each."""
+        from .warnings import warnings
+
+        return tuple(warnings(self))
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON contract; numbers are floats, rules are texts."""
+        asked = self.configuration
+        return {
+            "base": dict(self.way.base),
+            "target": dict(self.way.target),
+            "ray": None if self.way.ray is None else {a: str(r) for a, r in self.way.ray.rates.items()},
+            "exact": self.way.exact,
+            "optimizer": asked.optimizer.name,
+            "epsilon": asked.optimizer.regime,
+            "parameterization": asked.parameterization.name,
+            "readout_init": asked.readout_init,
+            "architectures": [d.network.name for d in self.derivations],
+            "tensors": {
+                role: {
+                    **{what: settings[what].as_json() if what in settings else None for what in WHAT},
+                    "tied": role in self.tied,
+                }
+                for role, settings in self.tensors.items()
+            },
+            "multipliers": {name: setting.as_json() for name, setting in self.multipliers.items()},
+            "instead": None if self.instead is None else {a: str(r) for a, r in self.instead.rates.items()},
+            "missing": self.missing,
+            "breaks": [
+                {"signal": x.signal, "step": x.step, "growth": str(x.growth), "factor": x.factor} for x in self.breaks
+            ],
+            "warnings": list(self.warnings),
+        }
+
+    @property
+    def about(self) -> str:
+        asked = self.configuration
+        sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
+        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}"
+
+    def document(self) -> Document:
+        from .presentation import recipe
+
+        return recipe(self)
+
+
+def recipe(
+    base: str | Sizes,
+    target: str | Sizes,
+    optimizer: str = "adamw",
+    parameterization: str = "mup",
+    *,
+    lr: float | Tuned | None = None,
+    eps: float | Tuned | None = None,
+    std: float | Tuned | None = None,
+    decay: float | Tuned | None = None,
+    **where: Unpack[Where],
+) -> Recipe:
+    """What to set at a target size, from what was tuned at a base size.
+
+    Args:
+        base, target: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M a dense model.
+        lr, eps, std, decay: tuned at the base: a number for every tensor, or a dict by role, with ``""`` for the rest.
+            What is left out is printed as rule and factor.
+        where: ``architecture`` or ``network`` for another model than the Transformer; ``readout_init``, ``epsilon``.
+
+    Examples:
+        >>> r = recipe("N=1024,L=4", "N=4096,L=16", lr={"": 3e-3, "embedding": 1e-2})
+        >>> r["hidden"]["lr"].factor, r["hidden"]["lr"].target, r["embedding"]["lr"].target
+        (0.25, 0.00075, 0.01)
+        >>> str(r.multipliers["res"].rule), r.multipliers["res"].factor
+        ('L^-1', 0.25)
+
+    Raises:
+        UsageError: sizes that cannot be read, a target smaller than the base, an unknown name, a value that is not
+            positive or for a tensor that the model lacks.
+        Infeasible: no parameterization was found, neither on this ray nor towards the ray on which all axes grow alike.
+    """
+    if given := {"regime", "ray", "given"} & set(where):
+        raise UsageError(f"a recipe takes its ray from base and target; leave out {min(given)}")
+    going = way(read_sizes(base, "base"), read_sizes(target, "target"))
+    networks = _networks(going, where)
+    before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, where)
+    rule, roles = derivations[0].optimizer, list(after.tensors)
+    values = {
+        "init_std": _tuned("std", std, roles),
+        "lr": _tuned("lr", lr, roles),
+        "eps": _tuned("eps", eps, roles),
+        "decay": _tuned("decay", decay, roles),
+    }
+    if eps is not None and not rule.epsilon:
+        raise UsageError(f"{rule.name} has no epsilon that is tuned; leave out eps")
+    if decay is not None and not rule.decoupled_decay:
+        raise UsageError(f"{rule.name} has no decoupled weight decay; leave out decay, or take adamw")
+    tensors: dict[str, dict[str, Setting]] = {}
+    for role in roles:
+        powers = zip(_settings(before.tensors[role]), _settings(after.tensors[role]), strict=True)
+        tensors[role] = {
+            what: _setting(going, *pair, _value(values[what], what, role))
+            for what, pair in zip(WHAT, powers, strict=True)
+            if (what != "eps" or rule.epsilon) and (what != "decay" or rule.decoupled_decay)
+        }
+    multipliers = {m: _setting(going, -before.multipliers[m], -power, None) for m, power in after.multipliers.items()}
+    broken = tuple(_breaks(derivations, going)) if instead else ()
+    return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken)
+
+
+def _value(tuned: Tuned, what: str, role: str) -> float | None:
+    rest = None if what == "init_std" and role in VECTORS else tuned.get("")
+    return tuned.get(role, rest)
+
+
+def _settings(t: TensorScaling) -> tuple[Power | None, Power, Power, Power]:
+    """In the order of ``WHAT``: torch multiplies weight decay by the learning rate, and their product stays."""
+    return t.init_std, t.lr, t.eps or Power(), -t.lr
+
+
+def _setting(going: Way, before: Power | None, after: Power | None, base: float | None) -> Setting:
+    if before is None or after is None:
+        return Setting(None, 0.0, base)
+    if before == after:
+        return Setting(after, after.ratio(going.base, going.target), base)
+    return Setting(after, after.at(going.target) / before.at(going.base), base, before)
+
+
+def _tuned(label: str, given: float | Tuned | None, roles: Sequence[str]) -> dict[str, float]:
+    """Raises UsageError for a role that the model lacks, or no positive finite number."""
+    if given is None:
+        return {}
+    found = dict(given) if isinstance(given, Mapping) else {"": given}
+    for role, value in found.items():
+        if role and role not in roles:
+            raise unknown_name(f"tensor in {label}", str(role), roles)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
+            raise UsageError(f"{label}{' of ' * bool(role)}{role} is {shown(value)}; give a positive number")
+    return found
+
+
+def _networks(going: Way, where: Where) -> list[Network]:
+    if "network" in where or "architecture" in where:
+        network = where.get("network", where.get("architecture", ""))
+        networks = [network if isinstance(network, Network) else Configuration.of("III", architecture=network).network]
+    else:
+        networks = [ARCHITECTURES[name] for name in (TRANSFORMER if "M" in going.base else TRANSFORMER[:1])]
+    for network in networks:
+        lacks = [axis for axis in AXES if axis in network.axes.values() and axis not in going.base and axis != "L"]
+        if lacks:
+            raise UsageError(f"the sizes leave out {lacks[0]} ({AXES[lacks[0]]}), which {network.name} has; give it")
+    return networks
+
+
+def _powers(
+    going: Way, networks: Sequence[Network], optimizer: str, parameterization: str, where: Where
+) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
+    """The powers at the base and at the target, where they come from, the ray they are of if it is another one, and
+    what is missing then."""
+    rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
+
+    def derived(ray: Ray) -> tuple[Derivation, ...]:
+        return tuple(
+            derive(None, optimizer, parameterization, ray=_own(ray, network), network=network, **rest)
+            for network in networks
+        )
+
+    if going.ray is None:  # two members of one family, each on the ray of its own sizes
+        first, last = (through({a: Fraction(x) for a, x in sizes.items()})[0] for sizes in (going.base, going.target))
+        found = derived(last)
+        return _union(derived(first)), _union(found), found, None, ""
+    try:
+        found = derived(going.ray)
+        return _union(found), _union(found), found, None, ""
+    except Infeasible as error:
+        missing = str(error)
+    for share in TOWARDS:
+        kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
+        ray = Ray({a: r + share * (going.ray.largest - r) for a, r in going.ray.rates.items()} | kept)
+        try:
+            found = derived(ray)
+        except Infeasible:
+            continue
+        return _union(found), _union(found), found, ray, missing
+    raise Infeasible(missing)
+
+
+def _own(ray: Ray, network: Network) -> Ray:
+    """The ray without the depth that a network has not."""
+    return ray if "L" in network.axes.values() else Ray({a: r for a, r in ray.rates.items() if a != "L"})
+
+
+def _union(derivations: Sequence[Derivation]) -> Scaling:
+    """The parts of one model as one.
+
+    Raises:
+        Infeasible: they disagree on a tensor that they share.
+    """
+    tensors: dict[str, TensorScaling] = {}
+    multipliers: dict[str, Power] = {}
+    for d in derivations:
+        for role, t in d.scaling.tensors.items():
+            if tensors.setdefault(role, t) != t:
+                names = " and ".join(x.network.name for x in derivations)
+                raise Infeasible(f"{names} disagree on {role}, which they share")
+        multipliers |= d.scaling.multipliers
+    return Scaling(tensors, multipliers, tuple(r for d in derivations for r in d.scaling.tied))
+
+
+def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
+    """The signals that the powers let grow on the ray itself, each once."""
+    assert going.ray is not None
+    seen = set()
+    for d in derivations:
+        ray = _own(going.ray, d.network)
+        look = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network).limited(_WORK)
+        for signal in (s.out for s in d.network.statements if s.out not in seen):
+            seen.add(signal)
+            answers = ((look.lower(signal, t), t) for t in range(HORIZON + 2))
+            grown = [(a, t) for a, t in answers if a.size is not None and a.size > 0 and a.form is not None]
+            if grown:
+                largest, t = max(grown, key=lambda x: (x[0].size, -x[1]))
+                assert largest.form is not None
+                power = d.scaling.size(largest.form)
+                yield Breaks(signal, t, power, power.ratio(_all(going.base), _all(going.target)))
+
+
+def _all(sizes: Sizes) -> dict[str, int]:
+    return {axis: sizes.get(axis, 1) for axis in AXES}

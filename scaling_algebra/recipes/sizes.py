@@ -1,0 +1,146 @@
+"""Sizes of two models and the ray between them.
+
+Read next: ``recipe.py`` (what follows for every tensor), ``families.py`` (sizes of published configurations).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+
+from scaling_algebra import limits
+from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.spec.axes import AXES, Ray
+
+Sizes = Mapping[str, int]
+"""Size of every axis that a model has."""
+
+FINEST = 64
+"""Largest denominator of a rate that stands for a ratio of logarithms."""
+_COEFFICIENTS = range(-2, 3)
+"""Of the walls whose sides a ray must keep: M + N_e = N, 2 M = N and the like."""
+
+
+def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
+    """``"N=1024,N_e=512,M=64,K=8"``, or a dict of the same. K is M where it is left out.
+
+    Args:
+        label: whose sizes these are, for messages.
+
+    Raises:
+        UsageError: an unknown axis, no positive integer, no N, experts without a width, or K above M.
+
+    Examples:
+        >>> read_sizes("N=1024, N_e=512, M=64", "base")
+        {'N': 1024, 'N_e': 512, 'M': 64, 'K': 64}
+    """
+    pairs = _pairs(given, label) if isinstance(given, str) else given
+    found: dict[str, int] = {}
+    for axis, size in pairs.items():
+        if axis not in AXES:
+            raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else shown(axis), AXES)
+        found[axis] = limits.within(f"{axis} of the {label}", size, 1, limits.SIZE)
+    if "N" not in found:
+        raise UsageError(f"the {label} leaves out N, the width; give for example N=1024,N_e=512,M=64,K=8")
+    if ("M" in found) != ("N_e" in found):
+        lacks = "M" if "N_e" in found else "N_e"
+        raise UsageError(f"the {label} leaves out {lacks} ({AXES[lacks]}); a model with experts has both N_e and M")
+    if "K" in found and found["K"] > found.get("M", 0):
+        raise UsageError(f"the {label} has K={found['K']} but M={found.get('M', 0)}: only M experts can be active")
+    if "M" in found:
+        found.setdefault("K", found["M"])
+    return {axis: found[axis] for axis in AXES if axis in found}
+
+
+def _pairs(text: str, label: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        axis, equals, size = (x.strip() for x in part.partition("="))
+        if not equals:
+            raise UsageError(f"cannot read {part!r} in the {label}; write AXIS=SIZE, for example N=1024,M=64")
+        if axis in found:
+            raise UsageError(f"the {label} gives {axis} twice")
+        try:
+            found[axis] = limits.whole(size)
+        except ValueError as error:
+            raise UsageError(f"{axis} of the {label} is {size!r}, {error}; give a whole number") from None
+    return found
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model grows from its base to its target.
+
+    Attributes:
+        base, target: sizes of the same axes.
+        ray: rates proportional to the logarithms of target over base; None where no ray leads there, since an axis
+            shrinks or K grows faster than M.
+        exact: the rates are these logarithms; else the simplest ones on the same side of every wall.
+    """
+
+    base: Sizes
+    target: Sizes
+    ray: Ray | None
+    exact: bool = True
+
+
+def way(base: Sizes, target: Sizes) -> Way:
+    """The way from a base to a target.
+
+    Raises:
+        UsageError: different axes, nothing that grows, or a target that is smaller.
+    """
+    for axis in AXES:
+        if (axis in base) != (axis in target):
+            has, lacks = ("base", "target") if axis in base else ("target", "base")
+            raise UsageError(f"the {has} has {axis} ({AXES[axis]}) and the {lacks} leaves it out; give both")
+    ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}
+    if all(x == 1 for x in ratios.values()):
+        raise UsageError("base and target have the same sizes: nothing is to be transferred")
+    if all(x <= 1 for x in ratios.values()):
+        raise UsageError("the base is larger than the target; swap them: hyperparameters are tuned on the smaller one")
+    if min(ratios.values()) < 1 or ratios.get("K", 0) > ratios.get("M", 0):
+        return Way(base, target, None)
+    ray, exact = through(ratios)
+    return Way(base, target, ray, exact)
+
+
+def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
+    """The ray whose rates are as the logarithms of some ratios, and whether it is exactly that.
+
+    Law: a formula holds on a cone of rays, so that only the side of every wall matters; which side is compared in
+    integers. Rates are the simplest that lie on the same sides.
+
+    Examples:
+        >>> ray, exact = through({"N": Fraction(4), "N_e": Fraction(2), "M": Fraction(4), "K": Fraction(1)})
+        >>> str(ray), exact
+        ('N=1,N_e=1/2,M=1,K=0,L=0', True)
+        >>> ray, exact = through({"N": Fraction(4), "N_e": Fraction(3, 2), "M": Fraction(3), "K": Fraction(1)})
+        >>> str(ray), exact
+        ('N=1,N_e=1/3,M=3/4,K=0,L=0', False)
+    """
+    logs = {axis: math.log(x) for axis, x in ratios.items()}
+    top = max(logs, key=lambda axis: logs[axis])
+    for finest in range(1, FINEST + 1):
+        rates = {axis: Fraction(x / logs[top]).limit_denominator(finest) for axis, x in logs.items()}
+        if _same_sides(rates, ratios):
+            break
+    exact = all(ratios[axis] ** r.denominator == ratios[top] ** r.numerator for axis, r in rates.items())
+    return Ray(rates), exact
+
+
+def _same_sides(rates: Mapping[str, Fraction], ratios: Mapping[str, Fraction]) -> bool:
+    """Do rates and logarithms have the same sign on every small integer combination?"""
+    axes = list(rates)
+    for signs in product(_COEFFICIENTS, repeat=len(axes)):
+        chosen = [(axis, c) for axis, c in zip(axes, signs, strict=True) if c]
+        if not 2 <= sum(abs(c) for _, c in chosen) <= 3:
+            continue
+        rate = sum((c * rates[axis] for axis, c in chosen), Fraction(0))
+        size = math.prod((ratios[axis] ** c for axis, c in chosen), start=Fraction(1))
+        if (rate > 0, rate < 0) != (size > 1, size < 1):
+            return False
+    return all(rates[axis] > 0 or ratios[axis] == 1 for axis in axes)

@@ -1,0 +1,48 @@
+"""What an engineer should look at before she uses the numbers of a recipe. Read next: ``recipe.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaling_algebra.spec.axes import AXES
+
+from .recipe import Recipe
+
+HALF = 2.0**-24
+"""The smallest positive number in fp16."""
+SMALL = 8
+"""Sizes below this say little of a power law."""
+
+
+def warnings(r: Recipe) -> Iterator[str]:
+    """A line each."""
+    base, target, ray = r.way.base, r.way.target, r.way.ray
+    for axis, size in base.items():
+        if size == 1 < target[axis] and axis != "L":
+            yield f"{axis} is 1 at the base: what was tuned there knows nothing of {AXES[axis]}"
+        elif size < min(SMALL, target[axis]) and axis in ("N", "N_e"):
+            yield f"{axis} is {size} at the base: powers of it hold for large {AXES[axis]}"
+    if ray is None:
+        yield (
+            "no ray leads from the base to the target, since an axis shrinks or K outgrows M: they are taken as two "
+            "members of one family, each with the powers of the ray of its own sizes"
+        )
+    elif not r.way.exact:
+        yield f"the sizes grow along no ray with simple rates; {ray} lies on the same side of every wall"
+    if r.instead is not None:
+        yield f"the powers are those of the ray {r.instead}; train a model in between before you trust them"
+    for role, settings in r.tensors.items():
+        eps = settings["eps"].target if "eps" in settings else None
+        if eps is not None and eps < HALF:
+            yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
+            break
+    if any("decay" in s for s in r.tensors.values()):
+        yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
+    zero = r.tensors.get("router", {}).get("init_std")
+    if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
+        yield "a router that starts at zero ties all logits: top-K needs some randomness of its own"
+    if "alpha" in r.multipliers:
+        yield (
+            "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "
+            "brings 1/K itself, one that is not brings 1/M"
+        )
