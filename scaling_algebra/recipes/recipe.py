@@ -22,6 +22,7 @@ from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.configuration import Configuration, Where
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
@@ -112,8 +113,8 @@ class Recipe(Rendered):
 
     @property
     def configuration(self) -> Configuration:
-        """What was asked of the first part of the model."""
-        return self.derivations[0].configuration
+        """What was asked of the last part of the model, the one with experts where there is one."""
+        return self.derivations[-1].configuration
 
     def __getitem__(self, role: str) -> Mapping[str, Setting]:
         """The settings of one tensor.
@@ -289,10 +290,13 @@ def _powers(
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
     def derived(ray: Ray) -> tuple[Derivation, ...]:
-        return tuple(
-            derive(None, optimizer, parameterization, ray=_own(ray, network), network=network, **rest)
-            for network in networks
-        )
+        found = []
+        for network in networks:
+            asked = Configuration.of(None, optimizer, parameterization, ray=_own(ray, network), network=network, **rest)
+            if asked.parameterization.structural and not any(e.inner for e in experts(network)):
+                asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
+            found.append(derive(asked))
+        return tuple(found)
 
     if going.ray is None:  # two members of one family, each on the ray of its own sizes
         first, last = (through({a: Fraction(x) for a, x in sizes.items()})[0] for sizes in (going.base, going.target))

@@ -1,0 +1,214 @@
+"""Recipes: the ray between two models, numbers of every tensor, files, and everything that can be wrong with them."""
+
+import json
+import math
+import tomllib
+from fractions import Fraction
+from itertools import product
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra import Power, UsageError, derive, recipe
+from scaling_algebra.cli import main
+from scaling_algebra.recipes.sizes import read_sizes, through, way
+
+BASE, TARGET = "N=1024,N_e=512,M=64,K=8", "N=4096,N_e=1024,M=256,K=8"
+TUNED = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["recipe", *arguments])
+
+
+@pytest.fixture(scope="module")
+def found():
+    return recipe(BASE, TARGET, "adamw", **TUNED)
+
+
+def test_every_number_is_the_derived_power_of_the_ratio(found):
+    ray = "N=1,N_e=1/2,M=1,K=0"
+    own = {**derive(ray=ray, optimizer="adamw", architecture="deep-mlp", parameterization="mup").scaling.tensors}
+    own |= derive(ray=ray, optimizer="adamw", architecture="deep-moe", parameterization="mup").scaling.tensors
+    ratio = {"N": 4, "N_e": 2, "M": 4, "K": 1}
+    assert str(found.way.ray) == f"{ray},L=0" and found.way.exact
+    for role, t in own.items():
+        wanted = {"init_std": t.init_std, "lr": t.lr, "eps": t.eps, "decay": -t.lr}
+        for what, power in wanted.items():
+            setting = found[role][what]
+            assert setting.rule == power, (role, what)
+            factor = math.prod(ratio[axis] ** float(e) for axis, e in power.terms)
+            assert setting.factor == pytest.approx(factor), (role, what)
+            tuned = TUNED["std" if what == "init_std" else what]
+            if what != "init_std" or role not in ("gain", "final_gain", "bias"):
+                assert setting.target == pytest.approx(tuned * factor)
+            else:
+                assert setting.target is None  # norms start at one, biases at zero
+        lr, decay = found[role]["lr"], found[role]["decay"]
+        assert lr.target * decay.target == pytest.approx(lr.base * decay.base)  # torch multiplies them
+
+
+def test_a_wrong_power_would_be_seen(found):
+    """Negative control of the test above: another power of another axis has another factor."""
+    assert found["expert_out"]["lr"].rule != Power.parse("N^-1")
+    assert found["expert_out"]["lr"].factor != pytest.approx(1 / 4)
+
+
+def test_values_by_role():
+    r = recipe("N=256,L=2", "N=1024,L=8", lr={"": 1e-3, "embedding": 1e-2})
+    assert r["hidden"]["lr"].target == pytest.approx(1e-3 / 4) and r["embedding"]["lr"].target == 1e-2
+    assert r["hidden"]["init_std"].target is None and r["hidden"]["init_std"].factor == 0.5
+    assert r.multipliers["res"].factor == 0.25 and str(r.multipliers["res"].rule) == "L^-1"
+    assert "router" not in r.tensors  # no experts, no router
+
+
+def test_sides_of_walls_are_kept_exactly():
+    """M + N_e = N is on the wall, however awkward the numbers; one more expert is not."""
+    on, _ = through({"N": Fraction(35, 3), "N_e": Fraction(5), "M": Fraction(7, 3)})
+    off, _ = through({"N": Fraction(35, 3), "N_e": Fraction(5), "M": Fraction(8, 3)})
+    assert on["N"] == on["N_e"] + on["M"] and off["N"] < off["N_e"] + off["M"]
+
+
+@pytest.mark.parametrize("n, e, m", [*product((2, 3, 8), (1, 2, 9), (1, 4, 6))])
+def test_rays_are_the_logarithms(n, e, m):
+    ray, exact = through({"N": Fraction(n), "N_e": Fraction(e), "M": Fraction(m)})
+    largest = max(n, e, m)
+    for axis, ratio in {"N": n, "N_e": e, "M": m}.items():
+        assert abs(float(ray[axis]) - math.log(ratio, largest)) < (1e-12 if exact else 0.25)
+        assert (ray[axis] == 0) == (ratio == 1)
+
+
+def test_an_axis_that_shrinks_has_two_formulas():
+    """Eight wide experts to 64 narrow ones: every factor is the ratio of what each side has by its own sizes."""
+    r = recipe("N=4096,N_e=14336,M=8,K=2", "N=8192,N_e=2048,M=64,K=8", lr=3e-4)
+    out = r["expert_out"]["init_std"]
+    assert r.way.ray is None and (str(out.before), str(out.rule)) == ("N^(1/2) N_e^-1", "N_e^(-1/2)")
+    assert out.factor == pytest.approx(2048**-0.5 / (4096**0.5 / 14336))
+    assert any("no ray leads" in line for line in r.warnings)
+
+
+def test_where_none_exists_the_nearest_is_said():
+    """A fixed number of experts narrower than the network: the powers of another ray, and what they do not keep."""
+    answer = run("--base", "N=1024,N_e=1024,M=8,K=8", "--target", "N=4096,N_e=2048,M=8,K=8", "--format", "json")
+    assert answer.exit_code == 1
+    record = json.loads(answer.output)
+    assert record["instead"] and "h1 stays O(1)" in record["missing"]
+    grown = {x["signal"]: x["factor"] for x in record["breaks"]}
+    assert grown["h2"] == pytest.approx(2**0.5)
+
+
+def test_mssp_says_what_is_tied_and_zero():
+    answer = run("--base", "N=64,N_e=64,M=8", "--target", "N=256,N_e=256,M=32", "--parameterization", "mssp")
+    assert answer.exit_code == 0 and "share their initial values: expert_in, expert_out" in answer.output
+    assert "the readout" not in answer.output
+
+
+def test_zero_init_needs_no_tuned_value():
+    r = recipe("N=64,N_e=64,M=8", "N=256,N_e=256,M=32", "adamw", "mssp")
+    assert r["readout"]["init_std"].rule is None and r["readout"]["init_std"].target == 0.0
+
+
+def test_toml_and_python_hold_the_same_numbers(found, tmp_path):
+    arguments = ["--base", BASE, "--target", TARGET, "--optimizer", "adamw", "--lr", "3e-3", "--eps", "1e-8"]
+    arguments += ["--std", "0.02", "--decay", "0.1"]
+    toml = tomllib.loads(run(*arguments, "--format", "toml").output)
+    space: dict = {}
+    exec(run(*arguments, "--format", "python").output, space)
+    assert toml == space["RECIPE"]
+    assert toml["tensors"]["router"]["lr"] == found["router"]["lr"].target
+    assert toml["multipliers"]["alpha"] == {"factor": 1.0}
+    assert run(*arguments, "-o", str(tmp_path / "x.toml")).exit_code == 0
+    assert tomllib.loads((tmp_path / "x.toml").read_text()) == toml
+
+
+def test_a_file_is_what_the_options_are(tmp_path):
+    file = tmp_path / "base.toml"
+    file.write_text("N = 256\nL = 2\nstd = 0.02\n[lr]\nall = 1e-3\nembedding = 1e-2\n")
+    one = run("--base", str(file), "--target", "N=1024,L=8", "--format", "json")
+    two = run(
+        *("--base", "N=256,L=2", "--target", "N=1024,L=8", "--format", "json"),
+        *("--std", "0.02", "--lr", "1e-3", "--lr", "embedding=1e-2"),
+    )
+    assert one.exit_code == 0 and json.loads(one.output) == json.loads(two.output)
+
+
+def config(folder, **keys):
+    path = folder / f"{len(list(folder.iterdir()))}.json"
+    path.write_text(json.dumps(keys))
+    return str(path)
+
+
+def test_published_configurations(tmp_path):
+    small = {"model_type": "mixtral", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8}
+    small |= {"num_local_experts": 8, "intermediate_size": 2048, "num_experts_per_tok": 2}
+    large = {**small, "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 16}
+    asked = ("--base-hf", config(tmp_path, **small), "--target-hf", config(tmp_path, **large), "--format", "json")
+    record = json.loads(run(*asked).output)
+    assert record["base"] == {"N": 1024, "N_e": 2048, "M": 8, "K": 2, "L": 8} and record["ray"]["L"] == "1"
+    dense = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 8}
+    assert run("--base-hf", config(tmp_path, **dense), "--target", "N=2048,L=8").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "base, target, words",
+    [
+        (BASE, BASE, "the same sizes"),
+        (TARGET, BASE, "the base is larger than the target"),
+        ("N=8,M=4", TARGET, "leaves out N_e"),
+        ("N=1024,N_e=0,M=64", TARGET, "N_e of the base is 0"),
+        ("N=1024,N_e=8,M=4,K=8", TARGET, "only M experts can be active"),
+        ("N=1024", TARGET, "the base leaves it out"),
+        ("M=4,N_e=4", TARGET, "leaves out N"),
+        ("N=1024,N=2", TARGET, "N twice"),
+        ("N=4²", TARGET, "not an integer"),
+        ("Q=4", TARGET, "no axis in the base"),
+        ("nowhere.toml", TARGET, "cannot read nowhere.toml"),
+    ],
+)
+def test_wrong_sizes_are_one_line(base, target, words):
+    answer = run("--base", base, "--target", target)
+    assert answer.exit_code == 2 and words in answer.output and answer.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        (("--lr", "0"), "lr is 0.0; give a positive number"),
+        (("--lr", "nope=1"), "no tensor in lr named 'nope'"),
+        (("--lr", "x"), "cannot read --lr 'x'"),
+        (("--lr", "1", "--lr", "2"), "the value of all tensors twice"),
+        (("--optimizer", "sgd", "--eps", "1e-8"), "sgd has no epsilon"),
+        (("--optimizer", "adam", "--decay", "0.1"), "adam has no decoupled weight decay"),
+        (("--architecture", "mlp", "--network", "x.toml"), "leave out one of them"),
+        (("--base-hf", "x.json"), "give either --base"),
+    ],
+)
+def test_wrong_values_are_one_line(more, words):
+    answer = run("--base", "N=64,L=2", "--target", "N=128,L=2", *more)
+    assert answer.exit_code == 2 and words in answer.output and answer.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({"hidden_size": 8}, "no model_type"),
+        ({"model_type": "nope"}, "no family"),
+        ({"model_type": "mixtral", "hidden_size": 8}, "has no num_hidden_layers"),
+        ({"model_type": "llama", "hidden_size": True, "num_hidden_layers": 2}, "give one whole number"),
+        ({"model_type": "llama", "hidden_size": [1], "num_hidden_layers": 2}, "give one whole number"),
+    ],
+)
+def test_wrong_configurations_are_one_line(tmp_path, keys, words):
+    answer = run("--base-hf", config(tmp_path, **keys), "--target", "N=128,L=2")
+    assert answer.exit_code == 2 and words in answer.output and answer.output.count("\n") == 1
+
+
+def test_python_refuses_what_the_command_does():
+    with pytest.raises(UsageError, match="leave out regime"):
+        recipe("N=64", "N=128", regime="I")
+    with pytest.raises(UsageError, match="which moe has"):
+        recipe("N=64", "N=128", architecture="moe")
+    with pytest.raises(UsageError, match="no tensor named"):
+        recipe("N=64", "N=128")["nope"]
+    with pytest.raises(UsageError, match="give an integer"):
+        way(read_sizes({"N": 1.5}, "base"), {"N": 2})
