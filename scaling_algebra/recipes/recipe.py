@@ -30,6 +30,8 @@ from .sizes import Sizes, Way, read_sizes, through, way
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
 """The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
+BLOCK = "moe"
+"""The block that the MoE layers of that stream are."""
 
 WHAT = ("init_std", "lr", "eps", "decay")
 """What is tuned of a tensor."""
@@ -289,14 +291,17 @@ def _powers(
     what is missing then."""
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
+    # what one block cannot have, a stack of them cannot either, and a block answers at once
+    block = [ARCHITECTURES[BLOCK]] if ARCHITECTURES[TRANSFORMER[-1]] in networks else []
+
     def derived(ray: Ray) -> tuple[Derivation, ...]:
         found = []
-        for network in networks:
+        for network in (*block, *networks):
             asked = Configuration.of(None, optimizer, parameterization, ray=_own(ray, network), network=network, **rest)
             if asked.parameterization.structural and not any(e.inner for e in experts(network)):
                 asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
             found.append(derive(asked))
-        return tuple(found)
+        return tuple(found[len(block) :])
 
     if going.ray is None:  # two members of one family, each on the ray of its own sizes
         first, last = (through({a: Fraction(x) for a, x in sizes.items()})[0] for sizes in (going.base, going.target))
