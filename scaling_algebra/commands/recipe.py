@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from scaling_algebra.documents import FORMATS
+from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import recipe
@@ -16,9 +18,9 @@ from .options import (
     NETWORK,
     OPTIMIZER,
     READOUT_INIT,
+    Command,
     Name,
     Place,
-    UsageError,
     chosen,
     emit,
     examples,
@@ -29,7 +31,7 @@ from .options import (
 )
 
 
-def _tuned(name: str, what: str) -> Any:
+def _tuned(name: str, what: str) -> Callable[[Command], Command]:
     return click.option(
         f"--{name}", multiple=True, metavar="[ROLE=]NUMBER", help=f"{what} at the base, of all or of one tensor."
     )
@@ -100,7 +102,7 @@ def command(
         **given,
         **{k: v for k, v in where.items() if v is not None},
     )
-    if form not in FORMS:
+    if form is None or form not in FORMS:
         emit(found.document(), form, output)
     elif output is None:
         click.echo(FORMS[form](found))

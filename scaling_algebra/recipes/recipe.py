@@ -314,7 +314,8 @@ def _powers(
         missing = str(error)
     for share in TOWARDS:
         kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
-        ray = Ray({a: r + share * (going.ray.largest - r) for a, r in going.ray.rates.items()} | kept)
+        rates = {axis: going.ray[axis] for axis in going.ray.rates}
+        ray = Ray({axis: r + share * (going.ray.largest - r) for axis, r in rates.items()} | kept)
         try:
             found = derived(ray)
         except Infeasible:

@@ -102,7 +102,7 @@ class Power:
             >>> Power.parse("M N^-1/2").at({"N": 1024, "M": 8})
             0.25
         """
-        return math.prod(float(sizes[axis]) ** float(e) for axis, e in self.terms)
+        return math.prod((float(sizes[axis]) ** float(e) for axis, e in self.terms), start=1.0)
 
     def ratio(self, base: Mapping[str, float], target: Mapping[str, float]) -> float:
         """What becomes of it from a base to a target: the factor on a tuned value.

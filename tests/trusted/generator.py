@@ -104,7 +104,7 @@ class Maker:
 
     def ray(self) -> str:
         axes = [f"N={self.rate()},N_e=1,M=1", f"N=1,N_e={self.rate()},M=1", f"N=1,N_e=1,M={self.rate()}"]
-        wrong = ["N", "=", "N=0,N_e=0,M=0", "N=1,N=1,N_e=1,M=1", "N=1,N_e=1,M=1,K=2", "N=1,N_e=1,M=1,L=1"]
+        wrong = ["N", "=", "N=0,N_e=0,M=0", "N=1,N=1,N_e=1,M=1", "N=1,N_e=1,M=1,K=2", "N=1,N_e=1,M=1,L=-1"]
         wrong += ["Q=1", "n=1,N_e=1,M=1", "N=1,K=1", "N:1", "", ",,,", "N=1;N_e=1", "N=1," * 3000, self.text()]
         return self.draw.choice([*axes, *wrong])
 
@@ -153,6 +153,10 @@ class Maker:
 
     def base(self) -> str:
         return self.draw.choice(["N", "N=²", "N=0", "N=-4", "Q=4", "N=" + "9" * 40, "N=1.5", "=", "N=x", self.text()])
+
+    def tuned(self) -> str:
+        wrong = [x for x in DIGITS if x not in ("1", "1e3")]
+        return self.draw.choice([*wrong, "0", "-1", "", "router=", "nope=1", "=", "1,2", "9" * 5000, self.text()])
 
     def setting(self) -> str:
         return self.draw.choice(["batch", "batch=²", "batch=0", "batch=-1", "batch=x", "nope=1", "batch=" + "9" * 30])
@@ -291,6 +295,24 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
         {**NETWORK_OF, **PRINTED, **EPSILON, "--structure": Maker.text, "--fixed": Maker.text},
     ),
     "formula": (("--optimizer", "sgd"), {"WHAT": Maker.nothing}),
+    "recipe": (
+        ("--base", "N=64,L=2", "--target", "N=128,L=2"),
+        {
+            **NETWORK_OF,
+            **EPSILON,
+            "--parameterization": Maker.text,
+            "--base": Maker.base,
+            "--target": Maker.base,
+            "--base-hf": Maker.read,
+            "--target-hf": Maker.read,
+            "--lr": Maker.tuned,
+            "--std": Maker.tuned,
+            "--eps": Maker.tuned,
+            "--decay": Maker.tuned,
+            "--format": Maker.text,
+            "-o": Maker.unwritable,
+        },
+    ),
     "phases": (
         (),
         {
