@@ -154,7 +154,7 @@ def test_bad_input_is_one_line():
         (lambda: Ray.parse("N=1,M=1,N_e=1,Q=1"), "no axis named"),
         (lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2"), "only M experts can be active"),
         (lambda: Ray.parse("N=0,M=0,N_e=0"), "no axis grows"),
-        (lambda: Ray.parse("N=1,M=1,N_e=1,L=1"), "one block"),
+        (lambda: derive(ray="N=1,M=1,N_e=1,L=1"), "has no depth"),
         (lambda: Ray.parse("N;1"), "axis=rate"),
         (lambda: Ray.parse("N=1,N=1,M=1,N_e=1"), "twice"),
         (lambda: signals("I", steps=-1), "give 0 or more"),
