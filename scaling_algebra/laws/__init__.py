@@ -1,0 +1,1 @@
+"""Laws between quantities that grow: sums of monomials, what balances in them, and what they allow."""

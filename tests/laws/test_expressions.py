@@ -1,0 +1,91 @@
+"""Expressions: what is read, exactly; what is not read, in one line."""
+
+import doctest
+
+import pytest
+import sympy
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.laws import expressions
+from scaling_algebra.laws.expressions import Sum, expression, monomial, relation
+
+
+def test_examples():
+    assert doctest.testmod(expressions).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("N**(-2*beta/d) + N/n", "N^(-2*beta/d) + N/n"),
+        ("(A*k)^-p + A*k/n + b*k*log(exp(1)*M/k)/n", "A^(-p)*k^(-p) + A*k/n + b*k*log(exp(1)*M/k)/n"),
+        ("(a+b)**2", "a^2 + 2*a*b + b^2"),
+        ("N**0.5 + sqrt(N)", "2*N^(1/2)"),
+        ("2**(1/2)*N + sqrt(2)*N", "2*sqrt(2)*N"),
+        ("K*log(K)*log(log(d))", "K*log(K)*log(log(d))"),
+        ("(2*N)**beta", "2^beta*N^beta"),
+    ],
+)
+def test_what_is_read(text, shown):
+    found = expression(text)
+    assert str(found) == shown and expression(shown) == found
+    values = {x: sympy.Integer(4 + i) for i, x in enumerate(sorted(found.expr.free_symbols, key=str))}
+    names = {str(x): v for x, v in values.items()} | {"log": sympy.log, "exp": sympy.exp, "sqrt": sympy.sqrt}
+    python = sympy.sympify(eval(text.replace("^", "**"), {}, names))
+    assert abs(sympy.N(found.expr.subs(values) - python)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        ("N**N", "in a base and in an exponent"),
+        ("N - 1", "a minus"),
+        ("N**(1/0)", "divides by zero"),
+        ("((", "cannot be read"),
+        ("f(x)", "functions are"),
+        ("log(3)", "logarithm of a constant"),
+        ("log(a + b)", "logarithm of a sum"),
+        ("1/(a + b)", "sum below a line"),
+        ("(a + b)**(1/2)", "no small whole number"),
+        ("N.x", "cannot read"),
+        ("'a'", "not a rational"),
+        ("lambda: 1", "cannot read"),
+        ("__import__('os')", "functions are"),
+        ("0*N", "not positive"),
+        ("1_0*N", "not a rational"),
+        ("N²", "ASCII"),
+        ("a\nb", "one line"),
+        ("(2**300)**300", "digits"),
+        ("*".join(["(a+b)"] * 20), "more than 200 terms"),
+        ("-" * 1500 + "N", "a minus"),
+        ("N**(" + "-" * 1500 + "1)", "nested too deep"),
+        ("(" * 1000 + ")" * 1000, "brackets in each other"),
+        ("N+" * 1500 + "N", "longer than"),
+        (3, "no expression"),
+    ],
+)
+def test_what_is_not_read_is_one_line(text, says):
+    with pytest.raises(UsageError, match=says) as error:
+        expression(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["a", "a < b", "a = b = c", "=", "x" * 3000])
+def test_no_relation(text):
+    with pytest.raises(UsageError):
+        relation(text)
+
+
+def test_a_relation_is_solved():
+    assert str(relation("C = 6*n*N").solved("n")) == "1/6*C/N"
+    assert str(relation("r**(-d) = M").solved("r")) == "M^(-1/d)"
+    for text, name in [("C >= n*N", "n"), ("C = n + N", "n"), ("C = n", "N"), ("C = n*log(n)", "n")]:
+        with pytest.raises(UsageError, match="constraint"):
+            relation(text).solved(name)
+
+
+def test_substitution_is_exact():
+    m = monomial("M**2*K**(1/2)*log(M)")
+    assert m.substituted({"M": monomial("K*log(K)")}) == monomial("K**(5/2)*log(K)**2*log(K*log(K))")
+    assert Sum.of([m, m]).terms == (monomial("2*M**2*K**(1/2)*log(M)"),)
