@@ -29,6 +29,9 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "formula": ("commands.formula", "A size as a maximum of monomials, on every ray and at every parameter."),
         "phases": ("commands.phases", "The map of rays: cells with one formula each, and their walls."),
     },
+    "Laws": {
+        "balance": ("commands.balance", "The minimum of a sum of monomials: optimum, exponents, terms that balance."),
+    },
     "Ask": {
         "explain": ("commands.explain", "Why an exponent is what it is, down to the matching behind it."),
         "list": ("commands.list", "Every name the other commands accept; --glossary: what the words mean."),

@@ -113,8 +113,8 @@ class Monomial:
         return sympy.Mul(self.coefficient, *factors, *(sympy.log(a.expr) ** e for a, e in self.logs))
 
     def __str__(self) -> str:
-        written = _text(self.coefficient).replace("E", "exp(1)")
-        factors = [] if self.coefficient == 1 else [f"({written})" if self.coefficient.is_Add else written]
+        number = written(self.coefficient.xreplace({sympy.E: sympy.Symbol("exp(1)")}))
+        factors = [] if self.coefficient == 1 else [f"({number})" if self.coefficient.is_Add else number]
         below = [(name, e) for name, e in self.powers if e.is_number and e < 0]
         factors += [_power(name, e) for name, e in self.powers if (name, e) not in below]
         factors += [_power(f"log({a})", e) for a, e in self.logs]
@@ -399,10 +399,11 @@ class _Reader:
 
 
 def _power(name: str, e: Expr) -> str:
-    return name if e == 1 else f"{name}^{e}" if e.is_Symbol or (e.is_Integer and e > 0) else f"{name}^({_text(e)})"
+    return name if e == 1 else f"{name}^{e}" if e.is_Symbol or (e.is_Integer and e > 0) else f"{name}^({written(e)})"
 
 
-def _text(e: Expr) -> str:
+def written(e: Expr) -> str:
+    """A number or an exponent as text that is read again."""
     return str(e).replace("**", "^")
 
 
