@@ -31,6 +31,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Laws": {
         "balance": ("commands.balance", "The minimum of a sum of monomials: optimum, exponents, terms that balance."),
+        "law": ("commands.law", "Laws of risk or loss: exponents, identities, models, fits; your own in TOML."),
     },
     "Ask": {
         "explain": ("commands.explain", "Why an exponent is what it is, down to the matching behind it."),

@@ -57,9 +57,9 @@ def command(
         _drawable(plot)
     found = balance(expression, names(minimise), names(growing), constraints, names(fixed), parameters(values))
     checks = [] if rates is None else [checked(found, parameters(rates, "1"))]
-    emit(document(found, reach, checks), form, output)
     if plot is not None:
         drawn(found, plot)
+    emit(document(found, reach, checks), form, output)
     return 0 if all(c.agrees for c in checks) else 1
 
 

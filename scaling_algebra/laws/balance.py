@@ -148,7 +148,11 @@ def balance(
         raise UsageError(f"{twice[0]} is named twice; a quantity is minimised over, grows, or is fixed")
     if not growing:
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
-    known = {p for x in (whole, *(s for c in given for s in (c.left, c.right))) for p in x.parameters}
+    sums = (whole, *(s for c in given for s in (c.left, c.right)))
+    stand = {q for x in sums for q in x.quantities}
+    if nowhere := [name for name in (*growing, *fixed) if name not in stand]:
+        raise unknown_name("quantity", nowhere[0], sorted(stand))
+    known = {p for x in sums for p in x.parameters}
     if strange := sorted({*(values or {})} - known):
         raise unknown_name("parameter in an exponent", strange[0], sorted(known))
     at = values or {}

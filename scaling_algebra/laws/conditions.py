@@ -35,10 +35,17 @@ class Condition:
         if self.ratio is None:
             up, down = _sides(_numerator(self.positive))
             return f"{written(up)} > {written(down)}"
-        if (of := sign(self.ratio[self.isolate])) is None:
+        if (bound := self.bound) is None:
             return f"{self.ratio} <= 1"
+        return f"{self.isolate} {bound[0]} {bound[1]}"
+
+    @property
+    def bound(self) -> tuple[str, Monomial] | None:
+        """``<=`` or ``>=``, and what the quantity that stands alone is compared with; None where none can."""
+        if self.ratio is None or (of := sign(self.ratio[self.isolate])) is None:
+            return None
         rest = Monomial.of({n: e for n, e in self.ratio.powers if n != self.isolate})
-        return f"{self.isolate} {'<=' if of > 0 else '>='} {rest ** (-1 / self.ratio[self.isolate])}"
+        return "<=" if of > 0 else ">=", rest ** (-1 / self.ratio[self.isolate])
 
     def holds(self, logs: Mapping[str, float], parameters: Mapping[Expr, Any]) -> bool:
         """At logarithms of the quantities and at values of the parameters."""

@@ -5,7 +5,7 @@ Read next: ``balance.py`` (what is checked).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -20,6 +20,8 @@ from .expressions import Expr, Monomial, parameter
 
 SIZES = tuple(10.0**k for k in range(24, 37, 3))
 """Values of n, where a quantity of rate r has the value n^r: large, so that smaller terms have died out."""
+TINY, STEEP = 1e-6, 1e3
+"""A logarithm below the first is outside of what the sum is defined for, and raises it by the second for each unit."""
 NEAR = 0.01
 """How far a numeric slope may lie from the exponent."""
 
@@ -67,14 +69,12 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> Check:
 
     cell = leading(b, rates)
     free = [name for name in b.minimised if any(t[name] != 0 for t in (*b.reduced.terms, *b.bounds))]
-    symbols = [parameter(name) for name in (*free, *b.growing)]
     ones = {parameter(name): 1 for name in (*b.fixed, *(b.reduced.quantities - {*free, *b.growing}))}
-    logs = [sympy.lambdify(symbols, sympy.log(t.expr.subs(ones)), "math") for t in (*b.reduced.terms, *b.bounds)]
+    rows = [_numeric(m, ones) for m in (*b.reduced.terms, *b.bounds)]
     count = len(b.reduced.terms)
 
     def values(x: Any, n: float) -> list[float]:
-        at = [exp(v) for v in x] + [n ** float(rates[name]) for name in b.growing]
-        return [float(f(*at)) for f in logs]
+        return [_logarithm(row, _at(free, x, b, rates, n)) for row in rows]
 
     def total(x: Any, n: float) -> float:
         terms = values(x, n)[:count]
@@ -82,19 +82,45 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> Check:
 
     found, start = [], [0.0] * len(free)
     for n in SIZES:
-        bounds = [{"type": "ineq", "fun": lambda x, n=n, k=k: -values(x, n)[k]} for k in range(count, len(logs))]
+        bounds = [{"type": "ineq", "fun": lambda x, n=n, k=k: -values(x, n)[k]} for k in range(count, len(rows))]
         options = {"maxiter": 2000, "ftol": 1e-14}
         best = minimize(total, start, (n,), method="SLSQP", constraints=bounds, options=options) if free else None
         start = list(best.x) if best is not None else []
+        if any(_logarithm(a, _at(free, start, b, rates, n)) <= TINY for row in rows for a, _ in row[2]):
+            raise UsageError("a logarithm in the sum is not positive at its minimum; let its quantities grow too")
         found.append((total(start, n), *start))
     span = log(SIZES[-1]) - log(SIZES[-2])
-    slopes = [(b_ - a) / span for a, b_ in zip(found[-2], found[-1], strict=True)]
+    slopes = [(y - x) / span for x, y in zip(found[-2], found[-1], strict=True)]
     predicted = {"minimum": cell.minimum, **{name: cell.optimum[name] for name in free if name in cell.optimum}}
     numeric = dict(zip(("minimum", *free), slopes, strict=True))
     on = {name: (sum(e * rates[q] for q, e in m.powers), numeric[name]) for name, m in predicted.items()}
     size = float(cell.minimum.coefficient.subs(ones)) if cell.exact else 0.0
     ratio = exp(found[-1][0] - float(on["minimum"][0]) * log(SIZES[-1])) / size if cell.exact else None
     return Check(dict(rates), on, ratio)
+
+
+def _at(free: Sequence[str], x: Any, b: Balance, rates: Mapping[str, Expr], n: float) -> dict[str, float]:
+    """Logarithms of all quantities at a size n."""
+    return dict(zip(free, x, strict=True)) | {name: float(rates[name]) * log(n) for name in b.growing}
+
+
+_Row = tuple[float, dict[str, float], list[tuple[Any, float]]]
+"""A monomial in floats: logarithm of the coefficient, exponents, and its logarithms with their exponents."""
+
+
+def _numeric(m: Monomial, ones: Mapping[Expr, int]) -> _Row:
+    inside = [(_numeric(a, ones), float(e)) for a, e in m.logs]
+    return log(float(m.coefficient.subs(ones))), {n: float(e) for n, e in m.powers}, inside
+
+
+def _logarithm(row: _Row, at: Mapping[str, float]) -> float:
+    """Of a monomial, at logarithms of its quantities; those that are not named are 1."""
+    scale, powers, inside = row
+    found = scale + sum(e * at.get(n, 0.0) for n, e in powers.items())
+    for argument, e in inside:
+        value = _logarithm(argument, at)
+        found += e * log(value) if value > TINY else e * log(TINY) + STEEP * (TINY - value)
+    return found
 
 
 def drawn(b: Balance, file: Path) -> None:

@@ -161,6 +161,57 @@ class Maker:
     def setting(self) -> str:
         return self.draw.choice(["batch", "batch=²", "batch=0", "batch=-1", "batch=x", "nope=1", "batch=" + "9" * 30])
 
+    def sum(self) -> str:
+        wrong = ["", " ", "N - 1", "-N", "N**N", "N**(1/0)", "f(N)", "log(2)", "1/(N + n)", "(N + n)**(1/2)", "0*N + n"]
+        wrong += [
+            "N.x",
+            "'N'",
+            "N if 1 else n",
+            "[N]",
+            "lambda: N",
+            "N,n",
+            "N = n",
+            "N n",
+            "1_0*N",
+            "0x1*N",
+            "N²",
+            "Q + N/n",
+        ]
+        wrong += [
+            "(2**300)**300*N",
+            "N**" * 500 + "2",
+            "*".join(["(N+n)"] * 30),
+            "N+" * 900 + "N",
+            "N + N/n",
+            "9" * 5000,
+        ]
+        return self.draw.choice([*wrong, self.text()])
+
+    def names(self) -> str:
+        return self.draw.choice(["2", "N n", "N,,n", "N;n", "N²", "N,N", "Q", "N,Q", "n" * 3000, self.text()])
+
+    def related(self) -> str:
+        wrong = ["N", "N <= n + 1", "N < n", "N == n == C", "=", "N =", "C = N + n", "n = n", "N = N - 1", "x" * 3000]
+        return self.draw.choice([*wrong, self.text()])
+
+    def values(self) -> str:
+        wrong = [
+            "p",
+            "p=",
+            "=1",
+            "p=-1",
+            "p=0",
+            "p=1/0",
+            "p=x",
+            "p=1,p=2",
+            "q=1",
+            "p=nan",
+            "p=1e999",
+            "p=²",
+            "p=" + "9" * 5000,
+        ]
+        return self.draw.choice([*wrong, self.text()])
+
     # files -------------------------------------------------------------------------------------------------------
 
     def file(self, content: bytes | str, ending: str = ".toml") -> str:
@@ -379,6 +430,46 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
         },
     ),
 }
+BALANCE = ("--min", "N", "--in", "n")
+VERBS |= {
+    "balance": (BALANCE, {"WHAT": Maker.sum}),
+    "balance N**-p+N/n": (
+        BALANCE,
+        {
+            **PRINTED,
+            "--min": Maker.names,
+            "--in": Maker.names,
+            "--constraint": Maker.related,
+            "--fixed": Maker.names,
+            "--at": Maker.values,
+            "--reach": Maker.sum,
+            "--check": Maker.values,
+            "--plot": Maker.written,
+        },
+    ),
+    "law": ((), {"WHAT": Maker.text, "FILE": Maker.read}),
+    "law moe-transformer": (
+        ("--axis", "data"),
+        {
+            **PRINTED,
+            "--axis": Maker.text,
+            "--rate": Maker.text,
+            "--count": Maker.text,
+            "--at": Maker.values,
+            "--invert": Maker.values,
+            "--model": Maker.read,
+        },
+    ),
+    "law fit": ((), {"FILE": Maker.read, "--against": Maker.text}),
+}
+LAW = """title = "mine"
+sum = "N**-alpha + D**-beta"
+minimise = ["N", "D"]
+grows = ["C"]
+constraints = ["C = 6*N*D"]
+floor = "C**-1"
+at = { alpha = 0.34 }
+"""
 LAUNCHERS = [("RANK", "WORLD_SIZE"), ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")]
 
 
@@ -431,6 +522,11 @@ def network(maker: Maker) -> Case:
     return Case(("list", "--network", file), wrong=False)
 
 
+def law(maker: Maker) -> Case:
+    """A law with random damage."""
+    return Case(("law", maker.file(maker.damaged(LAW))), wrong=False)
+
+
 def plan(maker: Maker) -> Case:
     """A stored plan with random damage."""
     folder = maker.folder / f"plan{maker.made}"
@@ -440,4 +536,13 @@ def plan(maker: Maker) -> Case:
     return Case(("report", str(folder), "-o", str(folder / "out.json")), wrong=False)
 
 
-RECIPES: tuple[Callable[[Maker], Case], ...] = (*[option] * 14, word, fixed_width, launcher, network, network, plan)
+RECIPES: tuple[Callable[[Maker], Case], ...] = (
+    *[option] * 14,
+    word,
+    fixed_width,
+    launcher,
+    network,
+    network,
+    plan,
+    law,
+)

@@ -1,0 +1,88 @@
+"""``scalecalc law``: what a law says, at concrete models, inverted, and beside fitted exponents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.documents.blocks import Block, Lines, literal
+from scaling_algebra.errors import UsageError
+
+from .balance import names, parameters
+from .options import Place, emit, examples, printed
+
+FIT = "fit"
+
+
+@click.command(
+    "law",
+    epilog=examples(
+        "scalecalc law moe-transformer",
+        "scalecalc law moe-transformer --axis compute --at beta=1,d=32",
+        "scalecalc law moe-transformer --axis charts --count total",
+        "scalecalc law moe-transformer --at d=32 --invert alpha_N=0.076",
+        "scalecalc law mine.toml",
+        "scalecalc law fit FITS.csv --against moe-transformer",
+    ),
+)
+@click.argument("name", metavar="NAME|FILE.toml|fit")
+@click.argument("fits", required=False, type=Place(), metavar="[FITS.csv]")
+@click.option("--axis", metavar="NAME", help="One way to grow, in full: model, data, compute, experts, charts.")
+@click.option("--rate", metavar="NAME", help="Of moe-transformer: fast (1/n), or slow (n^-1/2), which its proof gives.")
+@click.option("--count", metavar="NAME", help="Of moe-transformer: the parameters that are estimated, active or total.")
+@click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents: beta=1,d=32.")
+@click.option("--invert", metavar="NAME=VALUE", help="The parameter that gives an exponent this value: alpha_N=0.076.")
+@click.option("--model", type=Place(), metavar="SHAPES.toml", help="The law at the shapes of models.")
+@click.option("--against", default="moe-transformer", show_default=True, metavar="NAME", help="With fit: the law.")
+@printed
+def command(
+    name: str,
+    fits: Path | None,
+    axis: str | None,
+    rate: str | None,
+    count: str | None,
+    values: str,
+    invert: str | None,
+    model: Path | None,
+    against: str,
+    form: str | None,
+    output: Path | None,
+) -> int:
+    """What a law says: on every axis the optimum and the exponents, with the identities between them.
+
+    NAME is a law that ships (moe-transformer, chinchilla) or a TOML file of your own: sum = "N**-alpha + N/n",
+    minimise = ["N"], grows = ["n"]. `law fit FITS.csv` holds fitted exponents, or losses, against the identities of
+    a law.
+
+    Exit code 1: a minimum is below what nothing can be below, or a fit refutes an identity.
+    """
+    from scaling_algebra.laws.expressions import exponent
+    from scaling_algebra.laws.fits import compared, read_fits
+    from scaling_algebra.laws.library import answer, inverted, law
+    from scaling_algebra.laws.models import placed, read_models, shown
+    from scaling_algebra.laws.presentation import law as document
+
+    if (fits is not None) != (name == FIT):
+        raise UsageError("a file of fits goes with fit: scalecalc law fit FITS.csv")
+    choices = {option: choice for option, choice in (("rate", rate), ("count", count)) if choice is not None}
+    found = answer(law(against if name == FIT else name), axis, choices, parameters(values))
+    if fits is not None:
+        comparison = compared(found, read_fits(fits, list(found.exponents)))
+        emit(comparison.document(), form, output)
+        return 0 if comparison.agrees else 1
+    further: list[Block] = []
+    more: dict[str, object] = {}
+    if invert is not None:
+        of, equals, number = invert.partition("=")
+        if not equals or len(names(of)) != 1:
+            raise UsageError(f"cannot read {invert!r}; give an exponent and its value, as alpha_N=0.076")
+        parameter, at = inverted(found, of.strip(), exponent(number))
+        further.append(Lines.of(literal(f"{of.strip()} = {number.strip()} at {parameter} = {at} = {float(at):.4f}")))
+        more["inverted"] = {parameter: str(at)}
+    if model is not None:
+        models = placed(found, read_models(model))
+        further += shown(models)
+        more["models"] = [m.record() for m in models]
+    emit(document(found, *further, more=more), form, output)
+    return 0 if found.agrees else 1
