@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
+    from .laws.balance import Balance, balance
     from .phase_map.phases import phases
     from .proofs.prover import prove
     from .recipes.recipe import Recipe, recipe
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .tables.derived.layouts import table
 
 _HOME = {
+    "Balance": "laws.balance",
     "Configuration": "spec.configuration",
     "Derivation": "solver.derivation",
     "Formula": "formulas.formula",
@@ -45,6 +47,7 @@ _HOME = {
     "Signals": "solver.derivation",
     "UsageError": "errors",
     "audit": "tables.audit.comparison",
+    "balance": "laws.balance",
     "derive": "solver.derivation",
     "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
@@ -59,6 +62,7 @@ _HOME = {
 }
 __all__ = [
     "REGIMES",
+    "Balance",
     "Configuration",
     "Derivation",
     "Formula",
@@ -71,6 +75,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "audit",
+    "balance",
     "derive",
     "errata",
     "explain",

@@ -325,7 +325,7 @@ def _none(rows: Sequence[_Row], free: Sequence[str], growing: Sequence[str], tot
     asked = [c for c in bounds if isinstance(c, Condition)]
     if False in bounds or (asked and possible([asked], growing) is False):
         said = ", ".join(dict.fromkeys(repr(row.text) for row in rows if not row.weight))
-        return Infeasible(f"the constraints contradict each other as {', '.join(growing)} grow: {said}")
+        return Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {said}")
     return UsageError(
         f"no minimum over {', '.join(free)}: {total} can be made as small as one likes; add a term that grows where "
         "the others fall, or a constraint"

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import sympy
 
 from .expressions import Expr, Monomial, simplified, written
 
-PATIENCE = 2_000
-"""Milliseconds that z3 may take for a question."""
+PATIENCE = 2_000_000
+"""Steps (rlimit) that z3 may take for a question: the same on every machine."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def condition(ratio: Monomial, growing: Iterable[str]) -> Condition | bool:
     return Condition(ratio, isolate=next(iter(decided), next(iter(powers))))
 
 
+@lru_cache(maxsize=2**14)
 def sign(e: Expr) -> int | None:
     """Of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
 
@@ -104,7 +106,7 @@ def possible(groups: Sequence[Iterable[Condition]], growing: Iterable[str], refu
     import z3
 
     solver = z3.Solver()
-    solver.set("timeout", PATIENCE)
+    solver.set("rlimit", PATIENCE)
     names: dict[str, Any] = {}
 
     def number(e: Expr) -> Any:

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import sympy
@@ -188,6 +189,7 @@ class Relation:
         return f"{self.left} {self.sign} {self.right}"
 
 
+@lru_cache(maxsize=2**14)
 def simplified(e: Expr) -> Expr:
     """A rational function in lowest terms, products kept as they are written shortest."""
     e = sympy.sympify(e)

@@ -19,6 +19,9 @@ from .lambert import stationary
 from .library import Answer
 from .numeric import Check
 
+LONG = 12
+"""Characters of a number that is printed as it is."""
+
 
 def balance(b: Balance, reach: str | None = None, checks: Sequence[Check] = ()) -> Document:
     """Every cell: what grows how, with which prefactor; active terms; conditions.
@@ -55,7 +58,7 @@ def _cell(b: Balance, cell: Cell, reach: str | None) -> list[Block]:
     name = "minimum" if b.minimised else "largest"
     rows = [(name, cell.minimum), *cell.optimum.items()]
     header = ("", "grows as", "times") if cell.exact else ("", "grows as")
-    grid = Grid.of(header, [(n, *((power(m), term(m.coefficient)) if cell.exact else (power(m),))) for n, m in rows])
+    grid = Grid.of(header, [(n, *((power(m), _factor(m.coefficient)) if cell.exact else (power(m),))) for n, m in rows])
     shares = zip(cell.active, cell.shares, strict=True)
     lines: list[list[Piece]] = [
         ["terms that balance: ", *_joined([(sized(t), ", share ", term(x)) for t, x in shares])]
@@ -66,12 +69,12 @@ def _cell(b: Balance, cell: Cell, reach: str | None) -> list[Block]:
         lines.append(["left open: ", literal(", ".join(map(str, cell.window)))])
     if reach is not None:
         found = cell.reach(reach, b.growing[0])
-        sizes = [(f"{name} = ", power(m)) for name, m in found.items()]
+        sizes: list[Sequence[Piece]] = [(f"{name} = ", power(m)) for name, m in found.items()]
         lines.append([f"minimum {literal(reach)} at ", *_joined(sizes)])
     return [grid, Lines.of(*lines, listed=True)]
 
 
-def _joined(groups: list[tuple[Piece, ...]]) -> list[Piece]:
+def _joined(groups: list[Sequence[Piece]]) -> list[Piece]:
     return [piece for k, group in enumerate(groups) for piece in ([*(["; "] * bool(k)), *group])]
 
 
@@ -86,6 +89,12 @@ def sized(m: Monomial | Sum) -> Text:
 
 def term(e: Expr) -> Text:
     return Text(written(e), f"${sympy.latex(e)}$")
+
+
+def _factor(e: Expr) -> Text:
+    """A prefactor; a long number in decimals (JSON has it exactly)."""
+    long = e.is_number and len(written(e)) > LONG
+    return Text(f"{float(e):.6g}", f"{float(e):.6g}") if long else term(e)
 
 
 def strings(m: Monomial) -> dict[str, str]:

@@ -25,6 +25,8 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import SOURCES, Printed, load
 
+from .laws import held
+
 Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 Key = tuple[str, str, str, str, int | None]
@@ -124,6 +126,9 @@ def compare(cells: Sequence[Printed]) -> tuple[Comparison, ...]:
 def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
     if cell.reason:
         return Comparison(cell, "NOT COMPARABLE", why=cell.reason)
+    if "law" in cell.setting:
+        same, derived, why = held(cell)
+        return Comparison(cell, "AGREES" if same else "DISAGREES", derived, why)
     try:
         found = [_in_one(cell, d, gauges) for d in derivations(cell)]
     except UsageError as problem:

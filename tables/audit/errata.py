@@ -6,8 +6,8 @@ Read next: ``errata.toml`` (the entries), ``presentation.py`` (what they say).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling_algebra.documents import Document, Rendered
@@ -17,13 +17,20 @@ from .comparison import Audit, Comparison, Key
 
 @dataclass(frozen=True)
 class Measured:
-    """A fitted slope of the quantity (or one that decides it), as ``command`` printed it."""
+    """A fitted slope of the quantity (or one that decides it), as ``command`` printed it.
+
+    Attributes:
+        drift: how far the exponent may lie from the interval; 0 where nothing is finite about it.
+        at: values of the parameters that stand in printed and derived exponents.
+    """
 
     quantity: str
-    step: int
+    step: int | None
     slope: float
     interval: tuple[float, float]
     command: str
+    drift: float = 0.1
+    at: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def errata() -> Errata:
             for c in e["cell"]
         }
         measured = tuple(
-            Measured(m["quantity"], m["step"], m["slope"], (m["interval"][0], m["interval"][1]), m["command"])
+            Measured(**{**m, "step": m.get("step"), "interval": (m["interval"][0], m["interval"][1])})
             for m in e["measured"]
         )
         found.append(Erratum(e["source"], e["title"], e["why"], e["inside"], cells, measured))

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from sympy import latex
+
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
+from scaling_algebra.laws.expressions import exponent
 from scaling_algebra.tables.published.reading import SOURCES, load
 
 from .comparison import STATUSES, Audit, Comparison, Key, compare
@@ -31,7 +34,10 @@ def audit(found: Audit) -> Document:
         lines: list[Sequence[Piece]] = []
         if known is not None:
             lines += [("why: ", typeset(known.why)), ("in the same paper: ", typeset(known.inside))]
-        lines += [("matching: ", Code(c.why)), *([("measured: ", literal(slope))] if slope is not None else [])]
+        lines += [
+            ("matching: " if c.derivation is not None else "derived by: ", Code(c.why)),
+            *([("measured: ", literal(slope))] if slope is not None else []),
+        ]
         blocks += [Heading(literal(difference(c)), 2), Lines.of(*lines, listed=True)]
     reasons = Counter(c.why for c in found.comparisons if c.status == "NOT COMPARABLE")
     blocks += [Heading("not comparable", 2)]
@@ -43,8 +49,8 @@ def difference(c: Comparison) -> str:
     """One disagreement in a line."""
     p = c.printed
     setting = ", ".join(str(p.setting[k]) for k in SETTING if k in p.setting)
-    place = f"{p.source} {p.table} {p.label}".strip()
-    return f"{place} ({setting}): {p.quantity}{_after(p.step)}: printed {p.value}, derived {c.derived}"
+    place = f"{p.source} {p.table} {p.label}".strip() + (f" ({setting})" if setting else "")
+    return f"{place}: {p.quantity}{_after(p.step)}: printed {p.value}, derived {c.derived}"
 
 
 def _audit_record(found: Audit) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def errata(found: Errata) -> Document:
             "power counting, confirmed by a measurement with real optimizer steps, and follows from another place of "
             "the same paper. Exponents are powers of $n$ on the ray of the configuration; scalecalc audit lists them "
             "all. A slope agrees with an exponent that lies within 0.1 of its interval, a drift that finite sizes "
-            "leave."
+            "leave. A cell about a law is compared with its balance, and minimised or simulated in numbers."
         ),
         Heading("Overview", 2),
         Grid.of(("place", "quantity", "updates", "printed", "derived", "measured"), list(map(_line, _places(found)))),
@@ -100,11 +106,16 @@ def _line(place: tuple[Erratum, Key]) -> tuple[Piece, ...]:
     slope, interval = f"{near.slope:+.2f}", f"[{near.interval[0]:+.2f}, {near.interval[1]:+.2f}]"
     measured = Text(f"{slope} {interval}", f"${slope}$ ${interval}$")
     where = f"{source} {table} {label}".strip()
-    return literal(where), literal(quantity), str(step), _number(printed), _number(derived), measured
+    return literal(where), literal(quantity), _updates(step), _number(printed), _number(derived), measured
+
+
+def _updates(step: int | None) -> str | None:
+    return None if step is None else str(step)
 
 
 def _number(text: str) -> Text:
-    return Text(text, f"${text}$")
+    """An exponent as it is typed, and set."""
+    return Text(text, f"${latex(exponent(text))}$" if "*" in text else f"${text}$")
 
 
 def _erratum(e: Erratum, by_key: dict[Key, Comparison]) -> list[Block]:
@@ -113,15 +124,16 @@ def _erratum(e: Erratum, by_key: dict[Key, Comparison]) -> list[Block]:
         _, table, label, quantity, step = key
         notation = by_key[key].printed.notation if key in by_key else ""
         shown = f"${notation}$" if notation else ""
-        rows.append((f"{table} {label}".strip(), quantity, str(step), shown, _number(printed), _number(derived)))
+        rows.append((f"{table} {label}".strip(), quantity, _updates(step), shown, _number(printed), _number(derived)))
     header = ("where", "quantity", "updates", "printed as", "printed", "derived")
     blocks: list[Block] = [Heading(typeset(e.title), 3)]
     first = by_key.get(next(iter(e.cells)))
-    if first is not None:
-        setting = ", ".join(f"{k} {first.printed.setting[k]}" for k in SETTING if k in first.printed.setting)
-        blocks.append(Lines.of(f"Configuration: {setting}."))
+    setting = {} if first is None else {k: v for k, v in first.printed.setting.items() if k in SETTING}
+    if setting:
+        said = ", ".join(f"{k} {setting[k]}" for k in SETTING if k in setting)
+        blocks.append(Lines.of(f"Configuration: {said}."))
     lines: list[Sequence[Piece]] = [("Why: ", typeset(e.why)), ("In the same paper: ", typeset(e.inside))]
-    lines += [("Winning matching: ", Code(first.why))] if first is not None else []
+    lines += [("Winning matching: " if setting else "Derived by: ", Code(first.why))] if first is not None else []
     return [*blocks, Grid.of(header, rows), Lines.of(*lines, *map(_measured, e.measured), listed=True)]
 
 
@@ -144,6 +156,6 @@ def _erratum_record(e: Erratum, by_key: dict[Key, Comparison]) -> dict[str, Any]
     ]
     first = by_key.get(next(iter(e.cells)))
     matching = None if first is None else first.why
-    measured = [{**vars(m), "interval": list(m.interval)} for m in e.measured]
+    measured = [{**vars(m), "interval": list(m.interval), "at": dict(m.at)} for m in e.measured]
     head = {"source": e.source, "title": e.title, "why": e.why, "inside": e.inside}
     return {**head, "matching": matching, "cells": cells, "measured": measured}

@@ -32,10 +32,12 @@ class Printed:
 
     Attributes:
         source, table, label, notation: where it stands and how it is written there.
-        setting: regime, parameterization, optimizer, readout_init, program, gate, ... as far as the source says.
+        setting: regime, parameterization, optimizer, readout_init, program, gate, ... as far as the source says;
+            ``law`` for a cell about a law (``audit/laws.py``).
         quantity: name of the engine's quantity, or ``ROLE.init_std`` and so on for a parameter.
         step: number of updates; None for parameters.
-        value: the printed exponent of n (``"-1/2"``, ``"zero"``, ``"vanishes"``, ``">= 1/2"``), or a power of the axes.
+        value: the printed exponent of n (``"-1/2"``, ``"zero"``, ``"vanishes"``, ``">= 1/2"``), or a power of the axes;
+            of a law an exponent, powers or numbers.
         times: the printed object is the quantity times this.
         reason: why it cannot be compared; empty if it can.
     """
@@ -112,13 +114,14 @@ def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed
 
 def _equations(head: Mapping[str, Any], equation: Mapping[str, Any]) -> Iterator[Printed]:
     """A labelled equation with one or more claims."""
-    setting = _setting(head, equation)
     for claim in equation.get("claim", [equation]):
+        setting = _setting(head, {**equation, "law": claim["law"]} if "law" in claim else equation)
         quantity = claim.get("quantity", claim.get("object", ""))
         times = _power(claim.get("times", {}))
         assert isinstance(times, Power)
-        value, step = claim.get("exponent", claim.get("printed", "")), claim.get("step")
-        reason = claim.get("reason", "") or ("printed without a step" if step is None else "")
+        value, step = claim.get("exponent", claim.get("value", claim.get("printed", ""))), claim.get("step")
+        stepless = "printed without a step" if step is None and "law" not in claim else ""
+        reason = claim.get("reason", "") or stepless
         where = (head["source"], head["id"], equation["label"], equation["notation"])
         yield Printed(*where, setting, quantity, step, value, times, reason)
 

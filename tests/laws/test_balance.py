@@ -158,7 +158,7 @@ def test_identical_ties_have_no_exact_prefactor():
     ("args", "says"),
     [
         (("N + N/n", ["N"], ["n"]), "no minimum"),
-        (("N**-1 + Q", ["N"], ["n"]), "Q in Q is neither"),
+        (("N**-1 + N/n + Q", ["N"], ["n"]), "Q in Q is neither"),
         (("N**-1 + N/n", ["N", "D"], ["n"]), "D is to be minimised over"),
         (("(N*k)**-1 + N*k/n", ["N", "k"], ["n"]), "only products"),
         (("N**-1 + N/n", ["N"], []), "nothing grows"),

@@ -281,7 +281,7 @@ def test_five_lines_are_a_law(tmp_path):
         ("x = ", "this is not TOML"),
         ('sum = "N"', "grows is missing"),
         ('sum = "N + N/n"\nminimise = ["N"]\ngrows = ["n"]', "no minimum"),
-        ('sum = "N**-1 + Q"\nminimise = ["N"]\ngrows = ["n"]', "Q in Q is neither"),
+        ('sum = "N**-1 + N/n + Q"\nminimise = ["N"]\ngrows = ["n"]', "Q in Q is neither"),
         ('sum = 3\ngrows = ["n"]', "sum is 3"),
         ('sums = "N"', "no key named 'sums'; did you mean 'sum'"),
         ('sum = "N"\ngrows = "n"', "grows is 'n'; it must be a list"),

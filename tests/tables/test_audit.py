@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.explanations.explanations import explain_quantity
+from scaling_algebra.laws.expressions import exponent, parameter
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.audit.comparison import STATUSES, Audit, audit, compare, derivations, holds
 from scaling_algebra.tables.audit.errata import errata, unlisted
@@ -58,6 +59,7 @@ TABLES = {
     ("routers", "2"): 12,
     ("routers", "App. B-F"): 226,
     ("transfer", "1"): 38,
+    ("moe-laws", "Sec. 3, 4, App. B, E to G"): 71,
 }
 
 
@@ -70,13 +72,20 @@ def test_every_disagreement_is_a_listed_erratum(found):
     assert unlisted(found, errata()) == ([], [])
 
 
+def value(text, at):
+    """An exponent at values of its parameters."""
+    put = {parameter(name): exponent(x) for name, x in at.items()}
+    return Fraction(str(exponent(text).subs(put)))
+
+
 def test_every_erratum_is_explained_and_measured():
     for e in errata():
         assert len(e.why) > 60 and len(e.inside) > 30 and e.measured
-        derived = {Fraction(d) for _, d in e.cells.values()}
-        printed = {Fraction(p) for p, _ in e.cells.values()}
         for m in e.measured:
-            low, high = m.interval[0] - DRIFT, m.interval[1] + DRIFT
+            derived = {value(d, m.at) for _, d in e.cells.values()}
+            printed = {value(p, m.at) for p, _ in e.cells.values()}
+            assert m.drift in (0, DRIFT)
+            low, high = m.interval[0] - m.drift, m.interval[1] + m.drift
             assert low <= m.slope <= high
             assert any(low <= float(x) <= high for x in derived), (e.title, m)
             assert not any(low <= float(x) <= high for x in printed - derived), (e.title, m)
@@ -91,6 +100,26 @@ def test_a_changed_cell_is_found(found):
     assert len(first) >= 10
     for cell in first.values():
         assert compare([replace(cell, value="-17/2")])[0].status == "DISAGREES"
+
+
+def test_a_changed_cell_of_a_law_is_found(found):
+    laws = [c for c in found.comparisons if c.printed.source == "moe-laws" and c.status == "AGREES"]
+    assert len(laws) == 49
+    for c in laws:
+        text = str(c.printed.value)
+        wrong = (
+            ", ".join(f"{float(x) + 0.31:.3f}" for x in text.split(","))
+            if "numbers" in c.printed.setting["law"]
+            else f"({text})*n**9"
+        )
+        wrong = wrong.replace("n**9", "3") if {"of", "identity"} & set(c.printed.setting["law"]) else wrong
+        wrong = ", ".join([f"({x})*n**9" for x in text.split(",")]) if "bound" in c.printed.setting["law"] else wrong
+        assert compare([replace(c.printed, value=wrong)])[0].status == "DISAGREES", c.printed
+
+
+def test_reasons_of_laws_are_precise(found):
+    reasons = [c.why for c in found.comparisons if c.printed.source == "moe-laws" and c.status == "NOT COMPARABLE"]
+    assert len(reasons) == 16 and all(len(set(w.split()) - {"a", "the", "of"}) > 2 for w in reasons)
 
 
 def test_a_changed_parameter_is_found(found):
@@ -152,13 +181,14 @@ def test_errata_name_every_cell_twice():
     assert result.exit_code == 0 and page == render(errata().document()) + "\n"
     overview, _, evidence = page.partition(SOURCES["mssp"])
     places = [line for line in overview.splitlines() if line.startswith("  ")][1:]
-    assert len(places) == sum(len(e.cells) for e in errata()) == 30
+    assert len(places) == sum(len(e.cells) for e in errata()) == 36
     for e in errata():
         assert e.title in evidence and e.why in evidence and all(m.command in evidence for m in e.measured)
         for (source, table, label, quantity, _), (printed, derived) in e.cells.items():
             where = f"{table} {label}".strip()
             (line,) = (x for x in places if x.split("  ")[1] == f"{source} {where}" and f"  {quantity}  " in x + "  ")
-            assert re.search(rf"  {printed} +{derived} +[+-]\d\.\d\d \[", line), line
+            shown = rf"{re.escape(printed)} +{re.escape(derived)}"
+            assert re.search(rf"  {shown} +[+-]\d\.\d\d \[", line), line
             assert where in evidence and quantity in evidence
 
 
