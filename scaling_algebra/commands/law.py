@@ -58,8 +58,9 @@ def command(
     Exit code 1: a minimum is below what nothing can be below, or a fit refutes an identity.
     """
     from scaling_algebra.laws.expressions import exponent
+    from scaling_algebra.laws.files import law
     from scaling_algebra.laws.fits import compared, read_fits
-    from scaling_algebra.laws.library import answer, inverted, law
+    from scaling_algebra.laws.library import answer, inverted
     from scaling_algebra.laws.models import placed, read_models, shown
     from scaling_algebra.laws.presentation import law as document
 

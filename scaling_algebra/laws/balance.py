@@ -9,9 +9,8 @@ Read next: ``presentation.py`` (what a balance says), ``library.py`` (laws that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import sympy
 
@@ -19,46 +18,12 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 
-from .conditions import Condition, condition, possible, sign
-from .expressions import Expr, Monomial, Relation, Sum, expression, monomial, parameter, relation, simplified
+from .circuits import Cell, Row, cells
+from .conditions import Condition, condition, possible
+from .expressions import Expr, Monomial, Relation, Sum, expression, parameter, relation
 
 MOST_TERMS, MOST_FREE = 12, 4
 """Terms with constraints, and quantities to minimise over."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Where one set of terms balances.
-
-    Attributes:
-        active: the terms that balance, as they are written; shares: of the minimum, by active term.
-        binding: constraints that hold with equality.
-        minimum: the least value; optimum: where it is reached, by quantity. Their coefficients are those of the leading
-            order where ``exact``.
-        window: what bounds quantities that the minimum leaves open.
-        where: what must hold of the rest, up to constants.
-    """
-
-    active: tuple[Monomial, ...]
-    shares: tuple[Expr, ...]
-    binding: tuple[str, ...]
-    minimum: Monomial
-    optimum: Mapping[str, Monomial]
-    exact: bool
-    window: tuple[Condition, ...]
-    where: tuple[Condition, ...]
-
-    def reach(self, target: str, growing: str) -> dict[str, Monomial]:
-        """The growing quantity, and the optimum, at which the minimum equals a monomial such as ``eps**2``.
-
-        Raises:
-            UsageError: the minimum does not depend on it.
-        """
-        if (e := self.minimum[growing]) == 0:
-            raise UsageError(f"the minimum does not depend on {growing}; no size of it reaches {target}")
-        rest = Monomial.of({n: x for n, x in self.minimum.powers if n != growing}, self.minimum.coefficient)
-        size = (monomial(target) * rest**sympy.S.NegativeOne) ** (1 / e)
-        return {growing: size, **{name: m.substituted({growing: size}) for name, m in self.optimum.items()}}
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,15 +67,6 @@ class Balance(Rendered):
         from .presentation import balance
 
         return balance(self)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A term (weight 1), or a constraint ``term <= 1`` (weight 0), of the linear program."""
-
-    term: Monomial
-    weight: int
-    text: str
 
 
 def balance(
@@ -160,18 +116,18 @@ def balance(
     relations = [Relation(c.left.with_parameters(at), c.sign, c.right.with_parameters(at), c.text) for c in given]
     reduced, dependent, bounds = _eliminated(problem, relations, list(minimise), named)
     free = [name for name in minimise if name not in dependent]
-    rows = [_Row(_constants(t, fixed), 1, str(t)) for t in reduced.terms]
-    rows += [_Row(_constants(m, fixed), 0, text) for m, text in bounds]
+    rows = [Row(_constants(t, fixed), 1, str(t)) for t in reduced.terms]
+    rows += [Row(_constants(m, fixed), 0, text) for m, text in bounds]
     _check(rows, free, growing, problem)
-    cells = list(_cells(rows, free, growing, dependent, any(t.logs for t in reduced.terms)))
-    if not cells:
+    found = list(cells(rows, free, growing, dependent, any(t.logs for t in reduced.terms)))
+    if not found:
         raise _none(rows, free, growing, problem)
     notes = ["up to logarithms, which count as constants"] * any(t.logs for t in reduced.terms)
-    if all(c.where for c in cells) and possible([c.where for c in cells], growing, refused=True):
+    if all(c.where for c in found) and possible([c.where for c in found], growing, refused=True):
         notes.append(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )
-    made = (tuple(minimise), tuple(growing), tuple(fixed), tuple(cells), tuple(notes))
+    made = (tuple(minimise), tuple(growing), tuple(fixed), tuple(found), tuple(notes))
     return Balance(problem, reduced, tuple(m for m, _ in bounds), tuple(relations), *made)
 
 
@@ -208,7 +164,7 @@ def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
     return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
 
 
-def _check(rows: Sequence[_Row], free: Sequence[str], growing: Sequence[str], total: Sum) -> None:
+def _check(rows: Sequence[Row], free: Sequence[str], growing: Sequence[str], total: Sum) -> None:
     """Raises UsageError for quantities that nothing is said about, and for minima that determine products only."""
     for row in rows:
         if unknown := sorted({n for n, _ in row.term.powers} - {*free, *growing}):
@@ -223,103 +179,7 @@ def _check(rows: Sequence[_Row], free: Sequence[str], growing: Sequence[str], to
         raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
 
 
-def _circuits(rows: Sequence[_Row], free: Sequence[str]) -> Iterator[tuple[tuple[_Row, ...], list[Expr]]]:
-    """Smallest sets of rows whose exponents cancel, with their shares; largest sets first."""
-    for size in range(len(free) + 1, 0, -1):
-        for chosen in combinations(rows, size):
-            space = sympy.Matrix(len(free), size, lambda i, j, of=chosen: of[j].term[free[i]]).nullspace()
-            if len(space) != 1:
-                continue
-            weights = [simplified(x) for x in space[0]]
-            total = simplified(sum(w for w, row in zip(weights, chosen, strict=True) if row.weight))
-            if all(w != 0 for w in weights) and total != 0:
-                yield chosen, [simplified(w / total) for w in weights]
-
-
-def _cells(
-    rows: Sequence[_Row], free: Sequence[str], growing: Sequence[str], dependent: Mapping[str, Monomial], logs: bool
-) -> Iterator[Cell]:
-    seen = set()
-    for chosen, shares in _circuits(rows, free):
-        signs = [sign(x) for x in shares]
-        if any(s is not None and s < 0 for s in signs):
-            continue
-        optimum = _optimum(chosen, shares, free)
-        base, share = next((row, x) for row, x in zip(chosen, shares, strict=True) if row.weight)
-        minimum = base.term.substituted(optimum) * Monomial(1 / share)
-        found: list[Condition | bool] = [Condition(positive=x) for x, s in zip(shares, signs, strict=True) if s is None]
-        tied = False
-        for row in rows:
-            if row not in chosen:
-                ratio = row.term.substituted(optimum) * (minimum**sympy.S.NegativeOne if row.weight else Monomial())
-                tied |= not ratio.powers
-                found.append(condition(Monomial.of(dict(ratio.powers)), growing))
-        if False in found:
-            continue
-        open_ = [c for c in dict.fromkeys(found) if isinstance(c, Condition)]
-        window = [c for c in open_ if c.ratio is not None and set(dict(c.ratio.powers)) - {*growing}]
-        where = _projected(open_, growing)
-        if (
-            where is None
-            or (where and possible([where], growing) is False)
-            or (frozenset(where), minimum.powers) in seen
-        ):
-            continue
-        seen.add((frozenset(where), minimum.powers))
-        terms = [(row.term, x) for row, x in zip(chosen, shares, strict=True) if row.weight]
-        every = optimum | {name: m.substituted(optimum) for name, m in dependent.items()}
-        yield Cell(
-            tuple(t for t, _ in terms),
-            tuple(x for _, x in terms),
-            tuple(row.text for row in chosen if not row.weight),
-            minimum,
-            every,
-            not (logs or tied),
-            tuple(window),
-            tuple(where),
-        )
-
-
-def _optimum(chosen: Sequence[_Row], shares: Sequence[Expr], free: Sequence[str]) -> dict[str, Monomial]:
-    """Where every active term is its share of the sum, and every binding constraint an equality."""
-    at = next(i for i, row in enumerate(chosen) if row.weight)
-    base, inverse = chosen[at], Monomial(1 / shares[at])
-    equations = []  # monomials that equal 1
-    for row, share in zip(chosen, shares, strict=True):
-        if row is not base:
-            scale = (base.term * inverse * Monomial(share)) ** sympy.S.NegativeOne if row.weight else Monomial()
-            equations.append(row.term * scale)
-    matrix = sympy.Matrix(len(equations), len(free), lambda i, j: equations[i][free[j]])
-    solved = list(matrix.rref()[1]) if equations else []
-    inverted = matrix[:, solved].inv() if solved else matrix
-    rests = [Monomial.of({n: e for n, e in m.powers if n not in [free[j] for j in solved]}, m.coefficient)
-             for m in equations]  # fmt: skip
-    found = {}
-    for i, j in enumerate(solved):
-        value = Monomial()
-        for k, rest in enumerate(rests):
-            value *= rest ** -inverted[i, k]
-        found[free[j]] = Monomial(sympy.powsimp(value.coefficient), value.powers)
-    return found
-
-
-def _projected(conditions: Sequence[Condition], growing: Sequence[str]) -> list[Condition] | None:
-    """What conditions say of growing quantities and parameters alone (Fourier-Motzkin); None if they cannot hold."""
-    left = list(conditions)
-    names = sorted({n for c in left if c.ratio is not None for n, _ in c.ratio.powers} - {*growing})
-    for name in names:
-        on = [c.ratio for c in left if c.ratio is not None and c.ratio[name] != 0]
-        left = [c for c in left if c.ratio is None or c.ratio[name] == 0]
-        above = [r ** (1 / r[name]) for r in on if sign(r[name]) == 1]
-        below = [r ** (-1 / r[name]) for r in on if sign(r[name]) == -1]
-        made = [condition(a * b, growing) for a in above for b in below]
-        if False in made:
-            return None
-        left += [c for c in made if isinstance(c, Condition)]
-    return list(dict.fromkeys(left))
-
-
-def _none(rows: Sequence[_Row], free: Sequence[str], growing: Sequence[str], total: Sum) -> Exception:
+def _none(rows: Sequence[Row], free: Sequence[str], growing: Sequence[str], total: Sum) -> Exception:
     """Why there is no minimum."""
     bounds = [condition(Monomial.of(dict(row.term.powers)), growing) for row in rows if not row.weight]
     asked = [c for c in bounds if isinstance(c, Condition)]

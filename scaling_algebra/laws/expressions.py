@@ -1,8 +1,7 @@
 """Sums of monomials as people write them, exact: ``N**(-2*beta/d) + N/n`` and relations such as ``C = n*N``.
 
-A name in a base is a quantity, which grows; a name in an exponent is a parameter, a positive number. What is read is
-parsed with ``ast`` against a list of what is allowed; nothing is evaluated.
-Read next: ``balance.py`` (what balances in a sum).
+What is read is parsed with ``ast`` against a list of what is allowed; nothing is evaluated.
+Read next: ``monomials.py`` (what is read), ``balance.py`` (what balances in a sum).
 """
 
 from __future__ import annotations
@@ -10,190 +9,26 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import sympy
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.limits import rational
 
+from .monomials import Expr, Monomial, Relation, Sum, parameter, simplified, written
+
+__all__ = [
+    "Expr", "Monomial", "Relation", "Sum",
+    "exponent", "expression", "monomial", "parameter", "relation", "simplified", "written",
+]  # fmt: skip
+
 LONG, DEEP, TERMS, DIGITS = 2_000, 40, 200, 300
 """Most characters of an expression, nested brackets, monomials, and digits of a coefficient."""
 RELATIONS = ("<<", ">>", "<=", ">=", "=")
 FUNCTIONS = ("log", "exp", "sqrt")
-
-Expr = Any
-"""A sympy expression."""
 Read = TypeVar("Read")
-Exponents = tuple[tuple[str, Expr], ...]
-
-
-def parameter(name: str) -> Expr:
-    """A name that stands in exponents, or a quantity as a sympy symbol: positive."""
-    return sympy.Symbol(name, positive=True)
-
-
-@dataclass(frozen=True)
-class Monomial:
-    """``coefficient * product of quantity**exponent * product of log(monomial)**exponent``.
-
-    Attributes:
-        coefficient: a positive sympy number, or such a number to powers that hold parameters.
-        powers: exponents by quantity, sorted, without zeros; sympy Rationals or rational functions of parameters.
-        logs: exponents of logarithms by their argument.
-
-    Examples:
-        >>> m = monomial("6*N**(-2*beta/d)/n")
-        >>> str(m), m["N"], str(m.substituted({"n": monomial("C/N")}))
-        ('6*N^(-2*beta/d)/n', -2*beta/d, '6*N^((-2*beta + d)/d)/C')
-    """
-
-    coefficient: Expr = sympy.S.One
-    powers: Exponents = ()
-    logs: tuple[tuple[Monomial, Expr], ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        powers: Mapping[str, Expr],
-        coefficient: Expr = sympy.S.One,
-        logs: Iterable[tuple[Monomial, Expr]] = (),
-    ) -> Monomial:
-        """The one way to make it: exponents simplified, sorted, without zeros."""
-        exact = {name: simplified(e) for name, e in powers.items()}
-        added: dict[Monomial, Expr] = {}
-        for argument, e in logs:
-            added[argument] = simplified(added.get(argument, sympy.S.Zero) + e)
-        kept = tuple(sorted(((a, e) for a, e in added.items() if e != 0), key=str))
-        return cls(coefficient, tuple(sorted((n, e) for n, e in exact.items() if e != 0)), kept)
-
-    def __getitem__(self, quantity: str) -> Expr:
-        return dict(self.powers).get(quantity, sympy.S.Zero)
-
-    def __mul__(self, other: Monomial) -> Monomial:
-        names = {*dict(self.powers), *dict(other.powers)}
-        together = {name: self[name] + other[name] for name in names}
-        return Monomial.of(together, self.coefficient * other.coefficient, (*self.logs, *other.logs))
-
-    def __pow__(self, exponent: Expr) -> Monomial:
-        powers = {name: e * exponent for name, e in self.powers}
-        return Monomial.of(powers, self.coefficient**exponent, ((a, e * exponent) for a, e in self.logs))
-
-    def substituted(self, values: Mapping[str, Monomial]) -> Monomial:
-        """With quantities replaced by monomials, in logarithms too."""
-        logs = ((a.substituted(values), e) for a, e in self.logs)
-        found = Monomial.of({n: e for n, e in self.powers if n not in values}, self.coefficient, logs)
-        for name, e in self.powers:
-            if name in values:
-                found *= values[name] ** e
-        return found
-
-    def with_parameters(self, values: Mapping[str, Expr]) -> Monomial:
-        """With parameters replaced by numbers or expressions."""
-        at = {parameter(name): value for name, value in values.items()}
-        logs = ((a.with_parameters(values), sympy.sympify(e).subs(at)) for a, e in self.logs)
-        return Monomial.of({n: e.subs(at) for n, e in self.powers}, self.coefficient.subs(at), logs)
-
-    @property
-    def quantities(self) -> frozenset[str]:
-        return frozenset(dict(self.powers)).union(*(a.quantities for a, _ in self.logs))
-
-    @property
-    def parameters(self) -> frozenset[str]:
-        found = [self.coefficient, *(e for _, e in self.powers), *(e for _, e in self.logs)]
-        names = (str(s) for e in found for s in e.free_symbols)
-        return frozenset(names).union(*(a.parameters for a, _ in self.logs))
-
-    @property
-    def expr(self) -> Expr:
-        """As a sympy expression in positive symbols."""
-        factors = [parameter(name) ** e for name, e in self.powers]
-        return sympy.Mul(self.coefficient, *factors, *(sympy.log(a.expr) ** e for a, e in self.logs))
-
-    def __str__(self) -> str:
-        number = written(self.coefficient.xreplace({sympy.E: sympy.Symbol("exp(1)")}))
-        factors = [] if self.coefficient == 1 else [f"({number})" if self.coefficient.is_Add else number]
-        below = [(name, e) for name, e in self.powers if e.is_number and e < 0]
-        factors += [_power(name, e) for name, e in self.powers if (name, e) not in below]
-        factors += [_power(f"log({a})", e) for a, e in self.logs]
-        return ("*".join(factors) or "1") + "".join(f"/{_power(name, -e)}" for name, e in below)
-
-
-@dataclass(frozen=True)
-class Sum:
-    """A sum of monomials, equal powers added up, in the order in which they are written."""
-
-    terms: tuple[Monomial, ...]
-
-    @classmethod
-    def of(cls, terms: Iterable[Monomial]) -> Sum:
-        added: dict[tuple[object, object], Expr] = {}
-        for t in terms:
-            added[t.powers, t.logs] = added.get((t.powers, t.logs), sympy.S.Zero) + t.coefficient
-        return cls(tuple(Monomial(c, *key) for key, c in added.items()))  # type: ignore[arg-type]
-
-    def substituted(self, values: Mapping[str, Monomial]) -> Sum:
-        return Sum.of(t.substituted(values) for t in self.terms)
-
-    def with_parameters(self, values: Mapping[str, Expr]) -> Sum:
-        return Sum.of(t.with_parameters(values) for t in self.terms)
-
-    @property
-    def quantities(self) -> frozenset[str]:
-        return frozenset[str]().union(*(t.quantities for t in self.terms))
-
-    @property
-    def parameters(self) -> frozenset[str]:
-        return frozenset[str]().union(*(t.parameters for t in self.terms))
-
-    @property
-    def expr(self) -> Expr:
-        return sympy.Add(*(t.expr for t in self.terms))
-
-    def __str__(self) -> str:
-        return " + ".join(map(str, self.terms))
-
-
-@dataclass(frozen=True)
-class Relation:
-    """``left << right``, ``<=``, ``=`` and their mirrors: of two sums."""
-
-    left: Sum
-    sign: str
-    right: Sum
-    text: str
-
-    def solved(self, quantity: str) -> Monomial:
-        """The monomial that a quantity equals.
-
-        Raises:
-            UsageError: no equation of two monomials, or one without the quantity.
-
-        Examples:
-            >>> str(relation("C = 6*n*N**2").solved("N"))
-            'sqrt(6)/6*C^(1/2)/n^(1/2)'
-        """
-        if self.sign != "=" or len(self.left.terms) != 1 or len(self.right.terms) != 1:
-            raise UsageError(f"the constraint {self.text!r} is no equation of two monomials; write one such as C = n*N")
-        ratio = self.left.terms[0] * self.right.terms[0] ** sympy.S.NegativeOne
-        if ratio[quantity] == 0 or any(quantity in a.quantities for a, _ in ratio.logs):
-            raise UsageError(f"the constraint {self.text!r} does not give {quantity} as a power of the rest")
-        rest = Monomial.of({n: e for n, e in ratio.powers if n != quantity}, ratio.coefficient, ratio.logs)
-        found: Monomial = rest ** (-1 / ratio[quantity])
-        return found
-
-    def __str__(self) -> str:
-        return f"{self.left} {self.sign} {self.right}"
-
-
-@lru_cache(maxsize=2**14)
-def simplified(e: Expr) -> Expr:
-    """A rational function in lowest terms, products kept as they are written shortest."""
-    e = sympy.sympify(e)
-    return e if e.is_Number or e.is_Symbol else min(sympy.factor(e), sympy.cancel(e), key=sympy.count_ops)
 
 
 def expression(text: str) -> Sum:
@@ -398,15 +233,6 @@ class _Reader:
         except ValueError as error:
             raise self.wrong(f"{_shown(text)} is {error}") from None
         return sympy.Rational(value.numerator, value.denominator)
-
-
-def _power(name: str, e: Expr) -> str:
-    return name if e == 1 else f"{name}^{e}" if e.is_Symbol or (e.is_Integer and e > 0) else f"{name}^({written(e)})"
-
-
-def written(e: Expr) -> str:
-    """A number or an exponent as text that is read again."""
-    return str(e).replace("**", "^")
 
 
 def _shown(text: object) -> str:

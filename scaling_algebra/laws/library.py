@@ -1,35 +1,22 @@
-"""Laws as data: sums of monomials with ways to grow, the exponents they give, and what is known from elsewhere.
+"""What a law says: the balance on each of its axes, the exponents, and whether what is known elsewhere agrees.
 
-Adding a law: one more TOML file in ``given/``. Read next: ``balance.py`` (how an axis is answered), ``fits.py``
-(fitted exponents beside a law), ``models.py`` (a law at the shapes of a model).
+Read next: ``balance.py`` (how an axis is answered), ``files.py`` (how a law is written), ``fits.py`` (fitted exponents
+beside a law), ``models.py`` (a law at the shapes of a model).
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, named, unknown_name
-from scaling_algebra.files import read_text
 
 from .balance import Balance, balance
 from .conditions import Condition, sign
-from .expressions import Expr, Monomial, Sum, exponent, expression, monomial, parameter, relation, simplified
-
-AXIS: dict[str, type] = {"sum": str, "minimise": list, "grows": list, "constraints": list, "fixed": list,
-                         "exponent": str, "ratios": dict, "floored": bool}  # fmt: skip
-KEYS: dict[str, type] = {"title": str, "source": str, "identities": list, "floor": str, "names": dict, "options": dict,
-                         "axes": dict, "model": dict, "at": dict}  # fmt: skip
-KINDS = {str: "a text", list: "a list of texts", dict: "a table", bool: "true or false"}
-MOST = 2**16
-"""Bytes of a file with a law."""
+from .expressions import Expr, Monomial, Sum, exponent, monomial, parameter, relation, simplified
 
 
 @dataclass(frozen=True)
@@ -142,6 +129,14 @@ def answer(
     return Answer(law, picked, {name: found[name] for name in asked}, at, exponents, identities, below)
 
 
+def sides(text: str) -> tuple[str, Expr]:
+    """An identity: a name and a rational function of other names."""
+    name, equals, right = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
+    return name.strip(), exponent(right)
+
+
 def inverted(found: Answer, name: str, value: Expr) -> tuple[str, Expr]:
     """The parameter that gives an exponent a value, and what it must be.
 
@@ -158,111 +153,7 @@ def inverted(found: Answer, name: str, value: Expr) -> tuple[str, Expr]:
     return open_[0], roots[0]
 
 
-@cache
-def laws() -> Mapping[str, Law]:
-    """Every law that ships, by name."""
-    return {path.stem: read(path) for path in sorted((Path(__file__).parent / "given").glob("*.toml"))}
-
-
-def law(name: str) -> Law:
-    """A law that ships, or one in a TOML file.
-
-    Raises:
-        UsageError: neither.
-    """
-    if name.endswith(".toml"):
-        return read(Path(name))
-    return named("law", name, laws())
-
-
-def read(path: Path) -> Law:
-    """The law in a TOML file: ``sum``, ``minimise``, ``grows`` and so on, or several axes of those.
-
-    Raises:
-        UsageError: one line that begins with the file's name.
-    """
-    text = read_text(path, "give a TOML file with a law", MOST)
-    try:
-        try:
-            data = tomllib.loads(text, parse_float=str)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"this is not TOML: {error}") from None
-        return _law(path.stem, data)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-
-
 # inside --------------------------------------------------------------------------------------------------------
-
-
-def _law(name: str, data: Mapping[str, Any]) -> Law:
-    flat = {key: value for key, value in data.items() if key in AXIS}
-    _check(data, KEYS | AXIS, "")
-    if flat and "axes" in data:
-        raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
-    entries = {"law": flat} if flat else data.get("axes", {})
-    if not entries:
-        raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n"')
-    axes = {key: _axis(key, _table(key, entry)) for key, entry in entries.items()}
-    options = {
-        option: {choice: _texts(f"{option} {choice}", put) for choice, put in _table(option, choices).items()}
-        for option, choices in data.get("options", {}).items()
-    }
-    for text in (identities := tuple(_listed("identities", data.get("identities", [])))):
-        sides(text)
-    return Law(
-        name,
-        data.get("title", name),
-        data.get("source", ""),
-        axes,
-        identities,
-        monomial(data["floor"]) if "floor" in data else None,
-        _texts("names", data.get("names", {})),
-        options,
-        {key: expression(text) for key, text in _texts("model", data.get("model", {})).items()},
-        {key: exponent(text) for key, text in _texts("at", data.get("at", {})).items()},
-    )
-
-
-def _axis(name: str, entry: Mapping[str, Any]) -> Axis:
-    _check(entry, AXIS, f"{name}: ")
-    for key in ("sum", "grows"):
-        if key not in entry:
-            raise UsageError(f"{name}: {key} is missing; an axis has a sum, what it minimises over, and what grows")
-    lists = {key: tuple(_listed(key, entry.get(key, []))) for key, kind in AXIS.items() if kind is list}
-    for text in lists["constraints"]:
-        relation(text)
-    ratios = _texts("ratios", entry.get("ratios", {}))
-    floored = entry.get("floored", False)
-    return Axis(expression(entry["sum"]), exponent=entry.get("exponent", ""), ratios=ratios, floored=floored, **lists)
-
-
-def _check(entry: Mapping[str, Any], known: Mapping[str, type], where: str) -> None:
-    for key, value in entry.items():
-        if key not in known:
-            raise UsageError(where + str(unknown_name("key", key, known)))
-        if not isinstance(value, known[key]):
-            raise UsageError(f"{where}{key} is {value!r}; it must be {KINDS[known[key]]}")
-
-
-def _listed(key: str, value: list[Any]) -> list[str]:
-    if wrong := [x for x in value if not isinstance(x, str)]:
-        raise UsageError(f"{key} holds {wrong[0]!r}; it must be a list of texts")
-    return value
-
-
-def _table(key: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{key} is {value!r}; it must be a table")
-    return value
-
-
-def _texts(key: str, value: Any) -> dict[str, str]:
-    """A table of texts and numbers, as texts."""
-    found = _table(key, value)
-    if wrong := [x for x in found.values() if isinstance(x, bool) or not isinstance(x, str | int)]:
-        raise UsageError(f"{key} holds {wrong[0]!r}; it must be a text or a number")
-    return {name: str(x) for name, x in found.items()}
 
 
 def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
@@ -292,14 +183,6 @@ def _balanced(axis: Axis, total: Sum, at: Mapping[str, Expr]) -> Balance:
     grows = [q for q in axis.grows if q in there]
     values = {p: x for p, x in at.items() if p in total.parameters}
     return balance(total, axis.minimise, grows or axis.grows[:1], constraints, axis.fixed, values)
-
-
-def sides(text: str) -> tuple[str, Expr]:
-    """An identity: a name and a rational function of other names."""
-    name, equals, right = text.partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
-    return name.strip(), exponent(right)
 
 
 def _identical(text: str, exponents: Mapping[str, Expr]) -> bool:

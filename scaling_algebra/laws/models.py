@@ -20,8 +20,9 @@ from scaling_algebra.files import read_text
 
 from .balance import Balance
 from .expressions import Monomial, Sum, parameter
+from .files import MOST
 from .lambert import stationary
-from .library import MOST, Answer
+from .library import Answer
 
 MODELS = 1_000
 

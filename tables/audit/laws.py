@@ -14,7 +14,8 @@ from typing import Any
 import sympy
 
 from scaling_algebra.laws.expressions import Monomial, Sum, exponent, expression, monomial, parameter, simplified
-from scaling_algebra.laws.library import Answer, answer, law, sides
+from scaling_algebra.laws.files import law
+from scaling_algebra.laws.library import Answer, answer, sides
 from scaling_algebra.tables.published.reading import Printed
 
 

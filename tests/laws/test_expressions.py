@@ -6,12 +6,12 @@ import pytest
 import sympy
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.laws import expressions
+from scaling_algebra.laws import expressions, monomials
 from scaling_algebra.laws.expressions import Sum, expression, monomial, relation
 
 
 def test_examples():
-    assert doctest.testmod(expressions).failed == 0
+    assert doctest.testmod(expressions).failed == 0 and doctest.testmod(monomials).failed == 0
 
 
 @pytest.mark.parametrize(

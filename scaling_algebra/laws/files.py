@@ -1,0 +1,133 @@
+"""Laws in TOML: those that ship, in ``given/``, and those of a user.
+
+Adding a law: one more file in ``given/``. Read next: ``library.py`` (what a law says).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.files import read_text
+
+from .expressions import exponent, expression, monomial, relation
+from .library import Axis, Law, sides
+
+AXIS: dict[str, type] = {"sum": str, "minimise": list, "grows": list, "constraints": list, "fixed": list,
+                         "exponent": str, "ratios": dict, "floored": bool}  # fmt: skip
+KEYS: dict[str, type] = {"title": str, "source": str, "identities": list, "floor": str, "names": dict, "options": dict,
+                         "axes": dict, "model": dict, "at": dict}  # fmt: skip
+KINDS = {str: "a text", list: "a list of texts", dict: "a table", bool: "true or false"}
+MOST = 2**16
+"""Bytes of a file with a law."""
+
+
+@cache
+def laws() -> Mapping[str, Law]:
+    """Every law that ships, by name."""
+    return {path.stem: read(path) for path in sorted((Path(__file__).parent / "given").glob("*.toml"))}
+
+
+def law(name: str) -> Law:
+    """A law that ships, or one in a TOML file.
+
+    Raises:
+        UsageError: neither.
+    """
+    if name.endswith(".toml"):
+        return read(Path(name))
+    return named("law", name, laws())
+
+
+def read(path: Path) -> Law:
+    """The law in a TOML file: ``sum``, ``minimise``, ``grows`` and so on, or several axes of those.
+
+    Raises:
+        UsageError: one line that begins with the file's name.
+    """
+    text = read_text(path, "give a TOML file with a law", MOST)
+    try:
+        try:
+            data = tomllib.loads(text, parse_float=str)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"this is not TOML: {error}") from None
+        return _law(path.stem, data)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _law(name: str, data: Mapping[str, Any]) -> Law:
+    flat = {key: value for key, value in data.items() if key in AXIS}
+    _check(data, KEYS | AXIS, "")
+    if flat and "axes" in data:
+        raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
+    entries = {"law": flat} if flat else data.get("axes", {})
+    if not entries:
+        raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n"')
+    axes = {key: _axis(key, _table(key, entry)) for key, entry in entries.items()}
+    options = {
+        option: {choice: _texts(f"{option} {choice}", put) for choice, put in _table(option, choices).items()}
+        for option, choices in data.get("options", {}).items()
+    }
+    for text in (identities := tuple(_listed("identities", data.get("identities", [])))):
+        sides(text)
+    return Law(
+        name,
+        data.get("title", name),
+        data.get("source", ""),
+        axes,
+        identities,
+        monomial(data["floor"]) if "floor" in data else None,
+        _texts("names", data.get("names", {})),
+        options,
+        {key: expression(text) for key, text in _texts("model", data.get("model", {})).items()},
+        {key: exponent(text) for key, text in _texts("at", data.get("at", {})).items()},
+    )
+
+
+def _axis(name: str, entry: Mapping[str, Any]) -> Axis:
+    _check(entry, AXIS, f"{name}: ")
+    for key in ("sum", "grows"):
+        if key not in entry:
+            raise UsageError(f"{name}: {key} is missing; an axis has a sum, what it minimises over, and what grows")
+    lists = {key: tuple(_listed(key, entry.get(key, []))) for key, kind in AXIS.items() if kind is list}
+    for text in lists["constraints"]:
+        relation(text)
+    ratios = _texts("ratios", entry.get("ratios", {}))
+    floored = entry.get("floored", False)
+    return Axis(expression(entry["sum"]), exponent=entry.get("exponent", ""), ratios=ratios, floored=floored, **lists)
+
+
+def _check(entry: Mapping[str, Any], known: Mapping[str, type], where: str) -> None:
+    for key, value in entry.items():
+        if key not in known:
+            raise UsageError(where + str(unknown_name("key", key, known)))
+        if not isinstance(value, known[key]):
+            raise UsageError(f"{where}{key} is {value!r}; it must be {KINDS[known[key]]}")
+
+
+def _listed(key: str, value: list[Any]) -> list[str]:
+    if wrong := [x for x in value if not isinstance(x, str)]:
+        raise UsageError(f"{key} holds {wrong[0]!r}; it must be a list of texts")
+    return value
+
+
+def _table(key: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{key} is {value!r}; it must be a table")
+    return value
+
+
+def _texts(key: str, value: Any) -> dict[str, str]:
+    """A table of texts and numbers, as texts."""
+    found = _table(key, value)
+    if wrong := [x for x in found.values() if isinstance(x, bool) or not isinstance(x, str | int)]:
+        raise UsageError(f"{key} holds {wrong[0]!r}; it must be a text or a number")
+    return {name: str(x) for name, x in found.items()}
