@@ -15,7 +15,8 @@ import sympy
 
 from scaling_algebra.errors import UsageError
 
-from .balance import Balance, Cell
+from .balance import Balance
+from .circuits import Cell
 from .expressions import Expr, Monomial, parameter
 
 SIZES = tuple(10.0**k for k in range(24, 37, 3))

@@ -12,7 +12,8 @@ import sympy
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
 
-from .balance import Balance, Cell
+from .balance import Balance
+from .circuits import Cell
 from .conditions import Condition
 from .expressions import Expr, Monomial, Sum, written
 from .lambert import stationary

@@ -99,7 +99,7 @@ def _places(found: Errata) -> list[tuple[Erratum, Key]]:
     return [(e, key) for e in found for key in e.cells]
 
 
-def _line(place: tuple[Erratum, Key]) -> tuple[Piece, ...]:
+def _line(place: tuple[Erratum, Key]) -> tuple[Piece | None, ...]:
     e, (source, table, label, quantity, step) = place
     printed, derived = e.cells[place[1]]
     near = next((m for m in e.measured if (m.quantity, m.step) == (quantity, step)), e.measured[0])

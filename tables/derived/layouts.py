@@ -24,6 +24,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
+from .law_tables import table_laws2
 from .signal_tables import SETTINGS, growth, signal_table
 from .stable_rates import table_everett
 
@@ -328,6 +329,7 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "transfer1": table_transfer1,
     "unified": table_unified,
     "everett": table_everett,
+    "laws2": table_laws2,
 }
 """Every table, by name."""
 

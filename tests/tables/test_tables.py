@@ -50,7 +50,7 @@ def test_table_b1_is_complete():
 
 
 ERRATA = {
-    (cell["table"], cell["quantity"], cell["step"]): cell for e in load("errata")["erratum"] for cell in e["cell"]
+    (cell["table"], cell["quantity"], cell.get("step")): cell for e in load("errata")["erratum"] for cell in e["cell"]
 }
 APP_J = ("mssp_j32", "mssp_j34", "mssp_j43", "mssp_j45")
 
