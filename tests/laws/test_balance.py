@@ -149,6 +149,12 @@ def test_the_size_that_reaches_an_error():
     assert same(square["n"]["eps"], "-(2*beta + d)/(2*beta)") and same(square["N"]["eps"], "-d/(2*beta)")
 
 
+def test_no_one_meaning_of_eps_gives_13_and_14():
+    """(13) needs eps to be the L2 error, (14) its square: n = R/eps."""
+    routed = balance(f"{P} + N/n + R/n", ["N"], ["n", "R"]).cells[1]
+    assert str(routed.reach("eps", "n")["n"]) == "R/eps" and str(routed.reach("eps**2", "n")["n"]) == "R/eps^2"
+
+
 def test_identical_ties_have_no_exact_prefactor():
     (cell,) = balance("N**-1 + N/n + n**(-1/2)", ["N"], ["n"]).cells
     assert cell.minimum["n"] == sympy.Rational(-1, 2) and not cell.exact
