@@ -31,6 +31,7 @@ FIT = "fit"
 @click.option("--axis", metavar="NAME", help="One way to grow, in full: model, data, compute, experts, charts.")
 @click.option("--rate", metavar="NAME", help="Of moe-transformer: fast (1/n), or slow (n^-1/2), which its proof gives.")
 @click.option("--count", metavar="NAME", help="Of moe-transformer: the parameters that are estimated, active or total.")
+@click.option("--choose", multiple=True, metavar="OPTION=CHOICE", help="Of a law with options of its own (repeatable).")
 @click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents: beta=1,d=32.")
 @click.option("--invert", metavar="NAME=VALUE", help="The parameter that gives an exponent this value: alpha_N=0.076.")
 @click.option("--model", type=Place(), metavar="SHAPES.toml", help="The law at the shapes of models.")
@@ -42,6 +43,7 @@ def command(
     axis: str | None,
     rate: str | None,
     count: str | None,
+    choose: tuple[str, ...],
     values: str,
     invert: str | None,
     model: Path | None,
@@ -67,6 +69,11 @@ def command(
     if (fits is not None) != (name == FIT):
         raise UsageError("a file of fits goes with fit: scalecalc law fit FITS.csv")
     choices = {option: choice for option, choice in (("rate", rate), ("count", count)) if choice is not None}
+    for text in choose:
+        option, equals, choice = text.partition("=")
+        if not equals or option in choices:
+            raise UsageError(f"cannot read {text!r}; give an option once with its choice, as rate=slow")
+        choices[option] = choice
     found = answer(law(against if name == FIT else name), axis, choices, parameters(values))
     if fits is not None:
         comparison = compared(found, read_fits(fits, list(found.exponents)))

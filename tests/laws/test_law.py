@@ -266,6 +266,14 @@ def test_losses_are_fitted_and_judged(tmp_path, alpha_d, code):
 # laws of a user ------------------------------------------------------------------------------------------------
 
 
+def test_a_law_has_options_of_its_own(tmp_path):
+    file = tmp_path / "mine.toml"
+    text = 'sum = "N**-p + (N/n)**q"\nminimise = ["N"]\ngrows = ["n"]\n[options.noise]\nlow = { q = "1" }\n'
+    file.write_text(text + 'high = { q = "1/2" }\n', encoding="utf-8")
+    shown = [CliRunner().invoke(main, ["law", str(file), *more]).output for more in ([], ["--choose", "noise=high"])]
+    assert "n^(-p/(p + 1))" in shown[0] and "n^(-p/(2*p + 1))" in shown[1]
+
+
 def test_five_lines_are_a_law(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(OWN, encoding="utf-8")
@@ -312,6 +320,8 @@ def test_a_law_that_is_none_is_one_line(tmp_path, text, says):
         (["moe-transformer", "--axis", "x"], "no axis named"),
         (["moe-transformer", "--rate", "x"], "no rate named"),
         (["chinchilla", "--rate", "fast"], "chinchilla has no option rate"),
+        (["moe-transformer", "--choose", "rate"], "cannot read 'rate'"),
+        (["moe-transformer", "--rate", "fast", "--choose", "rate=slow"], "cannot read 'rate=slow'"),
         (["moe-transformer", "--at", "x=1"], "no parameter of this law"),
         (["moe-transformer", "--invert", "x"], "cannot read"),
         (["moe-transformer", "--invert", "x=1"], "no exponent named"),

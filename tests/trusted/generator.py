@@ -455,6 +455,7 @@ VERBS |= {
             "--axis": Maker.text,
             "--rate": Maker.text,
             "--count": Maker.text,
+            "--choose": Maker.values,
             "--at": Maker.values,
             "--invert": Maker.values,
             "--model": Maker.read,
