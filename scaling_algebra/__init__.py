@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from .all_rays.theorems import Theorems, theorems
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
@@ -43,6 +44,7 @@ _HOME = {
     "Ray": "spec.axes",
     "Recipe": "recipes.recipe",
     "Signals": "solver.derivation",
+    "Theorems": "all_rays.theorems",
     "UsageError": "errors",
     "audit": "tables.audit.comparison",
     "derive": "solver.derivation",
@@ -56,6 +58,7 @@ _HOME = {
     "read_network": "spec.networks.files",
     "signals": "solver.derivation",
     "table": "tables.derived.layouts",
+    "theorems": "all_rays.theorems",
 }
 __all__ = [
     "REGIMES",
@@ -68,6 +71,7 @@ __all__ = [
     "Ray",
     "Recipe",
     "Signals",
+    "Theorems",
     "UsageError",
     "__version__",
     "audit",
@@ -82,6 +86,7 @@ __all__ = [
     "recipe",
     "signals",
     "table",
+    "theorems",
 ]
 
 

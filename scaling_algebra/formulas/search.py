@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form, Power
 
-from .graded import FormTrajectory, RoutedForms, form_algebra
+from .graded import Bounds, FormTrajectory, RoutedForms, form_algebra
 from .polyhedra import Vector, corners, direction, dot
 
 _RUNGS = (
@@ -31,7 +31,7 @@ _RUNGS = (
 )
 _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 """Climbed until nothing is missing; where that takes too much work, few kernels are kept and the rest is bounded."""
-_WHOLE = Rung(Fraction(1, 2), work=50_000, total=400_000, whole=True)
+_WHOLE = Rung(Fraction(1, 2), work=1_000_000, total=10_000_000, whole=True)
 _ROUNDS = 20
 Counts = tuple[tuple[str, int], ...]
 
@@ -198,18 +198,29 @@ class UpperBounds(Search):
     ) -> None:
         super().__init__(network, optimizer, structure, fixed=fixed)
         self._sized = sized
+        self._seen: set[Form] = set()
 
-    def forms(self, quantity: Quantity, t: int) -> Found:
-        return self._forms(quantity, t, _WHOLE)
+    def bounds(self, quantity: Quantity, t: int) -> Bounds:
+        """Sizes of monomials, and bounds that nothing exceeds, after t updates.
+
+        Raises:
+            Exhausted: they are too many.
+        """
+        upper = self._forms(quantity, t, _WHOLE).forms
+        return Bounds(tuple(form for form in upper if form in self._seen), upper)
 
     def _sizes(
         self, quantity: Quantity, t: int, rates: Vector, rung: Rung
     ) -> dict[Counts, tuple[Form | None, Fraction]]:
-        run = self.run(rates, rung)
+        run, found = self.run(rates, rung), {}
         with run.ledger.question():
             sizes = run.sizes(quantity, t)
-        forms = {run.forms.graded(grade, high): run.forms.value(high) for grade, (_, high) in sizes.items()}
-        return {form.unknowns: (form, size) for form, size in forms.items()}
+        for grade, (low, high) in sizes.items():
+            form = run.forms.graded(grade, high)
+            found[form.unknowns] = form, run.forms.value(high)
+            if low == high:
+                self._seen.add(form)
+        return found
 
 
 def spanning(axes: Sequence[str]) -> list[Vector]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, product
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Literal
 
 from scaling_algebra.counting.kernels import Exhausted
@@ -24,10 +25,11 @@ _WORK = (200, 2_000)
 """Nodes of matching searches that one product may take: for the complete forms of a quantity, for its upper bounds."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
+_COMPARED = {"<=": le, ">=": ge, "!=": ne, "<": lt, ">": gt, "=": eq}
 _SIMPLE = 48
 """A fraction is simple if its denominator divides this."""
 
-Sense = Literal["<=", ">=", "!="]
+Sense = Literal["<=", ">=", "!=", "<", ">", "="]
 
 
 @dataclass(frozen=True)
@@ -262,8 +264,5 @@ class ClauseSolver:
                     self._reals[name] = self._z3.Real(name, self._context)
             total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
             against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)
-            if atom.sense == "!=":
-                self._known[atom] = total != against
-            else:
-                self._known[atom] = total <= against if atom.sense == "<=" else total >= against
+            self._known[atom] = _COMPARED[atom.sense](total, against)
         return self._known[atom]

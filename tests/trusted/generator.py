@@ -323,6 +323,17 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             "--plane": Maker.text,
         },
     ),
+    "theorems": (
+        (),
+        {
+            **PRINTED,
+            "--parameterization": Maker.text,
+            "--optimizer": Maker.text,
+            "--epsilon": Maker.text,
+            "--only": Maker.text,
+            "--smtlib": Maker.unwritable,
+        },
+    ),
     "list": ((), {**NETWORK_OF, **PRINTED}),
     "table": ((), {"NAME": Maker.text}),
     "table b1": ((), {**PRINTED, "--ray": Maker.ray}),
