@@ -28,6 +28,7 @@ STEPS = (HORIZON + 1, HORIZON)
 FACES = (frozenset[str](), frozenset({"M"}))
 """Axes that are fixed: none, or the number of experts, whose gates then do not average out."""
 _UNIT: tuple[Vector, ...] = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+_TURNED: dict[Sense, Sense] = {"<=": ">=", ">=": "<="}
 _NOT: dict[Sense, Sense] = {"<=": ">", ">=": "<", "<": ">=", ">": "<=", "=": "!=", "!=": "="}
 
 
@@ -214,7 +215,7 @@ def _without(side: Side, fixed: frozenset[str]) -> Side | None:
         return None
     wall = Wall.of([Fraction(x) for x in left])
     turned = next(x for x in reversed(left) if x) < 0
-    return Side(wall, {"<=": ">=", ">=": "<="}.get(side.sense, side.sense) if turned else side.sense)
+    return Side(wall, _TURNED.get(side.sense, side.sense) if turned else side.sense)
 
 
 def _suffix(fixed: frozenset[str]) -> str:

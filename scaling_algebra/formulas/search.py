@@ -212,7 +212,8 @@ class UpperBounds(Search):
     def _sizes(
         self, quantity: Quantity, t: int, rates: Vector, rung: Rung
     ) -> dict[Counts, tuple[Form | None, Fraction]]:
-        run, found = self.run(rates, rung), {}
+        run = self.run(rates, rung)
+        found: dict[Counts, tuple[Form | None, Fraction]] = {}
         with run.ledger.question():
             sizes = run.sizes(quantity, t)
         for grade, (low, high) in sizes.items():

@@ -46,7 +46,7 @@ class Wall:
         sign = 1 if next(c for c in reversed(whole) if c) > 0 else -1
         return cls(tuple(sign * c // common for c in whole))
 
-    def at(self, rates: Sequence[Fraction]) -> Fraction:
+    def at(self, rates: Sequence[Fraction | int]) -> Fraction:
         return sum((a * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
 
     def side(self, rates: Sequence[Fraction]) -> str:
