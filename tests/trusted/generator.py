@@ -321,6 +321,7 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             "--optimizer": Maker.text,
             "--epsilon": Maker.text,
             "--plane": Maker.text,
+            "--near": Maker.ray,
         },
     ),
     "theorems": (
