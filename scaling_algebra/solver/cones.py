@@ -172,7 +172,8 @@ def cone_holds(
     O(1) on the cone if it is on the spanning rays, and it is one of these functions on all of it if it is on the
     spanning rays: 0 for what is Theta(1), the same for what is balanced. A normaliser must not exceed its epsilon on
     the spanning rays, so that it is linear, too, and epsilon must be the size of a monomial of the gradient. On a
-    spanning ray an axis that grows inside the cone counts as growing. Demands are examined at t = 0 .. 2.
+    spanning ray an axis that grows inside the cone counts as growing. Demands and gradients are examined at
+    t = 0 .. 2; the gradient at t = 2 is what the third update takes.
 
     Args:
         ahead: so many updates later O(1) is examined, too.
@@ -204,7 +205,7 @@ def _broken_at(scaling: Scaling, ray: Ray, look: Analysis, demands: Sequence[Dem
         return min(failures, key=lambda x: x.endswith("undecided"))
     for role, tensor in MOE_BLOCK.tensors.items() if look.optimizer.epsilon else ():
         eps = scaling.tensors[role].eps
-        for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + 1 + ahead)):
+        for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + max(1, ahead))):
             above = answer.size is not None and eps is not None and answer.size > eps.on(ray)
             if eps is None or not answer.decided or above:
                 return f"the gradient of {role} exceeds its epsilon, or is undecided"
