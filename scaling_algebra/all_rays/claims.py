@@ -168,7 +168,7 @@ def _on_walls(p: Phases) -> Iterator[Claim]:
         rates = [e.ray[axis] for axis in PLANE_AXES]
         sides = (Side(e.wall, "="), *(_side(w, rates) for w in p.walls if w != e.wall))
         rays = _spanned(sides, frozenset())
-        sides = (sides[0], *(s for s in sides[1:] if any(not s.wall.at(r) for r in rays)))
+        sides = _ends(sides, rays)
         exists = partial(holds, p, e.scaling, structure, rays)
         unique = partial(alone, p, e.scaling, structure, sides, frozenset())
         about = f"{rule.title} with {structure}"
@@ -199,6 +199,17 @@ def _spanned(sides: Sequence[Side], fixed: frozenset[str]) -> list[Vector]:
         walls += [side.wall.coefficients] * (side.sense in (">=", "=")) + [below] * (side.sense in ("<=", "="))
     rays = corners(_UNIT, walls)
     return [r for r in rays if not any(x for axis, x in zip(PLANE_AXES, r, strict=True) if axis in fixed)]
+
+
+def _ends(sides: Sequence[Side], rays: Sequence[Vector]) -> tuple[Side, ...]:
+    """The wall that a piece lies on, and a side for each end at which no rate becomes 0."""
+    on, *others = sides
+    ends = [
+        r
+        for r, other in zip(rays, reversed(rays), strict=True)
+        if not any(x == 0 < y for x, y in zip(r, other, strict=True))
+    ]
+    return (on, *dict.fromkeys(next(s for s in others if not s.wall.at(r)) for r in ends))
 
 
 def _facets(sides: Sequence[Side], rays: Sequence[Vector], fixed: frozenset[str]) -> tuple[Side, ...]:
