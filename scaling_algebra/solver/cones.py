@@ -47,7 +47,7 @@ class Wall:
         return cls(tuple(sign * c // common for c in whole))
 
     def at(self, rates: Sequence[Fraction | int]) -> Fraction:
-        return sum((a * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
+        return sum((Fraction(a) * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
 
     def side(self, rates: Sequence[Fraction]) -> str:
         """The inequality that holds at these rates: ``N_e + M >= N``."""
