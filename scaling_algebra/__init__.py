@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from .all_rays.theorems import Theorems, theorems
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
@@ -45,6 +46,7 @@ _HOME = {
     "Ray": "spec.axes",
     "Recipe": "recipes.recipe",
     "Signals": "solver.derivation",
+    "Theorems": "all_rays.theorems",
     "UsageError": "errors",
     "audit": "tables.audit.comparison",
     "balance": "laws.balance",
@@ -59,6 +61,7 @@ _HOME = {
     "read_network": "spec.networks.files",
     "signals": "solver.derivation",
     "table": "tables.derived.layouts",
+    "theorems": "all_rays.theorems",
 }
 __all__ = [
     "REGIMES",
@@ -72,6 +75,7 @@ __all__ = [
     "Ray",
     "Recipe",
     "Signals",
+    "Theorems",
     "UsageError",
     "__version__",
     "audit",
@@ -87,6 +91,7 @@ __all__ = [
     "recipe",
     "signals",
     "table",
+    "theorems",
 ]
 
 

@@ -28,6 +28,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "recipe": ("commands.recipe", "Numbers for every tensor of a large model, from those tuned on a small one."),
         "formula": ("commands.formula", "A size as a maximum of monomials, on every ray and at every parameter."),
         "phases": ("commands.phases", "The map of rays: cells with one formula each, and their walls."),
+        "theorems": ("commands.theorems", "What is proved for whole cones of rays: existence, uniqueness, none."),
     },
     "Laws": {
         "balance": ("commands.balance", "The minimum of a sum of monomials: optimum, exponents, terms that balance."),

@@ -102,7 +102,10 @@ def command(
 def missing(error: NotFound) -> tuple[int, Document]:
     """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
     verdict, line = settled(error)
-    click.echo(f"scalecalc: {line}", err=True)
+    asked = error.configuration
+    on_map = asked.network == MOE_BLOCK and asked.ray["K"] == asked.ray["M"] and asked.ray["N"] and not asked.given
+    near = f"; phases --parameterization {asked.parameterization.name} --near RATES names rays that have one"
+    click.echo(f"scalecalc: {line}{near if on_map else ''}", err=True)
     decided = verdict == "impossible"
     record = {
         **error.configuration.as_json(),

@@ -9,6 +9,7 @@ import click
 from scaling_algebra.documents import FORMATS
 from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map.phases import phases
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
 
 from .options import OPTIMIZER, Name, Place, emit, examples, parameterization, tried, write
@@ -19,12 +20,16 @@ from .options import OPTIMIZER, Name, Place, emit, examples, parameterization, t
     epilog=examples(
         "scalecalc phases --parameterization mup --optimizer sgd",
         "scalecalc phases --parameterization mssp --optimizer sgd -o map.html",
+        "scalecalc phases --parameterization mssp --optimizer sgd --near N=1,N_e=1/2,M=0",
     ),
 )
 @parameterization(DERIVED)
 @OPTIMIZER
 @click.option(
     "--plane", default="N_e,M", show_default=True, metavar="AXES", help="Two of N, N_e, M; the third has rate 1."
+)
+@click.option(
+    "--near", metavar="RATES", help="Instead of the map: the rays next to this one that have a parameterization."
 )
 @click.option("--prove", is_flag=True, help="Prove for every cell without a formula that a ray inside it has none.")
 @click.option(
@@ -40,6 +45,7 @@ def command(
     optimizer: str,
     epsilon: str | None,
     plane: str,
+    near: str | None,
     prove: bool,
     form: str | None,
     output: Path | None,
@@ -50,7 +56,13 @@ def command(
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
     drawn = form or (output.suffix.lstrip(".").lower() if output is not None else "")
     tried(output, drawn if drawn in ("svg", "html") else form)
+    ray = None if near is None else Ray.parse(near)
+    if ray is not None and (prove or drawn in ("svg", "html")):
+        raise UsageError("--near prints rays, no map: leave out --prove, svg and html")
     found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
+    if ray is not None:
+        emit(found.near(ray).document(), form, output)
+        return
     if drawn not in ("svg", "html"):
         emit(found.document(), form, output)
         return

@@ -31,6 +31,9 @@ from .kernels import (
 )
 from .packing import Packing
 
+_WHOLE = Fraction(100)
+"""The gap of a rung that drops nothing, in powers of the axis that grows fastest: wider than any two sizes differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
@@ -66,6 +69,7 @@ class Rung:
         leaves: kernels with more leaves than this are dropped.
         work: nodes of matching searches that one product of two signals may take.
         total: nodes of all products that one question may need.
+        whole: nothing is dropped, whatever the gap; a product that takes more work raises ``Exhausted``.
     """
 
     gap: Fraction
@@ -73,6 +77,7 @@ class Rung:
     leaves: int | None = None
     work: int | None = None
     total: int | None = None
+    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -158,7 +163,7 @@ class Algebra(Packing):
 
     def _set(self, rung: Rung) -> None:
         self.rung, self.work = rung, rung.work
-        self._gap = self.pack(rung.gap * self._unit_gap, {}, {})
+        self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
 
     # signals ---------------------------------------------------------------------------------------------------
 
@@ -371,6 +376,8 @@ class Algebra(Packing):
         try:
             return self._contract(a, b, out, tag, self._gap)
         except Exhausted:
+            if self.rung.whole:
+                raise
             return self._contract(a, b, out, tag, -self._step)
 
     def _contract(self, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
@@ -409,6 +416,8 @@ class Algebra(Packing):
                     slack = slack + step if lead is None else top - lead + gap
                 if cut is not None:
                     dropped = _max(dropped, top + cut)
+        if self.rung.whole and dropped is not None:
+            raise Exhausted
         ba, bb = self.bound(a), self.bound(b)
         if a.tail is not None and bb is not None:
             dropped = _max(dropped, a.tail + bb + extra)
@@ -653,7 +662,7 @@ class Algebra(Packing):
     def _prune(self, s: Signal) -> Signal:
         """The signal with what the rung does not keep moved to its tail."""
         lead = self.rms(s)
-        if lead is None:
+        if lead is None or self.rung.whole:
             return s
         rung, floor, order, weights = self.rung, lead - self._gap, self._order, self._weights
         keep, tail = s.terms, s.tail

@@ -91,7 +91,12 @@ class Answer:
 
 
 class Analysis:
-    """Quantities of one training run, evaluated on demand, each certified exact."""
+    """Quantities of one training run, evaluated on demand, each certified exact.
+
+    Args:
+        algebras: to share products of kernels with other runs on the ray (of the same ``growing``).
+        growing: axes that count as growing whatever the ray says: sizes are limits of those on rays near by.
+    """
 
     def __init__(
         self,
@@ -100,8 +105,10 @@ class Analysis:
         optimizer: Optimizer,
         network: Network = MOE_BLOCK,
         algebras: dict[Rung, Algebra] | None = None,
+        growing: frozenset[str] = frozenset(),
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
+        self.growing = growing
         more = with_decay(network) if optimizer.decoupled_decay else {}
         self.table: Mapping[str, Quantity] = {**quantities(network), **more}
         self._algebras = algebras if algebras is not None else {}
@@ -215,8 +222,9 @@ class Analysis:
         if rung not in self._runs:
             if rung not in self._algebras:
                 some = next(iter(self._algebras.values()), None)
-                self._algebras[rung] = (some or algebra_for(self.network, self.ray, rung.gap)).at(rung)
+                self._algebras[rung] = (some or algebra_for(self.network, self.ray, rung.gap, self.growing)).at(rung)
             made = trajectory_for(self.network, self._algebras[rung], self.point, self.optimizer)
+            made.growing = self.growing
             made.lean_on(self._known)
             self._runs[rung] = made
         return self._runs[rung]

@@ -22,14 +22,18 @@ from .rules import BeyondPowerCounting, Which
 from .trajectory import Increment, Known, Trajectory, unknowns
 
 
-def algebra_for(network: Network, ray: Ray, gap: Fraction) -> Algebra:
+def algebra_for(network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset()) -> Algebra:
     """The algebra whose letters and unknowns are those of a network.
+
+    Args:
+        growing: axes whose indices are kept even where they do not grow on the ray.
 
     Raises:
         UsageError: K < M where the routing is part of the dynamics.
     """
     if not sparse(network, ray):
-        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked)
+        kept = "".join(x for x, axis in network.letters.items() if axis in growing)
+        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept)
     if network.live:
         raise UsageError(f"{network.name} selects experts in a way of its own; give a ray with K = M")
     seen, among = active(network)

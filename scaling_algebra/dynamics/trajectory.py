@@ -64,6 +64,8 @@ class Trajectory:
 
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
         self.network, self.algebra, self.point, self.optimizer = network, algebra, point, optimizer
+        self.growing: frozenset[str] = frozenset()
+        """Axes that count as growing whatever the ray says."""
         self._initial: dict[str, Signal] = {}
         for role, tensor in network.tensors.items():
             b = point.b[role]
@@ -200,7 +202,7 @@ class Trajectory:
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
         axis = self.network.letters[letter]
-        return axis in AXES and self.algebra.ray[axis] > 0
+        return axis in self.growing or (axis in AXES and self.algebra.ray[axis] > 0)
 
     def lean_on(self, known: Known) -> None:
         """Take certified sizes from elsewhere."""

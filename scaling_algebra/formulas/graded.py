@@ -226,6 +226,7 @@ class FormTrajectory(Trajectory):
         self.forms, self._structure, self._growing = algebra, structure, growing
         self._sized, self._exact = sized, exact
         super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer)
+        self.growing = growing
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """Raises Exhausted: the quotient of two maxima of forms is none."""
@@ -267,9 +268,6 @@ class FormTrajectory(Trajectory):
         for s in self.entries(role, factors):
             found = _product(found, self.forms.sizes(s))
         return found
-
-    def grows(self, letter: str) -> bool:
-        return self.network.letters[letter] in self._growing or super().grows(letter)
 
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]

@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form, Power
 
-from .graded import FormTrajectory, RoutedForms, form_algebra
+from .graded import Bounds, FormTrajectory, RoutedForms, form_algebra
 from .polyhedra import Vector, corners, direction, dot
 
 _RUNGS = (
@@ -31,6 +31,7 @@ _RUNGS = (
 )
 _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 """Climbed until nothing is missing; where that takes too much work, few kernels are kept and the rest is bounded."""
+_WHOLE = Rung(Fraction(1, 2), work=1_000_000, total=10_000_000, whole=True)
 _ROUNDS = 20
 Counts = tuple[tuple[str, int], ...]
 
@@ -70,6 +71,7 @@ class Search:
         self.axes = tuple(axis for axis in AXES if axis in there)
         self.spanning = spanning(self.axes)
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
+        self._sized: frozenset[str] = frozenset()
 
     def forms(self, quantity: Quantity, t: int) -> Found:
         """The monomials of a quantity after t updates.
@@ -96,7 +98,9 @@ class Search:
             algebra = form_algebra(self.network, ray, growing, self.sparse)
             algebra._set(rung)
             kind = RoutedForms if self.sparse else FormTrajectory
-            self._runs[key] = kind(self.network, algebra, self.structure, optimizer=self.optimizer, growing=growing)
+            self._runs[key] = kind(
+                self.network, algebra, self.structure, self._sized, optimizer=self.optimizer, growing=growing
+            )
         return self._runs[key]
 
     def ray(self, rates: Sequence[int]) -> Ray:
@@ -170,6 +174,54 @@ class Search:
                     return Fraction(0)
                 worst = max(worst, (high - known) / sum(ray[axis] for axis in self.axes))
         return worst or None
+
+
+class UpperBounds(Search):
+    """Forms that a size does not exceed on any ray, where the later changes of some signals are taken by their size
+    alone: an unknown of its own, ``graded.size_of``.
+
+    Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
+    bound of a product is one such function (of the bounds in ``Algebra._bound`` an operator norm is never above
+    Cauchy-Schwarz). So the bound is convex, and what it is at corners bounds it everywhere.
+
+    Args:
+        sized: the signals.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        optimizer: Optimizer,
+        structure: Structure,
+        sized: frozenset[str],
+        fixed: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(network, optimizer, structure, fixed=fixed)
+        self._sized = sized
+        self._seen: set[Form] = set()
+
+    def bounds(self, quantity: Quantity, t: int) -> Bounds:
+        """Sizes of monomials, and bounds that nothing exceeds, after t updates.
+
+        Raises:
+            Exhausted: they are too many.
+        """
+        upper = self._forms(quantity, t, _WHOLE).forms
+        return Bounds(tuple(form for form in upper if form in self._seen), upper)
+
+    def _sizes(
+        self, quantity: Quantity, t: int, rates: Vector, rung: Rung
+    ) -> dict[Counts, tuple[Form | None, Fraction]]:
+        run = self.run(rates, rung)
+        found: dict[Counts, tuple[Form | None, Fraction]] = {}
+        with run.ledger.question():
+            sizes = run.sizes(quantity, t)
+        for grade, (low, high) in sizes.items():
+            form = run.forms.graded(grade, high)
+            found[form.unknowns] = form, run.forms.value(high)
+            if low == high:
+                self._seen.add(form)
+        return found
 
 
 def spanning(axes: Sequence[str]) -> list[Vector]:

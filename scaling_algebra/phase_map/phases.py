@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
@@ -31,6 +32,9 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
+
+if TYPE_CHECKING:
+    from .nearest import Nearest
 
 SIDE = Fraction(2)
 """The map shows rates from 0 to this."""
@@ -100,6 +104,16 @@ class Phases(Rendered):
         """Where a ray lies in the plane; None if the axis of rate 1 does not grow on it."""
         (third,) = (axis for axis in PLANE_AXES if axis not in self.plane)
         return None if not ray[third] else (ray[self.plane[0]] / ray[third], ray[self.plane[1]] / ray[third])
+
+    def near(self, ray: Ray) -> Nearest:
+        """Rays next to one that have a parameterization.
+
+        Raises:
+            UsageError: K < M, or the axis that the map holds at 1 does not grow.
+        """
+        from .nearest import nearest
+
+        return nearest(self, ray)
 
     def walls_of(self, ray: Ray) -> tuple[Wall, ...]:
         """The walls a ray lies on."""

@@ -12,10 +12,11 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.documents.notation import formula, typeset
 from scaling_algebra.solver.cones import PLANE_AXES
 from scaling_algebra.solver.presentation import powers
-from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
+from .nearest import Nearest
 from .phases import Cell, Edge, Phases, Point2
 
 
@@ -43,6 +44,26 @@ def phases(p: Phases) -> Document:
         shown.append(f"{f.name}: {text or 'no ray: one member, or N did not grow'}")
     blocks.append(Lines.of(*shown, listed=True))
     return Document(tuple(blocks), _record(p))
+
+
+def nearest(n: Nearest) -> Document:
+    """What fails on a ray, and the rays next to it on which nothing does."""
+    title, rows = n.map.parameterization.title, []
+    for x in n.rays:
+        rates = ",".join(f"{axis}={x.ray[axis]}" for axis in PLANE_AXES)
+        changes = ", ".join(f"{axis} from {n.asked[axis]} to {x.ray[axis]}" for axis in x.moved)
+        rows.append((rates, changes or "nothing", x.where or "the ray itself", x.structure))
+    why = typeset(f"no {title} found: {n.why}" if n.why else f"{title} is found on this ray")
+    blocks: list[Block] = [Heading(typeset(n.about)), Lines.of(why)]
+    if rows:
+        blocks.append(Grid.of(("nearest ray", "what changes", "on", "interventions"), rows))
+    rays = [{"ray": _strings(x.ray), "moved": list(x.moved), "on": x.where, "structure": x.structure} for x in n.rays]
+    asked = {"parameterization": n.map.parameterization.name, "optimizer": n.map.optimizer.name}
+    return Document(tuple(blocks), {**asked, "ray": _strings(n.asked), "why": n.why or None, "nearest": rays})
+
+
+def _strings(ray: Ray) -> dict[str, str]:
+    return {axis: str(ray[axis]) for axis in PLANE_AXES}
 
 
 def formulas(s: Scaling) -> Grid:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, product
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Literal
 
 from scaling_algebra.counting.kernels import Exhausted
@@ -24,10 +25,11 @@ _WORK = (200, 2_000)
 """Nodes of matching searches that one product may take: for the complete forms of a quantity, for its upper bounds."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
+_COMPARED = {"<=": le, ">=": ge, "!=": ne, "<": lt, ">": gt, "=": eq}
 _SIMPLE = 48
 """A fraction is simple if its denominator divides this."""
 
-Sense = Literal["<=", ">=", "!="]
+Sense = Literal["<=", ">=", "!=", "<", ">", "="]
 
 
 @dataclass(frozen=True)
@@ -63,21 +65,18 @@ def label(demand: Demand) -> str:
 
 
 class Facts:
-    """Clauses of demands under one structure."""
+    """Clauses of demands, from bounds on the sizes of their quantities."""
 
-    def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
-        self.network, self.forms = network, forms
-        self._table = quantities(network)
-        sized = frozenset(q.removesuffix(".change") for d in demands for q in d.quantities if q.endswith(".change"))
-        self._runs = [
-            FormTrajectory(network, forms, structure),
-            FormTrajectory(network, forms, structure, sized),
-        ]
-        self._known: dict[tuple[str, int], Bounds | None] = {}
+    def __init__(self, network: Network) -> None:
+        self.network, self._table = network, quantities(network)
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Atom:
-        """A form, and more, compared with zero on the ray."""
-        return Atom(form.power.on(self.forms.ray), (*form.unknowns, *more), sense)
+        """A form, and more, compared with zero."""
+        raise NotImplementedError
+
+    def bounds(self, name: str, t: int) -> Bounds | None:
+        """Forms that hold for a quantity after t updates; None if nothing is known."""
+        raise NotImplementedError
 
     def of(self, demand: Demand) -> list[Clause]:
         """Clauses of a demand from the sizes of its quantities."""
@@ -93,7 +92,7 @@ class Facts:
                 clauses.append(Clause(name, (Atom(Fraction(0), ((size_of(signal), -1),), "<="),), f"{q} is O(1)"))
             parts = [q] if signal == q else self._parts(signal)
             for part, t in product(parts, range(demand.horizon + 1)):
-                bounds = self._bounds(part, t)
+                bounds = self.bounds(part, t)
                 if bounds is None:
                     complete = False
                     continue
@@ -111,7 +110,7 @@ class Facts:
     def _balance(self, demand: Demand) -> list[Clause]:
         name, clauses, shared = label(demand), [], []
         for q in demand.quantities:
-            bounds = self._bounds(q, demand.horizon)
+            bounds = self.bounds(q, demand.horizon)
             if bounds is None or not bounds.lower:  # unknown, or perhaps exactly zero
                 continue
             size = (f"log {q}", -1)
@@ -126,7 +125,23 @@ class Facts:
                 )
         return clauses
 
-    def _bounds(self, name: str, t: int) -> Bounds | None:
+
+class RayFacts(Facts):
+    """What holds on one ray, at every parameter point, under one structure."""
+
+    def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
+        super().__init__(network)
+        self.forms = forms
+        self._runs = [
+            FormTrajectory(network, forms, structure),
+            FormTrajectory(network, forms, structure, sized(demands)),
+        ]
+        self._known: dict[tuple[str, int], Bounds | None] = {}
+
+    def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Atom:
+        return Atom(form.power.on(self.forms.ray), (*form.unknowns, *more), sense)
+
+    def bounds(self, name: str, t: int) -> Bounds | None:
         """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
         if (name, t) not in self._known:
             self._known[name, t] = None
@@ -138,6 +153,11 @@ class Facts:
                 except Exhausted:
                     continue
         return self._known[name, t]
+
+
+def sized(demands: Iterable[Demand]) -> frozenset[str]:
+    """The signals whose changes are demanded to be O(1)."""
+    return frozenset(q.removesuffix(".change") for d in demands for q in d.quantities if q.endswith(".change"))
 
 
 class ClauseSolver:
@@ -244,8 +264,5 @@ class ClauseSolver:
                     self._reals[name] = self._z3.Real(name, self._context)
             total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
             against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)
-            if atom.sense == "!=":
-                self._known[atom] = total != against
-            else:
-                self._known[atom] = total <= against if atom.sense == "<=" else total >= against
+            self._known[atom] = _COMPARED[atom.sense](total, against)
         return self._known[atom]

@@ -18,7 +18,7 @@ from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.scaling import Point
 
 from .clauses import Clause, ClauseSolver, Undecided, label
-from .prover import ROUNDS, Proof, Prover, System
+from .prover import ROUNDS, Proof, Prover, System, unmet
 
 
 def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
@@ -121,6 +121,6 @@ def _freed_epsilon(system: System, demand: Demand, point: Point) -> set[str] | N
     ):
         moved = replace(point, c={**point.c, role: c}, d={**point.d, role: d})
         with suppress(Undecided):
-            if system.unmet(rest, system.look(moved, system.prover.optimizer), certified=True) is None:
+            if unmet(rest, system.look(moved, system.prover.optimizer), certified=True) is None:
                 return {f"{name}.{role}" for name in names}
     return None

@@ -23,7 +23,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.graded import form_algebra
-from scaling_algebra.solver.demands import NotFound, violation
+from scaling_algebra.solver.demands import HORIZON, NotFound, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions
@@ -34,7 +34,7 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point, Scaling
 
-from .clauses import Atom, Clause, ClauseSolver, Facts, Sense, Undecided, label
+from .clauses import Atom, Clause, ClauseSolver, RayFacts, Sense, Undecided, label
 
 _QUICK = 20_000
 """Nodes spent on the search for a violated demand at a candidate, before a closer look."""
@@ -46,7 +46,7 @@ SIDES: tuple[Sense, Sense] = ("<=", ">=")
 """Of an equation."""
 
 _APART = "another parameterization"
-_EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
+EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
 Unmet = tuple[Demand, Form | None, str]
 """A demand that fails at a point, a form of it that must not exceed O(1), if there is one, and the reason."""
@@ -266,7 +266,7 @@ class System:
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
         self.names += self.network.free_multipliers
-        self.facts = Facts(self.network, prover.forms, self.demands, structure)
+        self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
         self.clauses: list[Clause] = []
         self._solver = ClauseSolver(self.ray.largest)
         for demand in self.demands:
@@ -312,7 +312,7 @@ class System:
                     needed = tuple(c for c in (*self.clauses, *apart) if c.label in core)
                     core = tuple(x for x in core if x != _APART)
                     if self.prover.optimizer.epsilon:
-                        core = (*core, _EPSILON)
+                        core = (*core, EPSILON)
                     return Outcome(self.structure, verdict, tuple(points), core, needed)
                 points.append(self.point(values))
                 apart.append(Clause(_APART, self.other(values), "not the one found"))
@@ -358,9 +358,9 @@ class System:
         Raises:
             Undecided: the engine cannot express the point.
         """
-        with _expressible():
+        with expressible():
             look = self.look(self._plain(values), OPTIMIZERS["sgd"]).limited(_QUICK, gap=Fraction(0))
-            return self._cut(values, self.unmet(demands, look, certified=False))
+            return self._cut(values, unmet(demands, look, certified=False))
 
     def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
         """The clause that a violated demand adds, valid at every point; None if every demand holds at this one.
@@ -369,43 +369,19 @@ class System:
             Undecided: no certificate, or the engine cannot express the point.
         """
         cut, rule = self.refute(demands, values), self.prover.optimizer
-        with _expressible():
+        with expressible():
             for certified in (False, True) if cut is None else ():
                 look = self.look(self._plain(values), OPTIMIZERS["sgd"])
-                cut = cut or self._cut(values, self.unmet(demands, look, certified))
+                cut = cut or self._cut(values, unmet(demands, look, certified))
             if cut is None and rule.normalises:
-                unmet = self.unmet(demands, self.look(self.point(values), rule), certified=True)
-                if unmet is not None:
-                    raise Undecided(f"gradient descent and {rule.name} differ: {unmet[2]}")
+                left = unmet(demands, self.look(self.point(values), rule), certified=True)
+                if left is not None:
+                    raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
         return cut
 
     def other(self, values: Mapping[str, Fraction]) -> tuple[Atom, ...]:
         """At least one unknown differs."""
         return tuple(Atom(-value, ((name, 1),), "!=") for name, value in values.items())
-
-    def unmet(self, demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet | None:
-        """A demand that fails at a point.
-
-        Raises:
-            Undecided: no certificate, where one is asked for.
-        """
-        for t in range(self.horizon + 2):
-            for demand in demands:
-                for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
-                    answer = look(q, t) if certified else look.lower(q, t)
-                    if certified and not answer.decided:
-                        raise Undecided(f"{q} at t={t} is undecided at a candidate")
-                    if answer.size is not None and answer.size > 0:
-                        return demand, answer.form, f"{q} at t={t} is O(1)"
-        for demand in demands if certified else ():
-            if demand.kind == "scale" and not look.optimizer.epsilon:
-                continue
-            failure = violation(demand, look)
-            if "undecided" in failure:
-                raise Undecided(failure)
-            if failure:
-                return demand, None, failure
-        return None
 
     def look(self, point: Point, rule: Optimizer) -> Analysis:
         """The engine at a point."""
@@ -417,10 +393,10 @@ class System:
         self.clauses.append(clause)
         self._solver.add(clause)
 
-    def _cut(self, values: Mapping[str, Fraction], unmet: Unmet | None) -> Clause | None:
-        if unmet is None:
+    def _cut(self, values: Mapping[str, Fraction], failed: Unmet | None) -> Clause | None:
+        if failed is None:
             return None
-        demand, form, why = unmet
+        demand, form, why = failed
         return Clause(label(demand), self.other(values) if form is None else (self.facts.atom(form, "<="),), why)
 
     def _plain(self, values: Mapping[str, Fraction]) -> Point:
@@ -434,8 +410,33 @@ class System:
         )
 
 
+def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet | None:
+    """A demand that fails at a point.
+
+    Raises:
+        Undecided: no certificate, where one is asked for.
+    """
+    for t in range(max((d.horizon for d in demands), default=HORIZON) + 2):
+        for demand in demands:
+            for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
+                answer = look(q, t) if certified else look.lower(q, t)
+                if certified and not answer.decided:
+                    raise Undecided(f"{q} at t={t} is undecided at a candidate")
+                if answer.size is not None and answer.size > 0:
+                    return demand, answer.form, f"{q} at t={t} is O(1)"
+    for demand in demands if certified else ():
+        if demand.kind == "scale" and not look.optimizer.epsilon:
+            continue
+        failure = violation(demand, look)
+        if "undecided" in failure:
+            raise Undecided(failure)
+        if failure:
+            return demand, None, failure
+    return None
+
+
 @contextmanager
-def _expressible() -> Iterator[None]:
+def expressible() -> Iterator[None]:
     """A fraction too fine for the engine leaves a question undecided."""
     try:
         yield

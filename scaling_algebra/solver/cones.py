@@ -15,8 +15,8 @@ from math import gcd, lcm
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -46,8 +46,8 @@ class Wall:
         sign = 1 if next(c for c in reversed(whole) if c) > 0 else -1
         return cls(tuple(sign * c // common for c in whole))
 
-    def at(self, rates: Sequence[Fraction]) -> Fraction:
-        return sum((a * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
+    def at(self, rates: Sequence[Fraction | int]) -> Fraction:
+        return sum((Fraction(a) * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
 
     def side(self, rates: Sequence[Fraction]) -> str:
         """The inequality that holds at these rates: ``N_e + M >= N``."""
@@ -86,7 +86,7 @@ def cone(
     Method: of all rays, cut off a corner that breaks a demand, by the monomial that breaks it, until no corner breaks
     any; then ``cone_holds`` proves it.
     """
-    plain = _descent(scaling) if optimizer.epsilon else scaling
+    plain = descent(scaling) if optimizer.epsilon else scaling
     unit = [tuple(Fraction(int(i == j)) for j in range(3)) for i in range(3)]
     corners: list[Rates] = list(unit)
     walls: list[Wall] = []
@@ -117,7 +117,7 @@ def _bounding(corners: Sequence[Rates], walls: Sequence[Wall]) -> list[Wall]:
     return found
 
 
-def _descent(scaling: Scaling) -> Scaling:
+def descent(scaling: Scaling) -> Scaling:
     """Gradient descent with learning rate over epsilon, which is what mu-3 makes of an optimizer with an epsilon."""
     tensors = {
         role: t if t.eps is None else replace(t, lr=t.lr + -t.eps, eps=None) for role, t in scaling.tensors.items()
@@ -164,13 +164,19 @@ def cone_holds(
     parameterization: Parameterization,
     rays: Sequence[Ray],
     structure: Structure,
+    ahead: int = 0,
 ) -> str:
     """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
 
     Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates. So it is
-    O(1) on the cone if it is on the spanning rays, and Theta(1) on all of it if one monomial is on each of them. A
-    normaliser must not exceed its epsilon on the spanning rays, so that it is linear, too, and epsilon must be the size
-    of a monomial of the gradient. Demands are examined at t = 0 .. 2.
+    O(1) on the cone if it is on the spanning rays, and it is one of these functions on all of it if it is on the
+    spanning rays: 0 for what is Theta(1), the same for what is balanced. A normaliser must not exceed its epsilon on
+    the spanning rays, so that it is linear, too, and epsilon must be the size of a monomial of the gradient. On a
+    spanning ray an axis that grows inside the cone counts as growing. Demands and gradients are examined at
+    t = 0 .. 2; the gradient at t = 2 is what the third update takes.
+
+    Args:
+        ahead: so many updates later O(1) is examined, too.
 
     Raises:
         UsageError: an optimizer that normalises without an epsilon: its normaliser is not linear in the rates.
@@ -178,29 +184,54 @@ def cone_holds(
     if optimizer.normalises and not optimizer.epsilon:
         raise UsageError(f"{optimizer.name} normalises without an epsilon: its sizes are not convex in the rates")
     demands = parameterization.demanded(MOE_BLOCK, structure)
-    if any(d.kind == "balanced" for d in demands):
-        return f"{parameterization.name}: whether sizes are balanced is not examined on cones"
-    for ray in rays:
-        look = Analysis(ray, scaling.point(ray), optimizer, MOE_BLOCK)
-        limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
-        failures = [failure for demand in limited if (failure := violation(demand, look))]
-        if failures:  # what is undecided is a failure, too, but says less than what diverges
-            return f"on {ray}: {min(failures, key=lambda x: x.endswith('undecided'))}"
-        for role, tensor in MOE_BLOCK.tensors.items() if optimizer.epsilon else ():
-            eps = scaling.tensors[role].eps
-            for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + 1)):
-                above = answer.size is not None and eps is not None and answer.size > eps.on(ray)
-                if eps is None or not answer.decided or above:
-                    return f"on {ray}: the gradient of {role} exceeds its epsilon, or is undecided"
     total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
     inner = Ray({axis: rate / max(total) for axis, rate in zip(PLANE_AXES, total, strict=True)})
-    look = Analysis(inner, scaling.point(inner), optimizer, MOE_BLOCK)
+    growing = frozenset(axis for axis in AXES if inner[axis])
+    looks = [Analysis(r, scaling.point(r), optimizer, MOE_BLOCK, growing=growing) for r in (*rays, inner)]
+    for ray, look in zip(rays, looks[:-1], strict=True):
+        if failure := _broken_at(scaling, ray, look, demands, ahead):
+            return f"on {ray}: {failure}"
     for demand in demands:
-        eps = scaling.tensors[demand.fixes.removeprefix("d.")].eps if demand.kind == "scale" else Power()
-        if demand.kind == "bounded" or eps is None:
-            continue
-        answers = (look(name, t) for name in demand.quantities for t in range(HORIZON + 1))
-        powers = (scaling.size(a.form) + -eps for a in answers if a.form is not None)
-        if not any(all(not power.on(ray) for ray in rays) for power in powers):
-            return f"on {inner}: {demand.name}: {demand.because}, but no monomial of it is Theta(1) on all rays"
+        if failure := _other_size(scaling, rays, looks, demand):
+            return f"on {inner}: {demand.name}: {demand.because}, but {failure}"
     return ""
+
+
+def _broken_at(scaling: Scaling, ray: Ray, look: Analysis, demands: Sequence[Demand], ahead: int) -> str:
+    """What exceeds O(1), or its epsilon, on a spanning ray."""
+    limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
+    failures = [failure for demand in limited if (failure := violation(demand, look, horizon=HORIZON + ahead))]
+    if failures:  # what is undecided is a failure, too, but says less than what diverges
+        return min(failures, key=lambda x: x.endswith("undecided"))
+    for role, tensor in MOE_BLOCK.tensors.items() if look.optimizer.epsilon else ():
+        eps = scaling.tensors[role].eps
+        for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + max(1, ahead))):
+            above = answer.size is not None and eps is not None and answer.size > eps.on(ray)
+            if eps is None or not answer.decided or above:
+                return f"the gradient of {role} exceeds its epsilon, or is undecided"
+    return ""
+
+
+def _other_size(scaling: Scaling, rays: Sequence[Ray], looks: Sequence[Analysis], demand: Demand) -> str:
+    """Where a demanded size is not that of one monomial on the whole cone. ``looks``: at the rays, and inside."""
+    *corners, inside = looks
+    if demand.kind == "balanced":
+        known = {name: inside(name, HORIZON) for name in demand.quantities}
+        powers = []
+        for name, answer in known.items():
+            power = None if answer.form is None else scaling.size(answer.form)
+            powers += [] if power is None else [power]
+            for ray, look in zip(rays, corners, strict=True):
+                here = look(name, HORIZON)
+                if not (answer.decided and here.decided) or here.size != (None if power is None else power.on(ray)):
+                    return f"{name} is undecided, or not of one size, on {ray}"
+        apart = any(a.on(ray) != b.on(ray) for ray in rays for a, b in pairwise(powers))
+        return "their sizes differ" if apart else ""
+    eps = scaling.tensors[demand.fixes.removeprefix("d.")].eps if demand.kind == "scale" else Power()
+    if demand.kind == "bounded" or eps is None:
+        return ""
+    first = 1 if demand.kind == "scale" else 0
+    answers = (inside(name, t) for name in demand.quantities for t in range(first, HORIZON + 1))
+    sizes = (scaling.size(a.form) + -eps for a in answers if a.form is not None)
+    reached = any(all(not power.on(ray) for ray in rays) for power in sizes)
+    return "" if reached else "no monomial of it is Theta(1) on all rays"

@@ -13,7 +13,7 @@ from scaling_algebra.cli import main
 from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "experiment", "transfer"}
-SLOW = {*MEASURES, "phases", "audit", "--prove"}
+SLOW = {*MEASURES, "phases", "theorems", "audit", "--prove"}
 
 
 @cache

@@ -50,7 +50,7 @@ def commands(section):
     return [c for b in cut(PAGE) if b.language == "bash" and b.text in SECTIONS[section] for c in b.commands()]
 
 
-SLOW = {"derive --prove", "phases", "audit", "verify, report", "experiment", "transfer"}
+SLOW = {"derive --prove", "phases", "phases --near", "theorems", "audit", "verify, report", "experiment", "transfer"}
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,8 @@ def test_a_formula_fails_outside_its_cone():
     with pytest.raises(UsageError, match="not convex"):
         cone_holds(cells["B"], optimizer("signsgd"), MUP, CONES["B"], Structure())
     assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), MUP, CONES["B"], Structure())
-    assert "balanced" in cone_holds(cells["B"], optimizer("sgd"), MSSP, CONES["B"], Structure())
+    no_mssp = cone_holds(cells["B"], optimizer("sgd"), MSSP, CONES["B"], Structure())
+    assert "MSSP-3 forward: h3.A1 of the aggregate is Theta(1), but no monomial of it is Theta(1)" in no_mssp
 
 
 def test_a_gradient_above_its_epsilon_is_not_a_proof():
@@ -289,3 +290,37 @@ def test_the_page_in_a_browser(name, browser):
 def test_errors(args, says):
     result = CliRunner().invoke(main, ["phases", *args])
     assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
+
+
+# --- rays next to a ray ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [("1/4", "1/2"), ("1/2", 0), (0, 0), ("1/3", "1/7"), (0, "3/4")])
+def test_the_nearest_rays_with_a_mup(at):
+    """By hand: on x + y < 1 the foot of the perpendicular to x + y = 1, and the ends of both lines along an axis."""
+    x, y = map(Fraction, at)
+    found = phases("sgd", "mup").near(ray(1, x, y))
+    assert "but h" in found.why and " ~ n^(" in found.why
+    half = (1 - x - y) / 2
+    points = {(r.ray["N_e"], r.ray["M"]) for r in found.rays}
+    assert points == {(x + half, y + half), (1 - y, y), (x, 1 - x)}
+    assert found.rays[0].moved == ("N_e", "M") and found.rays[0].distance == 2 * half**2
+
+
+def test_the_nearest_rays_with_an_mssp():
+    found = phases("sgd", "mssp").near(ray(1, Fraction(3, 4), 1))
+    assert [(str(x.ray["N_e"]), str(x.ray["M"]), x.moved) for x in found.rays] == [
+        ("1", "1", ("N_e",)),
+        ("3/4", "1/4", ("M",)),
+    ]
+    assert "MSSP-3 forward" in found.why
+
+
+def test_a_ray_that_has_one_is_its_own_neighbour():
+    """Negative control, also of rays that the map does not hold."""
+    found = phases("sgd", "mup").near(ray(2, 2, 1))
+    assert not found.why and [x.moved for x in found.rays] == [()]
+    assert found.rays[0].ray == ray(1, 1, HALF)
+    for wrong in ({"N": 0, "N_e": 1, "M": 1}, {"N": 1, "N_e": 1, "M": 1, "K": 0}):
+        with pytest.raises(UsageError, match="not on this map"):
+            phases("sgd", "mup").near(Ray(wrong))

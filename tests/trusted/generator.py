@@ -372,6 +372,18 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             "--optimizer": Maker.text,
             "--epsilon": Maker.text,
             "--plane": Maker.text,
+            "--near": Maker.ray,
+        },
+    ),
+    "theorems": (
+        (),
+        {
+            **PRINTED,
+            "--parameterization": Maker.text,
+            "--optimizer": Maker.text,
+            "--epsilon": Maker.text,
+            "--only": Maker.text,
+            "--smtlib": Maker.unwritable,
         },
     ),
     "list": ((), {**NETWORK_OF, **PRINTED}),

@@ -1,0 +1,1 @@
+"""What is proved for whole cones of rays: where a parameterization exists, where it is unique, where there is none."""

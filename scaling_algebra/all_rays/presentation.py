@@ -1,0 +1,39 @@
+"""What theorems say: each with its verdict, and what it rests on.
+
+Read next: ``documents`` (how that is printed).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scaling_algebra.documents.blocks import Block, Document, Heading, Lines, Piece
+from scaling_algebra.documents.notation import typeset
+
+if TYPE_CHECKING:
+    from .theorems import Theorem, Theorems
+
+VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
+
+
+def theorems(found: Theorems) -> Document:
+    """The assumptions, and one heading for each theorem."""
+    blocks: list[Block] = [Heading(typeset(f"theorems: {found.about}"))]
+    blocks.append(Lines.of(*map(typeset, found.reading()), listed=True))
+    for x in found.items:
+        blocks += _theorem(x)
+    return Document(tuple(blocks), found.as_json())
+
+
+def _theorem(x: Theorem) -> list[Block]:
+    from .theorems import said
+
+    head = Heading(typeset(f"{x.claim.name}: {VERDICTS[x.decision.verdict]}"), 2)
+    lines: list[Piece] = [typeset(said(x.claim))]
+    lines += [typeset(x.decision.why)] if x.decision.why else []
+    if x.decision.clauses:
+        lines.append(f"one unsatisfiable system of {len(x.decision.clauses)} clauses")
+    blocks: list[Block] = [head, Lines.of(*lines, listed=True)]
+    if x.decision.core:
+        blocks += [Lines.of("from:"), Lines.of(*map(typeset, x.decision.core), listed=True)]
+    return blocks

@@ -1,0 +1,144 @@
+"""One question about a cone of rays: does some ray in it, with some parameters, meet the desiderata?
+
+z3 takes the rates and the unknowns together. What it proposes, the engine examines on that ray; the monomial that
+breaks a demand there is linear in both, so that it rules out points on every ray, until nothing is left.
+Read next: ``theorems.py`` (which questions are asked), ``facts.py`` (the clauses they start from).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver, Undecided, label
+from scaling_algebra.proofs.prover import Unmet, expressible, unmet
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.parameterizations import Parameterization
+from scaling_algebra.spec.scaling import Point
+
+from .facts import clauses, linear
+
+ROUNDS = 60
+"""Points that are examined before a question counts as undecided."""
+_QUICK = 20_000
+"""Nodes spent on a first look at a point."""
+RAYS = "the rays"
+APART = "another parameterization"
+
+Verdict = Literal["proved", "refuted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Cone:
+    """Rays on which some axes grow.
+
+    Attributes:
+        bounds: linear conditions on their rates. ``fixed``: axes that do not grow on them.
+        text: what they say: ``N_e + M >= N, M <= N``.
+    """
+
+    bounds: tuple[Atom, ...]
+    fixed: frozenset[str]
+    text: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer to one question.
+
+    Attributes:
+        verdict: ``proved``: no point of the cone meets the demands. ``refuted``: ``why`` names one that does.
+        core: the desiderata that together exclude them.
+        clauses: the unsatisfiable system.
+    """
+
+    verdict: Verdict
+    core: tuple[str, ...] = ()
+    clauses: tuple[Clause, ...] = ()
+    why: str = ""
+
+
+def nowhere(
+    network: Network,
+    parameterization: Parameterization,
+    structure: Structure,
+    cone: Cone,
+    apart: Sequence[Atom] = (),
+    demands: Sequence[Demand] | None = None,
+) -> Decision:
+    """Does no ray of a cone, with no parameters, meet the demands?
+
+    Args:
+        apart: of which one holds: parameters that are not those of a formula.
+        demands: of the parameterization, by default all.
+    """
+    demands = parameterization.demanded(network, structure) if demands is None else demands
+    axes = [axis for axis in AXES if axis in network.axes.values()]
+    names = {label(d) for d in demands}
+    known = [Clause(RAYS, (x,), cone.text) for x in (*growing(axes, cone.fixed), *cone.bounds)]
+    known += [Clause(APART, tuple(apart), "not the formula")] if apart else []
+    known += [c for c in clauses(network, parameterization, structure, cone.fixed) if c.label in names]
+    solver = ClauseSolver()
+    for clause in known:
+        solver.add(clause)
+    for _ in range(ROUNDS):
+        try:
+            model = solver.model((RAYS, APART, *names), ())
+            if model is None:
+                core = solver.core(())
+                needed = tuple(c for c in known if c.label in core)
+                return Decision("proved", tuple(x for x in core if x not in (RAYS, APART)), needed)
+            ray = Ray({axis: model[axis] for axis in axes})
+            found = _examined(network, structure, demands, ray, model)
+        except Undecided as reason:
+            return Decision("undecided", why=str(reason))
+        if found is None:
+            shown = ", ".join(f"{x}={v}" for x, v in model.items() if x.partition(".")[0] in ("b", "c", "alpha"))
+            return Decision("refuted", why=f"{shown} meets the desiderata on {ray}")
+        demand, form, why = found
+        if form is None:
+            return Decision("undecided", why=f"{why} on {ray}, which the bounds for all rays do not show")
+        known.append(Clause(label(demand), (linear({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why))
+        solver.add(known[-1])
+    return Decision("undecided", why=f"no end after {ROUNDS} counterexamples")
+
+
+def growing(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Atom, ...]:
+    """The rays on which axes grow, one for each direction: the first rate is 1, the others are not negative, and
+    numbers of experts grow.
+
+    Law: desiderata depend on a ray, not on how fast it is run through.
+    """
+    first, *others = (axis for axis in axes if axis not in fixed)
+    one = (Atom(Fraction(-1), ((first, 1),), "<="), Atom(Fraction(-1), ((first, 1),), ">="))
+    positive = [linear({axis: 1}, ">=") for axis in others]
+    held = [linear({axis: 1}, "=") for axis in axes if axis in fixed]
+    return (*one, *positive, *held, *(linear({axis: 1}, "!=") for axis in others if axis == "M"))
+
+
+def _examined(
+    network: Network, structure: Structure, demands: Sequence[Demand], ray: Ray, model: dict[str, Fraction]
+) -> Unmet | None:
+    """A demand that fails on a ray at a point of gradient descent; None if all hold, with certificates.
+
+    Raises:
+        Undecided: no certificate, or the engine cannot express the point.
+    """
+    zero, roles = Fraction(0), network.tensors
+    point = Point(
+        {r: None if r in structure.zero else model.get(f"b.{r}", zero) for r in roles},
+        {r: model.get(f"c.{r}", zero) for r in roles},
+        dict.fromkeys(roles, zero),
+        {m: model.get(m, zero) for m in network.free_multipliers},
+        structure.tied,
+    )
+    with expressible():
+        look = Analysis(ray, point, OPTIMIZERS["sgd"], network)
+        quick = Analysis(ray, point, OPTIMIZERS["sgd"], network).limited(_QUICK, gap=zero)
+        return unmet(demands, quick, certified=False) or unmet(demands, look, False) or unmet(demands, look, True)

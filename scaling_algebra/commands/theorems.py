@@ -1,0 +1,56 @@
+"""``scalecalc theorems``: what is proved for whole cones of rays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.all_rays.theorems import theorems
+from scaling_algebra.spec.parameterizations import DERIVED
+
+from .derive import CODES
+from .options import OPTIMIZER, Place, emit, examples, parameterization, printed, tried, write
+
+
+@click.command(
+    "theorems",
+    epilog=examples(
+        "scalecalc theorems --parameterization mup --optimizer sgd --only 'B exists' --only cover",
+        "scalecalc theorems --parameterization mssp --optimizer sgd --smtlib mssp.smt2",
+    ),
+)
+@parameterization(DERIVED)
+@OPTIMIZER
+@click.option("--only", multiple=True, metavar="NAME", help="Only this theorem, e.g. 'B unique' (may be repeated).")
+@click.option(
+    "--smtlib",
+    type=Place(),
+    metavar="FILE.smt2",
+    help="Write the unsatisfiable systems as SMT-LIB 2, for another solver.",
+)
+@printed
+def command(
+    parameterization: str,
+    optimizer: str,
+    epsilon: str | None,
+    only: tuple[str, ...],
+    smtlib: Path | None,
+    form: str | None,
+    output: Path | None,
+) -> int:
+    """Prove the map of rays: on every cell and wall that a parameterization exists, that it is the only one, or that
+    there is none, for all its rays at once.
+
+    All theorems of one parameterization take minutes. The exit code is 0 if every theorem is proved, 1 if one is
+    refuted, 3 if one is undecided.
+    """
+    tried(smtlib, "text", "--smtlib")
+    found = theorems(optimizer, parameterization, only=only, epsilon=epsilon)
+    if smtlib is not None:
+        if scripts := found.scripts():
+            write(smtlib, scripts)
+        else:
+            click.echo("scalecalc: no theorem here is an unsatisfiable system; nothing is written", err=True)
+    emit(found.document(), form, output)
+    return CODES[found.proved]
