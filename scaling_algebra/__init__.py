@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
     from .laws.balance import Balance, balance
+    from .laws.feasible import feasible, read_assumptions
+    from .laws.horizon import horizon
     from .phase_map.phases import phases
     from .proofs.prover import prove
     from .recipes.recipe import Recipe, recipe
@@ -53,12 +55,15 @@ _HOME = {
     "derive": "solver.derivation",
     "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
+    "feasible": "laws.feasible",
     "formula": "formulas.formula",
+    "horizon": "laws.horizon",
     "network": "spec.networks.grammar",
     "phases": "phase_map.phases",
     "prove": "proofs.prover",
-    "recipe": "recipes.recipe",
+    "read_assumptions": "laws.feasible",
     "read_network": "spec.networks.files",
+    "recipe": "recipes.recipe",
     "signals": "solver.derivation",
     "table": "tables.derived.layouts",
     "theorems": "all_rays.theorems",
@@ -83,10 +88,13 @@ __all__ = [
     "derive",
     "errata",
     "explain",
+    "feasible",
     "formula",
+    "horizon",
     "network",
     "phases",
     "prove",
+    "read_assumptions",
     "read_network",
     "recipe",
     "signals",

@@ -33,6 +33,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Laws": {
         "balance": ("commands.balance", "The minimum of a sum of monomials: optimum, exponents, terms that balance."),
         "law": ("commands.law", "Laws of risk or loss: exponents, identities, models, fits; your own in TOML."),
+        "feasible": ("commands.feasible", "What assumptions between growing quantities allow, or why nothing."),
+        "horizon": ("commands.horizon", "Learning rate, epsilon, betas and decay over batch and number of tokens."),
     },
     "Ask": {
         "explain": ("commands.explain", "Why an exponent is what it is, down to the matching behind it."),

@@ -23,6 +23,12 @@ h2[a] = W2[a,b] h1[b]
 f     = W3[a] h2[a]
 \"\"\"
 """
+ASSUMPTIONS = """grows = "d"
+assume = ["n**(-1/2) <= sigma", "sigma*log(d) << d**(-1/2)", "n <= d**kappa"]
+[[define]]
+name = "T"
+is = "n/sigma**2"
+"""
 CAMPAIGN = """title = "mine"
 steps = 2
 largest = 1e5
@@ -212,6 +218,23 @@ class Maker:
         ]
         return self.draw.choice([*wrong, self.text()])
 
+    def rule(self) -> str:
+        """Names of invariants that are none."""
+        wrong = ["", ",", "sde,", "sde timescale", "loss", "sde;mup", "sde," * 5000 + "x", self.text()]
+        return self.draw.choice(wrong)
+
+    def change(self) -> str:
+        wrong = ["", "1", "1:2:3", "0:1", "1:0", "-1:1", "nan:1", "1:inf", "²:1", "1e999:1", ":", "1:", "a:b"]
+        return self.draw.choice([*wrong, "9" * 400 + ":1", "1e-29:1e29", self.text()])
+
+    def before(self) -> str:
+        wrong = ["lr", "lr=", "=1", "lr=x", "lr=0", "lr=-1", "lr=inf", "beta1=1", "beta2=2", "x=1", "lr=1,lr=1", ","]
+        return self.draw.choice([*wrong, "lr=" + "9" * 5000, "lr=1;eps=1", "lr=²", self.text()])
+
+    def growth(self) -> str:
+        wrong = ["K", "=", "K=", "=d", "Q=d", "d=K", "K=K", "K=Q", "K=d**(k*k)", "K=d+M", "K=-d", "K=d**(1/0)"]
+        return self.draw.choice([*wrong, "K=d**" + "9" * 5000, "K=" + "(" * 5000, "K=__import__('os')", self.text()])
+
     # files -------------------------------------------------------------------------------------------------------
 
     def file(self, content: bytes | str, ending: str = ".toml") -> str:
@@ -387,6 +410,24 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
         },
     ),
     "list": ((), {**NETWORK_OF, **PRINTED}),
+    "horizon": (
+        (),
+        {
+            **PRINTED,
+            "--hold": Maker.rule,
+            "--optimizer": Maker.text,
+            "--axes": Maker.text,
+            "--batch": Maker.change,
+            "--tokens": Maker.change,
+            "--base": Maker.before,
+        },
+    ),
+    "horizon --audit": ((), PRINTED),
+    "feasible": ((), {"NAME": Maker.text, "FILE": Maker.read}),
+    "feasible switch-cluster": (
+        (),
+        {**PRINTED, "--set": Maker.growth, "--drop": Maker.text, "--onset": Maker.before},
+    ),
     "table": ((), {"NAME": Maker.text}),
     "table b1": ((), {**PRINTED, "--ray": Maker.ray}),
     "audit": ((), {**PRINTED, "--source": Maker.text}),
@@ -540,6 +581,11 @@ def law(maker: Maker) -> Case:
     return Case(("law", maker.file(maker.damaged(LAW))), wrong=False)
 
 
+def assumptions(maker: Maker) -> Case:
+    """A set of assumptions with random damage."""
+    return Case(("feasible", maker.file(maker.damaged(ASSUMPTIONS))), wrong=False)
+
+
 def plan(maker: Maker) -> Case:
     """A stored plan with random damage."""
     folder = maker.folder / f"plan{maker.made}"
@@ -556,6 +602,7 @@ RECIPES: tuple[Callable[[Maker], Case], ...] = (
     launcher,
     network,
     network,
+    assumptions,
     plan,
     law,
 )

@@ -21,13 +21,14 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.measuring.pieces import Pieces
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 
+from .batch import BATCH
 from .charts import CHARTS
 from .cluster_claims import CLUSTERED
 from .epsilon import EPSILON
 from .findings import Experiment, Finding, Plan, Trial, restored
 from .routers import ROUTERS
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (ROUTERS, EPSILON, CLUSTERED, CHARTS)}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (ROUTERS, EPSILON, CLUSTERED, CHARTS, BATCH)}
 """Every experiment, by name."""
 
 Watch = Callable[[int, int, str], None]

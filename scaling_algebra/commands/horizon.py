@@ -1,0 +1,130 @@
+"""``scalecalc horizon``: learning rate, epsilon, betas and decay when batch and number of tokens change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.laws import horizon as laws
+from scaling_algebra.laws import rules
+from scaling_algebra.laws.horizon_presentation import horizon as document
+from scaling_algebra.limits import real
+
+from .options import Name, emit, examples, printed
+
+BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
+BASE |= {"warmup": "warmup"}
+
+
+@click.command(
+    "horizon",
+    epilog=examples(
+        "scalecalc horizon --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
+        "scalecalc horizon --hold sde,sde-time",
+        "scalecalc horizon --audit",
+    ),
+)
+@click.option(
+    "--hold",
+    metavar="NAME,NAME",
+    help="Invariants that stay: sde, sde-time, bias, timescale, averages, loss, schedule, mup, or all; by default sde, "
+    "timescale and schedule.",
+)
+@click.option(
+    "--optimizer",
+    type=Name("optimizer with invariants", laws.optimizers()),
+    default="adamw",
+    show_default=True,
+    metavar="NAME",
+    help="Optimizer.",
+)
+@click.option(
+    "--axes", default="B,T", show_default=True, metavar="B,T", help="What changes: batch B, tokens T, or both."
+)
+@click.option("--batch", metavar="FROM:TO", help="Batch before and after, in any unit.")
+@click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run before and after.")
+@click.option("--base", metavar="NAME=X,...", help="Values before: lr, eps, beta1, beta2, wd, warmup.")
+@click.option("--experts", is_flag=True, help="Also by what an expert under top-K differs, in K/M.")
+@click.option("--audit", is_flag=True, help="Rules of papers and public code, and the invariants each keeps.")
+@printed
+def command(
+    hold: str | None,
+    optimizer: str,
+    axes: str,
+    batch: str | None,
+    tokens: str | None,
+    base: str | None,
+    experts: bool,
+    audit: bool,
+    form: str | None,
+    output: Path | None,
+) -> int:
+    """What learning rate, epsilon, betas and weight decay do when batch B and number of tokens T change.
+
+    Invariants are monomials that stay Theta(1); what they determine, what they leave free and which of them contradict
+    each other is solved exactly. Exit code 1: they contradict each other.
+    """
+    if audit:
+        if any(x is not None for x in (hold, batch, tokens, base)):
+            raise UsageError("--audit is about every rule; leave out --hold, --batch, --tokens and --base")
+        emit(rules.audit().document(), form, output)
+        return 0
+    found = laws.horizon(optimizer, None if hold is None else _names(hold), _names(axes))
+    values = {} if base is None else _base(base)
+    numbers = None
+    if not found.conflicts and any(x is not None for x in (batch, tokens, base)):
+        factors = found.factors(_change("batch", batch), _change("tokens", tokens))
+        numbers = {name: (factor, _after(name, factor, values)) for name, factor in factors.items()}
+        for name in values:
+            if name not in factors:
+                raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
+    emit(document(found, numbers, experts), form, output)
+    return 1 if found.conflicts else 0
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _change(label: str, text: str | None) -> tuple[float, float]:
+    if text is None:
+        return 1.0, 1.0
+    try:
+        before, after = (real(part) for part in text.split(":"))
+    except (ValueError, OverflowError):
+        raise UsageError(f"--{label} is {text!r}; give two numbers, as 256:1024") from None
+    if not 0 < before < 1e30 or not 0 < after < 1e30 or max(before / after, after / before) > 1e30:
+        raise UsageError(f"--{label} is {text!r}; give two positive numbers below 1e30")
+    return before, after
+
+
+def _base(text: str) -> dict[str, float]:
+    """Values before, with 1 - beta for beta."""
+    found: dict[str, float] = {}
+    for part in _names(text):
+        name, _, number = part.partition("=")
+        if name not in BASE:
+            raise unknown_name("base value", name, BASE)
+        try:
+            value = real(number)
+        except (ValueError, OverflowError):
+            raise UsageError(f"the base value {part!r} is no number; write for example {name}=0.1") from None
+        value = 1 - value if name.startswith("beta") else value
+        if not 0 < value < 1e30 or (name.startswith("beta") and value > 1):
+            raise UsageError(f"the base value {part!r} is out of range; rates are positive, betas from 0 to below 1")
+        if BASE[name] in found:
+            raise UsageError(f"--base gives {name} twice")
+        found[BASE[name]] = value
+    return found
+
+
+def _after(name: str, factor: float, values: dict[str, float]) -> float | None:
+    if name not in values:
+        return None
+    value = values[name] * factor
+    if name.startswith("one_minus_beta") and value > 1:
+        beta = name.removeprefix("one_minus_")
+        raise UsageError(f"1 - {beta} would become {value:.4g}, above 1: so large a batch cannot keep what is held")
+    return value

@@ -1,0 +1,305 @@
+"""Assumptions between growing quantities, as ``d**(-1/2)*sigma <= sigma**(5/2)``: can they hold together, and where?
+
+Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
+relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
+with an open end: where both sides have one power, logarithms decide.
+Read next: ``windows.py`` (solves them), ``onset.py`` (from which size on), ``assumptions/`` (what ships).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import sympy
+
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.files import read_text
+
+from .expressions import Monomial, Relation, monomial, parameter, relation
+from .windows import Inequality, Window, contradiction, window
+
+FOLDER = Path(__file__).parent / "assumptions"
+SHIPPED = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+"""Sets of assumptions that ship: one file each."""
+MOST, MANY = 2**16, 100
+"""Bytes of a file, and entries of each kind in it."""
+KEYS = ("name", "title", "grows", "assume", "define")
+ASSUME = ("name", "relation", "because", "source")
+DEFINE = ("name", "is", "about", "printed", "source")
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A relation between monomials, why it is needed, and where it stands."""
+
+    name: str
+    relation: Relation
+    because: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A quantity that is a monomial in others; ``printed`` is what a source says it comes to."""
+
+    name: str
+    value: Monomial
+    about: str = ""
+    printed: Monomial | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class System:
+    """Assumptions between quantities that are powers of one that grows."""
+
+    name: str
+    title: str
+    grows: str
+    assumptions: tuple[Assumption, ...]
+    definitions: tuple[Definition, ...] = ()
+
+    def defined(self, values: Mapping[str, Monomial]) -> dict[str, Monomial]:
+        """Every defined quantity in the quantities that are not, and in those that ``values`` has."""
+        found: dict[str, Monomial] = {}
+        for d in self.definitions:
+            found[d.name] = d.value.substituted(found)
+        return {name: m.substituted(values) for name, m in found.items()}
+
+    @property
+    def equal(self) -> dict[str, Monomial]:
+        """What a quantity equals by assumption, where no logarithm stands there."""
+        found: dict[str, Monomial] = {}
+        for a in self.assumptions:
+            left, right = a.relation.left.terms, a.relation.right.terms
+            if a.relation.sign != "=" or len(left) != 1 or len(right) != 1 or right[0].logs:
+                continue
+            name = next(iter(left[0].quantities), "")
+            if left[0] == Monomial.of({name: sympy.S.One}) and name not in right[0].quantities:
+                found[name] = right[0].substituted(found)
+        return found
+
+
+@dataclass(frozen=True, repr=False)
+class Feasible(Rendered):
+    """Where assumptions hold together.
+
+    Attributes:
+        given: growth laws that were put in. dropped: assumptions that were left out.
+        windows: of the exponent of every quantity and parameter; empty where there is no solution.
+        defined: every defined quantity in the others, and the window of its exponent (None: no solution).
+        core: names of a smallest contradictory set; empty if there is a solution.
+        even: names of assumptions that hold together only where their sides have one power.
+    """
+
+    system: System
+    given: Mapping[str, Monomial]
+    dropped: tuple[str, ...]
+    windows: Mapping[str, Window]
+    defined: Mapping[str, tuple[Monomial, Window | None]]
+    core: tuple[str, ...] = ()
+    even: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        return f"{self.system.name}, {'contradictory' if self.core else 'feasible'}"
+
+    @property
+    def assumed(self) -> tuple[Assumption, ...]:
+        """The assumptions that were asked about."""
+        return tuple(a for a in self.system.assumptions if a.name not in self.dropped)
+
+    def document(self) -> Document:
+        from .feasible_presentation import feasible
+
+        return feasible(self)
+
+    def misprints(self) -> tuple[Definition, ...]:
+        """Definitions whose printed value is another one, in powers of every quantity."""
+        found = self.system.defined(equal := self.system.equal)
+        printed = {d.name: d.printed for d in self.system.definitions if d.printed is not None}
+        wrong = {n for n, m in printed.items() if m.substituted(found | equal).powers != found[n].powers}
+        return tuple(d for d in self.system.definitions if d.name in wrong)
+
+
+def feasible(system: System, given: Mapping[str, Monomial] | None = None, drop: Iterable[str] = ()) -> Feasible:
+    """The admissible window of every exponent, or a smallest set of assumptions that contradicts itself.
+
+    Args:
+        given: growth laws, by quantity: ``{"K": monomial("d**kappa")}``. A name in an exponent is one more unknown.
+        drop: names of assumptions to leave out.
+
+    Raises:
+        UsageError: a name that the system does not have; relations that are not linear in the exponents.
+
+    Examples:
+        >>> f = feasible(shipped("switch-cluster"))
+        >>> w = f.windows["sigma_0"]
+        >>> print(w.low.value, w.high.value, [d.name for d in f.misprints()])
+        -1/3 -1/100 ['expert_margin']
+    """
+    given, dropped = dict(given or {}), tuple(dict.fromkeys(drop))
+    names = [a.name for a in system.assumptions]
+    for name in dropped:
+        if name not in names:
+            raise unknown_name("assumption", name, names)
+    kept = [a for a in system.assumptions if a.name not in dropped]
+    defined = system.defined({})
+    known = frozenset[str]().union(*(_quantities(a.relation, defined) for a in kept), {system.grows})
+    for name, law in given.items():
+        if name not in known or name == system.grows:
+            raise unknown_name("quantity to set", name, sorted(known - {system.grows}))
+        if name in law.quantities or law.quantities & given.keys():
+            raise UsageError(f"{name} = {law} is given in what is given itself; write it in the others")
+    values = defined | given
+    put = {n: m.substituted(given) for n, m in defined.items()} | given
+    rows = [row for a in kept for row in _rows(a, put, system.grows)]
+    for law in given.values():
+        if unknown := law.quantities - known:
+            raise unknown_name("quantity", min(unknown), sorted(known))
+    core = contradiction(rows)
+    windows: dict[str, Window] = {}
+    results: dict[str, tuple[Monomial, Window | None]] = {}
+    unknowns = dict.fromkeys(name for r in rows for name, _ in r.coefficients)
+    if not core:
+        windows = {name: window(rows, {name: Fraction(1)}) for name in unknowns}
+    for d in system.definitions:
+        value = values[d.name].substituted(given)
+        linear, constant = _exponents(value, system.grows, d.name)
+        ok = not core and set(linear) <= set(unknowns)
+        results[d.name] = (value, window(rows, linear, constant) if ok else None)
+    even = () if core else contradiction(rows, strict=True)
+    return Feasible(system, given, dropped, windows, results, core, even)
+
+
+def _quantities(r: Relation, defined: Mapping[str, Monomial]) -> frozenset[str]:
+    return r.left.substituted(defined).quantities | r.right.substituted(defined).quantities
+
+
+def _rows(a: Assumption, values: Mapping[str, Monomial], grows: str) -> list[Inequality]:
+    """One inequality for each monomial on the smaller side; an equation is two."""
+    left, sign, right = a.relation.left.substituted(values), a.relation.sign, a.relation.right.substituted(values)
+    sides = {"<": [(left, right)], ">": [(right, left)], "=": [(left, right), (right, left)]}[sign[0]]
+    rows = []
+    for small, large in sides:
+        if len(large.terms) != 1:
+            raise UsageError(f"{a.name}: {a.relation.text!r} has a sum where it is larger; ask for each case by itself")
+        for term in small.terms:
+            ratio = term * large.terms[0] ** sympy.S.NegativeOne
+            linear, constant = _exponents(ratio, grows, a.name)
+            rows.append(Inequality(a.name, tuple(linear.items()), constant, sign in ("<<", ">>")))
+    return rows
+
+
+def _exponents(m: Monomial, grows: str, where: str) -> tuple[dict[str, Fraction], Fraction]:
+    """The exponent of what grows in a monomial: coefficients of the exponents of quantities and of parameters."""
+    found: dict[str, Fraction] = {}
+    for name, e in m.powers:
+        if name != grows:
+            if not e.is_Rational:
+                raise UsageError(f"{where}: {name} has the exponent {e}; only {grows} may have one with a name in it")
+            found[name] = Fraction(str(e))
+    e = m[grows]
+    names = sorted(str(s) for s in e.free_symbols)
+    symbols = [parameter(name) for name in names]
+    if not e.is_polynomial(*symbols) or (names and sympy.Poly(e, *symbols).total_degree() > 1):
+        raise UsageError(f"{where}: the exponent {e} of {grows} is not linear in {', '.join(names)}")
+    for name, symbol in zip(names, symbols, strict=True):
+        if name in found:
+            raise UsageError(f"{where}: {name} is a quantity and stands in an exponent; give one another name")
+        found[name] = Fraction(str(e.coeff(symbol)))
+    return found, Fraction(str(e.subs(dict.fromkeys(symbols, 0))))
+
+
+def shipped(name: str) -> System:
+    """A set of assumptions that ships.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    if name not in SHIPPED:
+        raise unknown_name("set of assumptions", name, (*SHIPPED, "FILE.toml"))
+    return read_assumptions(SHIPPED[name])
+
+
+def read_assumptions(path: Path | str) -> System:
+    """The assumptions in a TOML file: ``grows = "d"`` and ``assume = ["n**(-1/2) << sigma", ...]``; an entry may also
+    be a table with name, relation, because and source, and ``[[define]]`` names monomials.
+
+    Raises:
+        UsageError: one line that begins with the file's name.
+    """
+    file = Path(path)
+    text = read_text(file, "give a TOML file with assumptions", MOST)
+    try:
+        return _system(_parsed(text), file.stem)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"this is not TOML: {error}") from None
+
+
+def _system(data: Mapping[str, Any], name: str) -> System:
+    for key in data:
+        if key not in KEYS:
+            raise unknown_name("key", key, KEYS)
+    grows = _text(data, "grows", "d")
+    if not grows.isidentifier() or not grows.isascii():
+        raise UsageError(f"grows is {grows!r}; write the name of the quantity that grows, as d")
+    entries = [e if isinstance(e, Mapping) else {"relation": e} for e in _listed(data, "assume")]
+    if not entries:
+        raise UsageError('assume is missing; write assume = ["n**(-1/2) << sigma", ...]')
+    assumptions = []
+    for number, entry in enumerate(entries, 1):
+        _known(entry, ASSUME, f"assumption {number}")
+        found = relation(_text(entry, "relation"))
+        called = _text(entry, "name", str(found))
+        assumptions.append(Assumption(called, found, _text(entry, "because", ""), _text(entry, "source", "")))
+    definitions: list[Definition] = []
+    for number, entry in enumerate(_listed(data, "define"), 1):
+        if not isinstance(entry, Mapping):
+            raise UsageError(f"definition {number} is {entry!r}; write a table with name and is")
+        _known(entry, DEFINE, f"definition {number}")
+        printed = monomial(_text(entry, "printed")) if "printed" in entry else None
+        value = monomial(_text(entry, "is"))
+        called, later = _text(entry, "name"), [_text(e, "name") for e in _listed(data, "define")[number - 1 :]]
+        if called == grows or value.quantities & set(later):
+            raise UsageError(f"definition {number}: {called} needs what is defined at or after it, or is what grows")
+        texts = _text(entry, "about", ""), printed, _text(entry, "source", "")
+        definitions.append(Definition(called, value, *texts))
+    for kind, names in (("assumption", [a.name for a in assumptions]), ("definition", [d.name for d in definitions])):
+        if twice := {n for n in names if names.count(n) > 1}:
+            raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
+    called = _text(data, "name", name)
+    return System(called, _text(data, "title", called), grows, tuple(assumptions), tuple(definitions))
+
+
+def _text(entry: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    value = entry.get(key, default)
+    if not isinstance(value, str) or "\n" in value:
+        raise UsageError(f"{key} is {value!r}; it must be one line of text")
+    return value
+
+
+def _listed(data: Mapping[str, Any], key: str) -> Sequence[Any]:
+    found = data.get(key, [])
+    if not isinstance(found, list) or len(found) > MANY:
+        raise UsageError(f"{key} must be a list of at most {MANY} entries")
+    return found
+
+
+def _known(entry: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+    for key in entry:
+        if key not in keys:
+            raise unknown_name(f"key of {where}", key, keys)
