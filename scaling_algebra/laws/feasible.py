@@ -120,6 +120,20 @@ class Feasible(Rendered):
 
         return feasible(self)
 
+    def window(self, m: Monomial) -> Window:
+        """The window of a monomial's exponent; there must be a solution.
+
+        Raises:
+            UsageError: a quantity of which nothing is assumed.
+        """
+        put = self.system.defined(self.given) | dict(self.given)
+        rows = [row for a in self.assumed for row in _rows(a, put, self.system.grows)]
+        known = {name for r in rows for name, _ in r.coefficients}
+        linear, constant = _exponents(m.substituted(put), self.system.grows, str(m))
+        if unknown := linear.keys() - known:
+            raise unknown_name("quantity", min(unknown), sorted(known))
+        return window(rows, linear, constant)
+
     def misprints(self) -> tuple[Definition, ...]:
         """Definitions whose printed value is another one, in powers of every quantity."""
         found = self.system.defined(equal := self.system.equal)

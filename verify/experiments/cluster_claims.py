@@ -15,9 +15,10 @@ from functools import partial
 
 import numpy as np
 
+from scaling_algebra.laws.feasible import shipped
 from scaling_algebra.verify.judging.fit import Array, fit
 
-from .clusters import SETTINGS, Network, Outcome, learn, steps_to_align
+from .clusters import SETTINGS, Network, Outcome, learn, own_outputs, steps_to_align
 from .findings import By, Experiment, Finding, Plan, Trial, bound, exponent
 
 CEILING = 0.875
@@ -42,6 +43,12 @@ SLOW = Network(steps=1000, lr=1e-4, router_lr=0.1)
 
 SCALES = (5e-4, 1e-3, 2e-3)
 """Initial scales sigma_0 at which that time is measured."""
+
+EARLY = Network(lr=1e-4, init=1e-7)
+"""Filters so small that experts align long before T_2."""
+
+EXPERTS = (3, 4, 5, 6)
+"""Numbers of experts M at which their outputs at T_2 are measured."""
 
 TABLE, THEOREM = "switch-cluster paper, Sec. 6.1, Table 3", "switch-cluster paper, Theorem 4.1"
 
@@ -112,6 +119,29 @@ def exploration(setting: int, network: Network, scales: tuple[float, ...], plan:
     ]
 
 
+def margins(setting: int, network: Network, experts: tuple[int, ...], plan: Plan) -> list[Finding]:
+    """Output of an expert on its own cluster after T_2 = 1/(eta M^2) steps, against M; eta_r = M^2 eta.
+
+    The predicted exponent is that of ``expert_margin`` in the assumptions that ship as switch-cluster.
+    """
+    outputs = []
+    for m in experts:
+        plan.say(f", M = {m}")
+        steps, router_lr = round(1 / (network.lr * m**2)), network.lr * m**2
+        at = replace(network, experts=m, steps=steps, router_lr=router_lr)
+        seeds = (own_outputs(at, SETTINGS[setting], s, device=plan.device) for s in range(plan.seeds))
+        outputs.append(np.array([float(np.median(found)) for found in seeds]))
+    measured = fit(experts, outputs)
+    right = Fraction(str(shipped("switch-cluster").defined({})["expert_margin"]["M"]))
+    claims = {(right, By.PREDICTED): "(eta T_2)^3", (Fraction(-4), By.PUBLISHED): "proof of Theorem 4.2"}
+    return [
+        exponent(
+            "cubic: y f_m at T_2", measured, e, right, by, f"switch-cluster paper, {source}", experts, Fraction(1), "M"
+        )
+        for (e, by), source in claims.items()
+    ]
+
+
 def accuracies(runs: list[Outcome]) -> Array:
     """Test accuracy of every run."""
     return np.array([run.accuracy for run in runs])
@@ -132,6 +162,7 @@ CLUSTERED = Experiment(
         Trial("setting 4: cubic and linear experts", partial(specialisation, 4, CUBIC, LINEAR)),
         Trial("setting 3: a mixture and a single expert", partial(ceiling, 3, CUBIC, (SINGLE, SINGLE_LINEAR))),
         Trial("setting 1: steps until experts align", partial(exploration, 1, SLOW, SCALES)),
+        Trial("setting 3: output of experts at T_2", partial(margins, 3, EARLY, EXPERTS)),
     ),
     sizes=(),
     seeds=5,

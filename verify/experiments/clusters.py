@@ -228,3 +228,20 @@ def steps_to_align(network: Network, setting: Setting, seed: int, n: int = 1000,
         if np.isfinite(found).all():
             break
     return found
+
+
+def own_outputs(network: Network, setting: Setting, seed: int, n: int = 500, device: str = "cpu") -> Array:
+    """y f_m(x) after ``network.steps`` steps of Algorithm 1, (M,): each expert's mean over its own cluster, with whose
+    label signal it is best aligned."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = signals(generator)
+    train = examples(n, setting, directions, generator).to(device)
+    model = Switch(network, generator, device)
+    for _ in range(network.steps):
+        model.step(train, torch.rand(n, network.experts, generator=generator).to(device))
+    own = (model.w @ directions[:CLUSTERS].T.to(device)).amax(1).argmax(1)
+    found = []
+    for m in range(network.experts):
+        mine = train.cluster == own[m]
+        found.append(float((train.y[mine] * model.score(m, train.x[mine])[0]).mean()))
+    return np.array(found)
