@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.laws.expressions import Monomial, monomial
+from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.feasible import SHIPPED, feasible, read_assumptions, shipped
 from scaling_algebra.laws.feasible_presentation import feasible as document
+from scaling_algebra.laws.monomials import Monomial
 
 from .options import Place, emit, examples, printed
 

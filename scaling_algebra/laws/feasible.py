@@ -21,7 +21,8 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.files import read_text
 
-from .expressions import Monomial, Relation, monomial, parameter, relation
+from .expressions import monomial, relation
+from .monomials import Monomial, Relation, parameter
 from .windows import Inequality, Window, contradiction, window
 
 FOLDER = Path(__file__).parent / "assumptions"

@@ -22,7 +22,8 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.linear import Equation, eliminate, solve_linear
 
-from .expressions import Monomial, monomial
+from .expressions import monomial
+from .monomials import Monomial
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {

@@ -8,8 +8,8 @@ import sympy
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
 
-from .expressions import Monomial, parameter
 from .horizon import AXES, QUANTITIES
+from .monomials import Monomial, parameter
 
 if TYPE_CHECKING:
     from .horizon import Conflict, Horizon

@@ -12,8 +12,9 @@ from typing import Literal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 
-from .expressions import Monomial, monomial
+from .expressions import monomial
 from .horizon import AXES, QUANTITIES, Invariant, _data, of
+from .monomials import Monomial
 
 Verdict = Literal["kept", "broken", "silent"]
 

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import sympy
 
-from scaling_algebra.laws.expressions import Monomial, monomial
+from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.feasible import Feasible, feasible, shipped
+from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.laws.windows import End
 from scaling_algebra.tables.published.reading import Printed
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from scaling_algebra.laws.expressions import Monomial, monomial
+from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.horizon import horizon
+from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.judging.fit import Array, fit
 
 from .findings import By, Experiment, Finding, Plan, Trial, exponent
