@@ -146,6 +146,52 @@ def test_values_that_were_changed_are_not_taken(tmp_path):
     assert Store(tmp_path).load("I-sgd-sp", "values-n8") is not None
 
 
+def test_a_run_that_diverged_is_kept_as_no_numbers(tmp_path):
+    Store(tmp_path).save("run", "cell", {("h1", 0): np.array([1.0, np.inf]), ("h1", 1): np.array([-np.inf, np.nan])})
+    found = Store(tmp_path).load("run", "cell", 2)
+    assert np.array_equal(found["h1", 0], [1, np.nan], equal_nan=True) and np.isnan(found["h1", 1]).all()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[1.0, np.inf, 0, 0]] * 2),
+        np.ones((2, 4), dtype=np.int64),
+        np.array([["1", "2", "3", "4"]] * 2),
+        np.ones((2, 4), dtype=complex),
+        np.ones((3, 4)),
+        np.ones(2),
+        np.ones((2, 4, 1)),
+        np.ones((2, 3)),
+    ],
+)
+@pytest.mark.parametrize("names", [["h1@0", "h1@1"]])
+def test_values_that_no_run_writes_are_not_taken(values, names, tmp_path):
+    """With a checksum that holds."""
+    _forge(cell(tmp_path), names, values)
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8", 4) is None
+
+
+@pytest.mark.parametrize("names", [["h1@0", "h1@0"], ["h1@0", "h1@x"], ["h1@0", "h1"], ["h1@0", "h1@-1"], ["h1@0", 3]])
+def test_names_that_no_run_writes_are_not_taken(names, tmp_path):
+    path = cell(tmp_path)
+    _forge(path, names, np.ones((2, 4)))
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8", 4) is None
+    _forge(path, ["h1@0", "h1@1"], np.ones((2, 4)))
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8", 4) is not None
+
+
+def _forge(path, names, values):
+    about = json.dumps(stored._about("I-sgd-sp", "values-n8", np.array(names).tolist(), values))
+    np.savez_compressed(path, about=np.array(about), names=np.array(names), values=values)
+
+
+def test_cells_of_different_names_are_joined_by_what_they_share():
+    one, other = (stored.Table.of({(name, 0): np.ones(2) for name in names}) for names in ("ab", "cb"))
+    both = stored.joined([one, other])
+    assert list(both) == [("b", 0)] and both["b", 0].shape == (4,)
+
+
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "FORMAT", stored.FORMAT + 1)
     cell(tmp_path)
