@@ -36,7 +36,7 @@ from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
 SIZES = (8, 12, 18, 27, 40)
 ASKED = ("I", "II", "III")
-"""Regimes of the runs that are stored, SGD and muP."""
+"""Regimes of the runs that are stored and planned, SGD and muP, in cells of one replica."""
 
 
 def planned(least: int, together: int) -> list[Job]:
@@ -85,9 +85,11 @@ def plan(folder: str) -> str:
     runs = [Job.from_json(run) for run in read_plan(Path(folder))["runs"]]
     for run in runs:
         run.setup()  # derivations are not planning
-    began, session = time.perf_counter(), Session(Store(Path(folder)), Hardware.of("cpu"))
+    session, began = Session(Store(Path(folder)), Hardware.of("cpu")), time.process_time()
     session.check(runs)
-    return f"{len(session.todo(runs))} cells planned in {time.perf_counter() - began:.2f} s"
+    checked = time.process_time()
+    cells = len(session.todo(runs))
+    return f"{checked - began:.2f} s to try torch, {time.process_time() - checked:.2f} s for {cells} cells"
 
 
 def derive(campaign: str) -> str:
@@ -112,20 +114,30 @@ def campaign(folder: Path, configurations: int) -> Path:
     return path
 
 
-def fresh(arguments: Sequence[str]) -> tuple[str, str, str]:
-    """Seconds and resident MB of a fresh process, and the last line that it prints."""
+PEAK = "import atexit; atexit.register(lambda: print(*[x for x in open('/proc/self/status') if x[:5] == 'VmHWM']))\n"
+"""A line of Python that prints the largest resident memory at the end."""
+
+
+def fresh(code: str) -> tuple[str, ...]:
+    """Seconds, seconds of CPU time and resident MB of a fresh process, and the last line that it prints."""
     began = time.perf_counter()
     with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen([sys.executable, *arguments], stdout=out)
+        process = subprocess.Popen([sys.executable, "-c", PEAK + code], stdout=out)
         used = os.wait4(process.pid, 0)[2]
+        spent, busy = time.perf_counter() - began, used.ru_utime + used.ru_stime
         out.seek(0)
-        lines = out.read().decode().split("\n")
-    return f"{time.perf_counter() - began:.1f}", f"{used.ru_maxrss / 1024:.0f}", next(filter(None, reversed(lines)), "")
+        *_, said, peak = [line for line in out.read().decode().split("\n") if line]
+    return f"{spent:.1f}", f"{busy:.1f}", f"{int(peak.split()[1]) / 1024:.0f}", said
 
 
-def here(call: str) -> list[str]:
-    """Arguments of Python that call a function of this file and print what it says."""
-    return ["-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import load; print(load.{call})"]
+def command(*arguments: str) -> str:
+    """Python that runs a command line."""
+    return f"from scaling_algebra.cli import main; main({list(arguments)!r})"
+
+
+def here(call: str) -> str:
+    """Python that calls a function of this file and prints what it says."""
+    return f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import load; print(load.{call})"
 
 
 @click.command()
@@ -142,14 +154,16 @@ def main(figures: Sequence[str], stored: int, wanted: int, configurations: int) 
             store(full, planned(stored, 1))
         write_plan(empty, {"runs": [run.as_json() for run in planned(wanted, 1)]})
         commands = {
-            "report": ["-m", "scaling_algebra", "report", str(full)],
-            "resume": ["-m", "scaling_algebra", "verify", "--device", "cpu", "--resume", str(full)],
+            "report": command("report", str(full)),
+            "resume": command("verify", "--device", "cpu", "--resume", str(full)),
             "plan": here(f"plan({str(empty)!r})"),
             "derive": here(f"derive({str(campaign(Path(name), configurations))!r})"),
         }
         for figure in figures or commands:
             rows.append((figure, *fresh(commands[figure])))
-    click.echo(tabulate(rows, ("what", "seconds", "MB", "said"), tablefmt="github", disable_numparse=True))
+    click.echo(
+        tabulate(rows, ("what", "seconds", "CPU seconds", "MB", "said"), tablefmt="github", disable_numparse=True)
+    )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Session:
     interrupted: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Raises UsageError for a run that cannot be done here, before anything is written or trained."""
+        """Raises UsageError for a run that cannot be gone on with here, before anything is written or trained."""
         self._setups(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
@@ -158,7 +158,8 @@ class Session:
     def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
         setups = [job.setup() for job in distinct(jobs, "the plan")]
         for setup in setups:
-            runs.check(setup, self.hardware.most, self.hardware.free)
+            if not all(self._done(setup, cell) for cell in cells(setup)):
+                runs.check(setup, self.hardware.most, self.hardware.free)
         return setups
 
     def _speed(self, setup: Setup) -> float:

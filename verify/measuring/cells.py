@@ -123,11 +123,21 @@ class Setup:
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
+        return dict(self._dims[size])
+
+    @cached_property
+    def _dims(self) -> list[dict[str, int]]:
         ray = self.derivation.ray
         if self.testbed != "transformer":
-            return dims_at(ray, self.sizes[size])
-        wider = self.sizes[size] / TRANSFORMER["N"]
-        return {axis: round(d * wider ** float(ray[axis] / ray["N"])) for axis, d in TRANSFORMER.items()}
+            return [dims_at(ray, n) for n in self.sizes]
+        rates = {axis: (d, float(ray[axis] / ray["N"])) for axis, d in TRANSFORMER.items()}
+        wider = [n / TRANSFORMER["N"] for n in self.sizes]
+        return [{axis: round(d * w**rate) for axis, (d, rate) in rates.items()} for w in wider]
+
+    @cached_property
+    def entries(self) -> list[int]:
+        """Weight entries of a replica at every size."""
+        return [elements(dims, self.network) for dims in self._dims]
 
     def dims_of(self, cell: Cell) -> dict[str, int]:
         """Dimensions that a cell trains: those of its size, but controls all have the first one."""
@@ -206,7 +216,7 @@ def cells(setup: Setup) -> list[Cell]:
 def cost(setup: Setup, cell: Cell) -> int:
     """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
-    return elements(setup.dims_of(cell), setup.network) * cell.count * (steps + 1)
+    return setup.entries[0 if cell.kind == "control" else cell.size] * cell.count * (steps + 1)
 
 
 def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
@@ -303,7 +313,7 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[Cell]:
     most = together = setup.together
-    entries = elements(setup.dims_of(Cell(kind, size, 0, 1)), setup.network)
+    entries = setup.entries[0 if kind == "control" else size]
     while most > 1 and most * entries > CELL * max(1, together / TOGETHER):
         most //= 2
     return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

@@ -113,7 +113,7 @@ class Store:
         if (run, cell) in self._kept:
             return self._kept[run, cell] if self._kept[run, cell].fits(replicas) else None
         for folder in self._folders:
-            table = _read(folder / "cells" / run / f"{cell}.npz", run, cell)
+            table = _read(folder.joinpath("cells", run, f"{cell}.npz"), run, cell)
             if table is not None and table.fits(replicas):
                 self._kept[run, cell] = table
                 return table
