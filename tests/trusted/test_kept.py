@@ -274,6 +274,33 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_report(how, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_full_disk_costs_only_what_did_not_fit(tmp_path):
+    """On a small disk of its own, which then grows."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
+    disk, out = tmp_path / "disk", tmp_path / "out"
+    disk.mkdir(), out.mkdir()
+    mounted = f"mount -t tmpfs -o size=64k none {disk}"
+    if not shutil.which("unshare") or subprocess.run([*alone, mounted], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets no test mount a disk")
+    begun = f"{sys.executable} -m scaling_algebra " + " ".join([*VERIFY, "--steps", "3", "-o", str(disk / "run")])
+    goes_on = f"{sys.executable} -m scaling_algebra verify --resume {disk / 'run'}"
+    steps = [
+        mounted,
+        f"{begun} 2> {out}/stderr; echo $? > {out}/code",
+        f"find {disk} -type f > {out}/files",
+        f"mount -o remount,size=64m {disk}",
+        f"{goes_on} > /dev/null 2>&1",
+        f"cp {disk}/run/report.json {out}",
+    ]
+    subprocess.run([*alone, "; ".join(steps)], check=True, timeout=300)
+    said, files_left = (out / "stderr").read_text(), (out / "files").read_text()
+    assert (out / "code").read_text().strip() == "2" and "No space left" in said and len(said.splitlines()) == 1, said
+    assert ".npz" in files_left and ".part" not in files_left
+    run(*VERIFY, "--steps", "3", "-o", tmp_path / "whole")
+    assert verdicts(out) == verdicts(tmp_path / "whole")
+
+
+@pytest.mark.slow
 def test_a_resume_elsewhere_says_so_once(tmp_path):
     first = run(*VERIFY, "--steps", "1", "-o", tmp_path)
     assert first.exit_code in (0, 1, 3), first.output
