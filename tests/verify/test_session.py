@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +21,11 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import budget, campaigns, session
 from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.schema import MOST_RUNS
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.measurement import GRADIENTS
 from scaling_algebra.verify.measuring import runs
@@ -99,6 +103,31 @@ def test_more_replicas_in_a_cell_change_no_value(whole):
     for row, same in zip(report.rows, narrow.report(store).rows, strict=True):
         assert (row.quantity, row.step) == (same.quantity, same.step)
         assert row.fit.slope == pytest.approx(same.fit.slope, rel=1e-9, nan_ok=True)
+
+
+def test_a_campaign_derives_each_configuration_once(tmp_path):
+    rays = [f"N={k}/53,N_e=1,M=1" for k in range(1, 7)]
+    lines = [f"rays = {rays}", "sizes = [8, 12, 18]", "seeds = 4", "optimizers = ['sgd']", "architectures = ['mlp']"]
+    (tmp_path / "mine.toml").write_text("\n".join(["[[run]]", *lines]))
+    before = derivation._solve.cache_info().misses
+    for _ in range(3):
+        for run in load(str(tmp_path / "mine.toml")):
+            assert run.setup().recipe
+    assert derivation._solve.cache_info().misses == before + len(rays)
+    assert derivation._solve.cache_parameters()["maxsize"] >= MOST_RUNS
+
+
+def test_the_benchmark_of_a_large_load_stores_cells_that_are_read(tmp_path):
+    spec = importlib.util.spec_from_file_location("load", Path(__file__).parents[2] / "benchmarks" / "load.py")
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    planned = bench.planned(60, 1)
+    bench.store(tmp_path, planned)
+    assert bench.plan(str(tmp_path)).endswith(" s for 0 cells")
+    for run in planned:
+        report = run.report(Store(tmp_path))
+        assert not report.incomplete and report.counts["AGREES"] and not report.counts["REFUTED"]
+    assert invoke("report", tmp_path).exit_code in (0, 3)
 
 
 @pytest.mark.parametrize("network", ["moe", "mlp"])
