@@ -27,9 +27,9 @@ def shortened(message: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it, whatever it is."""
+    """A value as a message quotes it, whatever it is; shortened."""
     try:
-        return repr(value)
+        return _cut(repr(value), QUOTED)
     except Exception:  # an integer of thousands of digits, an object of somebody else
         return f"a {type(value).__name__} that cannot be printed"
 

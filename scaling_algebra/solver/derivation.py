@@ -269,7 +269,7 @@ def _derived(asked: Configuration) -> Derivation:
     return Derivation(asked, scaling, reasons, _structure(solution, asked), solution.fixed_by)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
 def _solve(asked: Configuration) -> Solution:
     rule = asked.parameterization
     try:

@@ -21,6 +21,7 @@ pytest.importorskip("torch")
 from scaling_algebra import Ray, derive, explain, prove, read_network, signals
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
+from scaling_algebra.verify import judge
 from scaling_algebra.verify.campaigns.plans import load
 
 _spec = importlib.util.spec_from_file_location("generator", Path(__file__).with_name("generator.py"))
@@ -139,6 +140,9 @@ def api(maker):
         lambda: prove("I", "sgd", "sp"),
         lambda: read_network(maker.read()),
         lambda: load(maker.campaign()),
+        lambda: judge(maker.log(), {"h1": 0}),
+        lambda: judge([value], {"h1": 0}),
+        lambda: judge([{"quantity": "h1", "n": value, "seed": 0, "value": value}], {"h1": 0}),
     ]
     which = draw.randrange(len(calls))
     return which, value, calls[which]

@@ -146,6 +146,52 @@ def test_values_that_were_changed_are_not_taken(tmp_path):
     assert Store(tmp_path).load("I-sgd-sp", "values-n8") is not None
 
 
+def test_a_run_that_diverged_is_kept_as_no_numbers(tmp_path):
+    Store(tmp_path).save("run", "cell", {("h1", 0): np.array([1.0, np.inf]), ("h1", 1): np.array([-np.inf, np.nan])})
+    found = Store(tmp_path).load("run", "cell", 2)
+    assert np.array_equal(found["h1", 0], [1, np.nan], equal_nan=True) and np.isnan(found["h1", 1]).all()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[1.0, np.inf, 0, 0]] * 2),
+        np.ones((2, 4), dtype=np.int64),
+        np.array([["1", "2", "3", "4"]] * 2),
+        np.ones((2, 4), dtype=complex),
+        np.ones((3, 4)),
+        np.ones(2),
+        np.ones((2, 4, 1)),
+        np.ones((2, 3)),
+    ],
+)
+@pytest.mark.parametrize("names", [["h1@0", "h1@1"]])
+def test_values_that_no_run_writes_are_not_taken(values, names, tmp_path):
+    """With a checksum that holds."""
+    _forge(cell(tmp_path), names, values)
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8", 4) is None
+
+
+@pytest.mark.parametrize("names", [["h1@0", "h1@0"], ["h1@0", "h1@x"], ["h1@0", "h1"], ["h1@0", "h1@-1"], ["h1@0", 3]])
+def test_names_that_no_run_writes_are_not_taken(names, tmp_path):
+    path = cell(tmp_path)
+    _forge(path, names, np.ones((2, 4)))
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8", 4) is None
+    _forge(path, ["h1@0", "h1@1"], np.ones((2, 4)))
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8", 4) is not None
+
+
+def _forge(path, names, values):
+    about = json.dumps(stored._about("I-sgd-sp", "values-n8", np.array(names).tolist(), values))
+    np.savez_compressed(path, about=np.array(about), names=np.array(names), values=values)
+
+
+def test_cells_of_different_names_are_joined_by_what_they_share():
+    one, other = (stored.Table.of({(name, 0): np.ones(2) for name in names}) for names in ("ab", "cb"))
+    both = stored.joined([one, other])
+    assert list(both) == [("b", 0)] and both["b", 0].shape == (4,)
+
+
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "FORMAT", stored.FORMAT + 1)
     cell(tmp_path)
@@ -225,6 +271,33 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_report(how, tmp_path):
     assert again.exit_code == whole.exit_code, again.output
     assert verdicts(tmp_path / "cut") == verdicts(tmp_path / "whole")
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_only_what_did_not_fit(tmp_path):
+    """On a small disk of its own, which then grows."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
+    disk, out = tmp_path / "disk", tmp_path / "out"
+    disk.mkdir(), out.mkdir()
+    mounted = f"mount -t tmpfs -o size=64k none {disk}"
+    if not shutil.which("unshare") or subprocess.run([*alone, mounted], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets no test mount a disk")
+    begun = f"{sys.executable} -m scaling_algebra " + " ".join([*VERIFY, "--steps", "3", "-o", str(disk / "run")])
+    goes_on = f"{sys.executable} -m scaling_algebra verify --resume {disk / 'run'}"
+    steps = [
+        mounted,
+        f"{begun} 2> {out}/stderr; echo $? > {out}/code",
+        f"find {disk} -type f > {out}/files",
+        f"mount -o remount,size=64m {disk}",
+        f"{goes_on} > /dev/null 2>&1",
+        f"cp {disk}/run/report.json {out}",
+    ]
+    subprocess.run([*alone, "; ".join(steps)], check=True, timeout=300)
+    said, files_left = (out / "stderr").read_text(), (out / "files").read_text()
+    assert (out / "code").read_text().strip() == "2" and "No space left" in said and len(said.splitlines()) == 1, said
+    assert ".npz" in files_left and ".part" not in files_left
+    run(*VERIFY, "--steps", "3", "-o", tmp_path / "whole")
+    assert verdicts(out) == verdicts(tmp_path / "whole")
 
 
 @pytest.mark.slow

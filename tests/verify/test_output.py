@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -210,3 +213,58 @@ def test_the_page_works_in_a_browser(folder, judged, browser):
     wanted = [r.quantity for r in rows if "h3.A" in r.quantity]
     assert filtered["shown"] == f"{len(wanted)} of {len(rows)}" and sorted(filtered["seen"]) == sorted(wanted)
     assert filtered["unfolded"]
+
+
+BAD = "document.title='taken'"
+HOSTILE = f'<script>{BAD}</script>"\'><img src=x onerror="{BAD}"> &amp; --> ]]> {{{{7*7}}}}'
+
+
+def typed(text, judged):
+    """A page whose command, quantities, gates and conditions are what somebody typed."""
+    asked, report = judged[0]
+    changed = replace(
+        report,
+        rows=tuple(replace(r, quantity=f"{r.quantity}.{text}", note=text) for r in report.rows),
+        gates=tuple(replace(g, name=text, detail=text) for g in report.gates),
+        means={(f"{q}.{text}", t): m for (q, t), m in report.means.items()},
+        environment={**report.environment, "device": text},
+        incomplete=text,
+    )
+    return output.html([(asked, changed)], text), changed
+
+
+def test_what_somebody_typed_stays_text_for_a_parser(judged):
+    """The elements and attributes are those of a page with plain names."""
+    page, report = typed(HOSTILE, judged)
+
+    class Elements(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.said = Counter(), []
+
+        def handle_starttag(self, tag, attrs):
+            self.seen[tag, tuple(name for name, _ in attrs)] += 1
+
+        def handle_data(self, data):
+            self.said.append(data)
+
+    mine, plain = Elements(), Elements()
+    mine.feed(page)
+    plain.feed(typed("plain", judged)[0])
+    assert mine.seen == plain.seen and sum(HOSTILE in said for said in mine.said) > 100
+    for svg in (*plots.slopes(report)[1], *plots.over_time(report)[1]):
+        drawn = ElementTree.fromstring(svg)
+        assert {x.tag.rpartition("}")[2] for x in drawn.iter()} <= {"svg", "text", "path", "g", "rect"}
+
+
+def test_what_somebody_typed_stays_text_in_a_browser(judged, browser):
+    page, report = typed(HOSTILE, judged)
+    probe = """
+        return { title: document.title, code: document.querySelector("code").textContent,
+                 scripts: document.scripts.length, broken: document.querySelectorAll("[onerror]").length,
+                 names: [...document.querySelectorAll("tr[data-name]")].map(row => row.dataset.name) };
+    """
+    found = browser(page, 900, probe)
+    assert found["title"] == "scalecalc verify" and found["code"] == HOSTILE and not found["broken"]
+    assert found["scripts"] == 2  # the page's own, and the one that asks
+    assert sorted(found["names"]) == sorted(r.quantity for r in report.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,12 +21,16 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import budget, campaigns, session
 from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.schema import MOST_RUNS
 from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.judging.measurement import GRADIENTS
 from scaling_algebra.verify.measuring import runs
-from scaling_algebra.verify.measuring.cells import CELL, cells, cost, rank, share
+from scaling_algebra.verify.measuring.cells import CELL, CHECKED, cells, cost, rank, share
+from scaling_algebra.verify.measuring.cells import kept as cells_kept
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 from scaling_algebra.verify.networks.scales import CONSTANTS
@@ -97,6 +103,67 @@ def test_more_replicas_in_a_cell_change_no_value(whole):
     for row, same in zip(report.rows, narrow.report(store).rows, strict=True):
         assert (row.quantity, row.step) == (same.quantity, same.step)
         assert row.fit.slope == pytest.approx(same.fit.slope, rel=1e-9, nan_ok=True)
+
+
+def test_a_campaign_derives_each_configuration_once(tmp_path):
+    rays = [f"N={k}/53,N_e=1,M=1" for k in range(1, 7)]
+    lines = [f"rays = {rays}", "sizes = [8, 12, 18]", "seeds = 4", "optimizers = ['sgd']", "architectures = ['mlp']"]
+    (tmp_path / "mine.toml").write_text("\n".join(["[[run]]", *lines]))
+    before = derivation._solve.cache_info().misses
+    for _ in range(3):
+        for run in load(str(tmp_path / "mine.toml")):
+            assert run.setup().recipe
+    assert derivation._solve.cache_info().misses == before + len(rays)
+    assert derivation._solve.cache_parameters()["maxsize"] >= MOST_RUNS
+
+
+def test_the_benchmark_of_a_large_load_stores_cells_that_are_read(tmp_path):
+    spec = importlib.util.spec_from_file_location("load", Path(__file__).parents[2] / "benchmarks" / "load.py")
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    planned = bench.planned(60, 1)
+    bench.store(tmp_path, planned)
+    assert bench.plan(str(tmp_path)).endswith(" s for 0 cells")
+    for run in planned:
+        report = run.report(Store(tmp_path))
+        assert not report.incomplete and report.counts["AGREES"] and not report.counts["REFUTED"]
+    assert invoke("report", tmp_path).exit_code in (0, 3)
+
+
+@pytest.mark.parametrize("network", ["moe", "mlp"])
+def test_gates_do_not_depend_on_how_cells_are_stacked(network):
+    """Neither on how replicas are cut into cells, nor on how many of a cell fit the memory."""
+    run, seen = job(ASKED.but(network=network), Effort(steps=1, sizes=(8, 12, 18), seeds=8)), []
+    one = runs.replica_bytes(run.setup(), run.setup().dims(2))
+    for together, room in ((32, None), (1, None), (2, None), (32, 3 * one), (32, one)):
+        cut, store = replace(run, together=together), Store()
+        session.Session(store, Hardware("cpu", room)).perform([cut])
+        tables = [(c, cells_kept(cut.setup(), c, store)) for c in cells(cut.setup()) if c.kind == "values"]
+        checked = Counter(c.size for c, table in tables for x in table[GRADIENTS, 0] if not x < 0)
+        assert checked == dict.fromkeys(range(3), CHECKED)
+        m = cut.measured(store)
+        seen.append([(g.name, g.passed) for g in cut.report(store).gates] + [len(m.gradients), m.parameters, m.inputs])
+    assert all(one == seen[0] for one in seen) and ("gradients equal autograd's", True) in seen[0]
+
+
+def test_a_gradient_that_is_no_number_fails_its_gate(whole):
+    run, store, _ = whole
+    poisoned = Store()
+    for cell in cells(run.setup()):
+        table = cells_kept(run.setup(), cell, store)
+        wrong = {(GRADIENTS, 0): np.full(cell.count, np.inf)} if cell.checked else {}
+        poisoned.save(run.name, run.setup().name(cell), {**table, **wrong})
+    assert not next(g for g in run.report(poisoned).gates if g.name == "gradients equal autograd's").passed
+
+
+def test_a_cell_of_another_number_of_replicas_is_measured_again(whole):
+    run, store, _ = whole
+    setup, cut = run.setup(), Store()
+    for cell in cells(setup):
+        table = cells_kept(setup, cell, store)
+        cut.save(run.name, setup.name(cell), {key: values[:-1] for key, values in table.items()})
+    assert not cells_kept(setup, cells(setup)[0], cut)
+    assert run.measured(cut).missing == len(cells(setup))
 
 
 @pytest.mark.parametrize("wrong", [{"together": 0}, {"together": "x"}, {"configuration": {}}, {"testbed": "mlp"}])

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
-from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, share
+from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, kept, share
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
@@ -38,7 +38,7 @@ class Session:
     interrupted: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Raises UsageError for a run that cannot be done here, before anything is written or trained."""
+        """Raises UsageError for a run that cannot be gone on with here, before anything is written or trained."""
         self._setups(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
@@ -48,10 +48,14 @@ class Session:
         changed = [k for k in ("torch", "machine") if told.get(k, here[k]) != here[k]]
         return "; ".join(f"begun with {k} {told[k]}, goes on with {here[k]}" for k in changed)
 
+    def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, Cell]]:
+        """This process's share of all cells that are not in the store."""
+        every = [(cost(setup, cell), (setup, cell)) for setup in self._setups(jobs) for cell in cells(setup)]
+        return [item for item in share(every, self.rank, self.ranks) if not self._done(*item)]
+
     def perform(self, jobs: Sequence[Job]) -> None:
         """Does this process's share of all cells that are not in the store; an interrupt ends it, nothing is lost."""
-        todo = [(cost(setup, cell), (setup, cell)) for setup in self._setups(jobs) for cell in cells(setup)]
-        mine = [item for item in share(todo, self.rank, self.ranks) if not self._done(*item)]
+        mine = self.todo(jobs)
         total, done = sum(cost(*item) for item in mine), 0
         with _bar() as bar:
             task = bar.add_task("starting", total=total)
@@ -122,7 +126,7 @@ class Session:
                 bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
 
     def _done(self, setup: Setup, cell: Cell) -> bool:
-        return self.store.load(setup.run, setup.name(cell)) is not None
+        return kept(setup, cell, self.store) is not None
 
     def _cells(self, setup: Setup, todo: Sequence[Cell], bar: Progress, task: TaskID) -> None:
         before = bar.tasks[task].completed
@@ -154,7 +158,8 @@ class Session:
     def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
         setups = [job.setup() for job in distinct(jobs, "the plan")]
         for setup in setups:
-            runs.check(setup, self.hardware.most, self.hardware.free)
+            if not all(self._done(setup, cell) for cell in cells(setup)):
+                runs.check(setup, self.hardware.most, self.hardware.free)
         return setups
 
     def _speed(self, setup: Setup) -> float:

@@ -7,12 +7,14 @@ Read next: ``measuring/block.py`` (calls this at every step of every run).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 from torch import Tensor
+
+from scaling_algebra.verify.judging.fit import Array
 
 from .updates import Operator, vector
 
@@ -30,6 +32,17 @@ def rms(x: Tensor) -> Tensor:
     flat = x.flatten(1)
     size: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
     return size / flat.shape[1] ** 0.5
+
+
+def apart(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
+    """Largest difference within pairs (S, ...), relative to the second of them, for each replica, (S,); NaN where one
+    is not finite."""
+    worst = torch.zeros(1, dtype=torch.float64)
+    for ours, theirs in pairs:
+        difference, size = (rms(x).double().cpu() for x in (ours - theirs, theirs))
+        worst = torch.maximum(worst, torch.where(size == 0, difference, difference / size))
+    found: Array = worst.numpy()
+    return found
 
 
 def over(x: Tensor, size: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def _finite(m: Measurement) -> Gate:
 
 def _gradients(m: Measurement) -> Gate:
     """Gradients are written by hand, part by part: their sum must be what autograd finds."""
-    worst, bound = max(m.gradients), min(0.1, 100 * ROUNDING[m.environment.get("dtype", "float64")])
+    worst, bound = float(np.max(m.gradients)), min(0.1, 100 * ROUNDING[m.environment.get("dtype", "float64")])
     return Gate(
         "gradients equal autograd's", worst <= bound, f"relative difference at most {worst:.1e}, up to {bound:.0e}"
     )

@@ -6,6 +6,7 @@ Read next: ``report.py`` (judges them).
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -15,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from scaling_algebra import limits
-from scaling_algebra.errors import UsageError
+from scaling_algebra import files, limits
+from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import Ray
 
@@ -24,6 +25,9 @@ from .measurement import Measurement, Prediction
 
 COLUMNS = ("quantity", "n", "seed", "value")
 """Columns that a log must have; ``step`` is 0 where it is left out."""
+
+SIZE, STEPS, MOST = 1e12, 10**6, 2**26
+"""Largest n and step of a log, and bytes of its file."""
 
 Logged = str | Path | Iterable[Mapping[str, Any]]
 Exponent = Fraction | int | str | None
@@ -43,13 +47,18 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
     found: dict[tuple[str, int], dict[float, dict[str, float]]] = {}
     for k, row in enumerate(rows, 2 if isinstance(source, str | Path) else 1):
         place = f"{where}, {'line' if isinstance(source, str | Path) else 'row'} {k}"
-        missing = [c for c in COLUMNS if row.get(c) in (None, "")]
+        if not isinstance(row, Mapping):
+            raise UsageError(f"{place} is {shown(row)}; a row has {', '.join(COLUMNS)} and perhaps step")
+        if None in row:
+            raise UsageError(f"{place}: more entries than columns; write numbers with a point")
+        missing = [c for c in COLUMNS if row.get(c) is None or row[c] == ""]
         if missing:
             raise UsageError(f"{place}: no {missing[0]}; a log has {', '.join(COLUMNS)} and perhaps step")
         step = 0 if row.get("step") in (None, "") else row["step"]
-        n, value, t = (_number(x, c, place) for c, x in (("n", row["n"]), ("value", row["value"]), ("step", step)))
-        if n <= 0 or t < 0 or t != int(t):
-            raise UsageError(f"{place}: n is {row['n']} and step {step}; n is above 0, step 0, 1, 2, ...")
+        n, t = (_number(x, c, place, 0, most) for c, x, most in (("n", row["n"], SIZE), ("step", step, STEPS)))
+        value = _number(row["value"], "value", place, -math.inf, math.inf)
+        if n == 0 or t != int(t):
+            raise UsageError(f"{place}: n is {shown(row['n'])} and step {shown(step)}; n is above 0, step 0, 1, 2, ...")
         seeds = found.setdefault((str(row["quantity"]), int(t)), {}).setdefault(n, {})
         if str(row["seed"]) in seeds:
             raise UsageError(f"{place}: {row['quantity']} at n={n:g}, seed {row['seed']} is there twice")
@@ -88,27 +97,36 @@ def decided(found: Signals) -> Prediction:
 def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
     if not isinstance(source, str | Path):
         return "sizes", source
+    instead = f"give a CSV file with {', '.join(COLUMNS)}"
+    text = files.read_text(Path(source), instead, MOST)
     try:
-        with open(source, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows, columns = list(reader), reader.fieldnames or ()
-    except (OSError, UnicodeDecodeError, csv.Error) as reason:
-        told = reason.strerror if isinstance(reason, OSError) else reason
-        raise UsageError(f"cannot read {source}: {told}; give a CSV file with {', '.join(COLUMNS)}") from None
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        rows, columns = list(reader), reader.fieldnames or ()
+    except csv.Error as reason:
+        raise UsageError(f"cannot read {source}: {reason}; {instead}") from None
     missing = [c for c in COLUMNS if c not in columns]
     if missing:
         raise UsageError(f"{source} has no column {missing[0]}; its first line names {', '.join(COLUMNS)}")
+    if twice := [c for c in (*COLUMNS, "step") if columns.count(c) > 1]:
+        raise UsageError(f"{source} has two columns {twice[0]}; leave one out")
     return str(source), rows
 
 
-def _number(given: Any, column: str, place: str) -> float:
+def _number(given: Any, column: str, place: str, least: float, most: float) -> float:
+    """A finite number in ASCII digits, within limits."""
     try:
-        found = float(given)
-    except (TypeError, ValueError):
+        found = math.nan if isinstance(given, bool) else _read(given) if isinstance(given, str) else float(given)
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise UsageError(f"{place}: {column} is {given!r}, not a finite number")
+        raise UsageError(f"{place}: {column} is {shown(given)}, not a finite number")
+    if not least <= found <= most:
+        raise UsageError(f"{place}: {column} is {shown(given)}; give a number from {least:g} to {most:g}")
     return found
+
+
+def _read(text: str) -> float:
+    return float(text) if text.isascii() and "_" not in text else math.nan
 
 
 def _series(name: str, given: Exponent | Sequence[Fraction | None], steps: int) -> Sequence[Fraction | None]:

@@ -5,7 +5,6 @@ Read next: ``decomposition/parts.py`` (what is recorded), ``runs.py`` (calls thi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,8 +13,9 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.decomposition.parts import Parts, Split, rms
+from scaling_algebra.verify.decomposition.parts import Parts, Split, apart, rms
 from scaling_algebra.verify.decomposition.updates import Operator, Updates, outer, outer_norm
+from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
@@ -23,11 +23,11 @@ from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 from .cells import Setup
 
 
-def train_block(setup: Setup, replicas: Replicas, check: bool = False) -> Record:
+def train_block(setup: Setup, replicas: Replicas, checked: int = 0) -> Record:
     """Trains all replicas and returns the root-mean-square of every quantity at every step, one for each replica.
 
     The split of the signals gives the gradients as well, so that a step reads every weight once forward and once
-    backward. With ``check`` the gradients of the last step are compared with those of autograd.
+    backward. Of the first ``checked`` replicas the gradients of the last step are compared with those of autograd.
 
     With K in the dimensions the replicas train as an infinite batch of tokens trains them, each routed to its own K of
     M experts, and the quantities are those of one token; gradients and updates of tensors are those of the batch.
@@ -63,8 +63,10 @@ def train_block(setup: Setup, replicas: Replicas, check: bool = False) -> Record
         if t < setup.steps:
             stepper.step()
             memory.step(factors)
-    facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: _apart(model) if check else -1.0}
+    facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: -1.0}
     told = {(name, 0): np.full(len(replicas), float(value)) for name, value in facts.items()}
+    if checked:
+        told[GRADIENTS, 0][:checked] = _apart(model)[:checked]
     return {key: x.double().cpu().numpy() for key, x in record.items()} | told
 
 
@@ -93,18 +95,13 @@ class _Products:
         return sizes
 
 
-def _apart(model: MoEBlock) -> float:
-    """Largest relative difference between the gradients of a model and autograd's, over weights."""
-    kept = [w.grad for w in model.parameters()]
+def _apart(model: MoEBlock) -> Array:
+    """Largest relative difference between the gradients of a model and autograd's, over weights, for each replica."""
+    ours = [w.grad for w in model.parameters()]
     model.zero_grad()
     (LOSS_SLOPE * model().sum()).backward()
-    worst = 0.0
-    for a, w in zip(kept, model.parameters(), strict=True):
-        assert a is not None and w.grad is not None
-        difference, size = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (a - w.grad, w.grad))
-        apart = difference / size if size else difference
-        worst = max(worst, math.inf if math.isnan(apart) else apart)
-    return worst
+    theirs = [w.grad for w in model.parameters()]
+    return apart((a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None)
 
 
 def _moved(coefficients: Tensor, gradients: Sequence[Tensor], like: Tensor, x: Tensor) -> Tensor:

@@ -27,13 +27,12 @@ from scaling_algebra.verify.judging.measurement import (
     PARAMETERS,
     SECONDS,
     Measurement,
-    Record,
     Series,
 )
 from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER, constants
 
 from .sizes import dims_at, effective_n, elements
-from .store import Store
+from .store import Store, Table, joined
 
 CELL, TOGETHER = 2**25, 32
 """Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
@@ -41,6 +40,9 @@ replicas: then it may have as many times more entries."""
 
 BLOCK = 8
 """Replicas in a cell of a run with a time budget, which adds seeds so many at a time."""
+
+CHECKED = 4
+"""Replicas at every size whose gradients are compared with autograd's, however replicas are cut into cells."""
 
 CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
 """Most replicas at every size of the controls, and of the comparison with float64."""
@@ -121,11 +123,21 @@ class Setup:
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
+        return dict(self._dims[size])
+
+    @cached_property
+    def _dims(self) -> list[dict[str, int]]:
         ray = self.derivation.ray
         if self.testbed != "transformer":
-            return dims_at(ray, self.sizes[size])
-        wider = self.sizes[size] / TRANSFORMER["N"]
-        return {axis: round(d * wider ** float(ray[axis] / ray["N"])) for axis, d in TRANSFORMER.items()}
+            return [dims_at(ray, n) for n in self.sizes]
+        rates = {axis: (d, float(ray[axis] / ray["N"])) for axis, d in TRANSFORMER.items()}
+        wider = [n / TRANSFORMER["N"] for n in self.sizes]
+        return [{axis: round(d * w**rate) for axis, (d, rate) in rates.items()} for w in wider]
+
+    @cached_property
+    def entries(self) -> list[int]:
+        """Weight entries of a replica at every size."""
+        return [elements(dims, self.network) for dims in self._dims]
 
     def dims_of(self, cell: Cell) -> dict[str, int]:
         """Dimensions that a cell trains: those of its size, but controls all have the first one."""
@@ -165,6 +177,11 @@ class Cell:
         return [seed(SHARED, replica) for replica in self.replicas]
 
     @property
+    def checked(self) -> int:
+        """How many of the first replicas have their gradients compared with autograd's."""
+        return max(0, min(CHECKED - self.first, self.count)) if self.kind == "values" else 0
+
+    @property
     def replicas(self) -> range:
         return range(self.first, self.first + self.count)
 
@@ -199,7 +216,7 @@ def cells(setup: Setup) -> list[Cell]:
 def cost(setup: Setup, cell: Cell) -> int:
     """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
-    return elements(setup.dims_of(cell), setup.network) * cell.count * (steps + 1)
+    return setup.entries[0 if cell.kind == "control" else cell.size] * cell.count * (steps + 1)
 
 
 def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
@@ -214,34 +231,40 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
         "standard": measured.standard,
         "exact": measured.exact,
     }
-    records: dict[tuple[Kind, int], list[Record]] = {}
-    for cell in cells(setup):
-        record = store.load(name, setup.name(cell))
-        if record is None:
+    tables: dict[tuple[Kind, int], list[Table]] = {}
+    planned, done = cells(setup), 0
+    for cell in planned:
+        table = kept(setup, cell, store)
+        if table is None:
             measured.missing += 1
         else:
-            records.setdefault((cell.kind, cell.size), []).append(record)
-    kinds: list[Kind] = list(dict.fromkeys(cell.kind for cell in cells(setup)))
+            tables.setdefault((cell.kind, cell.size), []).append(table)
+            done += cost(setup, cell)
+    kinds: list[Kind] = list(dict.fromkeys(cell.kind for cell in planned))
     for size in range(len(setup.sizes)):
-        if all((kind, size) in records for kind in kinds):
+        if all((kind, size) in tables for kind in kinds):
             dims = setup.dims(size)
             measured.sizes.append(effective_n(ray, dims, setup.dims(0), setup.sizes[0]))
             measured.dims.append(dims)
             for kind in kinds:
-                parts = records[kind, size]
-                for key in parts[0]:
-                    stores[kind].setdefault(key, []).append(np.concatenate([part[key] for part in parts]))
+                for key, values in joined(tables[kind, size]).items():
+                    stores[kind].setdefault(key, []).append(values)
     names = (PARAMETERS, INPUT, SECONDS, GRADIENTS)
     facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in names}
     measured.parameters = [int(x) for v in facts[PARAMETERS][0] for x in np.unique(v)]
     shared = min(map(len, facts[INPUT][0]), default=0)  # replicas that every size has
     measured.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
-    measured.gradients = [float(x) for v in facts[GRADIENTS][0] for x in np.unique(v[v >= 0])]
+    checked = [v[~(v < 0)] for v in facts[GRADIENTS][0]]
+    measured.gradients = [float(v.max()) for v in checked if len(v)]
     spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
-    done = sum(cost(setup, cell) for cell in cells(setup) if store.load(name, setup.name(cell)) is not None)
     measured.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
     measured.environment["entries_per_second"] = round(done / spent) if spent else 0
     return measured
+
+
+def kept(setup: Setup, cell: Cell, store: Store) -> Table | None:
+    """What a store holds of a cell; None if that must be measured."""
+    return store.load(setup.run, setup.name(cell), cell.count)
 
 
 def watched(network: Network) -> tuple[str, ...]:
@@ -290,7 +313,7 @@ def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[Cell]:
     most = together = setup.together
-    entries = elements(setup.dims_of(Cell(kind, size, 0, 1)), setup.network)
+    entries = setup.entries[0 if kind == "control" else size]
     while most > 1 and most * entries > CELL * max(1, together / TOGETHER):
         most //= 2
     return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

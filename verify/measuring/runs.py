@@ -26,7 +26,7 @@ from scaling_algebra.verify.networks.scales import FIXED_SIZES
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .block import train_block
-from .cells import Cell, Setup, cells, collect, cost, testbed_of
+from .cells import Cell, Setup, cells, collect, cost, kept, testbed_of
 from .coordinates import build, train_transformer
 from .sizes import elements, plan_seeds, plan_sizes
 from .store import Store
@@ -119,7 +119,7 @@ def perform(
         UsageError: not enough memory.
     """
     costs = {cell: cost(setup, cell) for cell in todo}
-    missing = [cell for cell in costs if store.load(setup.run, setup.name(cell)) is None]
+    missing = [cell for cell in costs if kept(setup, cell, store) is None]
     total = sum(costs.values())
     done = total - sum(costs[cell] for cell in missing)
     with spare_threads():
@@ -169,15 +169,16 @@ def train_cell(setup: Setup, cell: Cell, hardware: Hardware) -> Record:
     try:
         if setup.testbed == "transformer":
             return train_transformer(as_kind, cell, hardware.device)
-        together, check = max(1, hardware.room // needed), cell.kind == "values" and cell.first == 0
+        together = max(1, hardware.room // needed)
         parts = []
         for k in range(0, cell.count, together):
-            seeds, first = cell.seeds[k : k + together], check and k == 0
+            seeds = cell.seeds[k : k + together]
+            checked = max(0, min(cell.checked - k, len(seeds)))
             if setup.testbed == "moe":
-                parts.append(train_block(as_kind, Replicas(dims, seeds, hardware.device), first))
+                parts.append(train_block(as_kind, Replicas(dims, seeds, hardware.device), checked))
             else:
                 draw = Draw(dims, seeds, cell.shared[k : k + together], hardware.device, growing(setup))
-                parts.append(train_network(as_kind, draw, first))
+                parts.append(train_network(as_kind, draw, checked))
     except (MemoryError, RuntimeError) as reason:  # torch says "out of memory" (GPU) or "can't allocate memory" (CPU)
         if not isinstance(reason, MemoryError) and "memory" not in str(reason):
             raise

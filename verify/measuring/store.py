@@ -12,13 +12,15 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import read_array
 
-from scaling_algebra import files
+from scaling_algebra import files, limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import Record
@@ -30,6 +32,66 @@ MOST = 2**28
 """Bytes of a cell, as its file declares them before anything is read, and of a plan."""
 
 
+Key = tuple[str, int]
+
+
+class Table(Mapping[Key, Array]):
+    """A record as one array.
+
+    Attributes:
+        rows: where each key stands.
+        array: (keys, replicas). What is not finite is NaN, as of a run that diverged.
+    """
+
+    def __init__(self, rows: Mapping[Key, int], array: Array) -> None:
+        self.rows, self.array = rows, array
+
+    @classmethod
+    def of(cls, record: Record) -> Table:
+        values = np.stack([np.asarray(row, dtype=np.float64) for row in record.values()])
+        return cls(_rows(tuple(f"{name}@{t}" for name, t in record)), np.where(np.isfinite(values), values, np.nan))
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{name}@{t}" for name, t in self.rows]
+
+    def fits(self, replicas: int | None) -> bool:
+        """Has it so many replicas?"""
+        return replicas in (None, self.array.shape[1])
+
+    def __getitem__(self, key: Key) -> Array:
+        row: Array = self.array[self.rows[key]]
+        return row
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def joined(tables: Iterable[Table]) -> Table:
+    """The replicas of several tables, one after the other; what one of them lacks is left out."""
+    first, *rest = tables
+    if all(table.rows == first.rows for table in rest):
+        return Table(first.rows, np.concatenate([first.array, *(table.array for table in rest)], axis=1))
+    common = [key for key in first if all(key in table for table in rest)]
+    return Table.of({key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common})
+
+
+@lru_cache(maxsize=256)
+def _rows(names: tuple[str, ...]) -> Mapping[Key, int]:
+    """Where each ``name@t`` stands; cells of a run share it.
+
+    Raises:
+        ValueError: one is no such name, or there twice.
+    """
+    keys = [(name, limits.update(t)) for name, _, t in (text.rpartition("@") for text in names)]
+    if len(set(keys)) < len(keys) or not all(name for name, _ in keys):
+        raise ValueError("a name is missing, or there twice")
+    return {key: row for row, key in enumerate(keys)}
+
+
 class Store:
     """Records by run and cell.
 
@@ -39,26 +101,30 @@ class Store:
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders
-        self._kept: dict[tuple[str, str], Record] = {}
+        self._kept: dict[tuple[str, str], Table] = {}
         self._environments: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def load(self, run: str, cell: str) -> Record | None:
-        """What a cell measured; None if it is not there (or was damaged: then it is measured again)."""
-        if (run, cell) not in self._kept:
-            for folder in self._folders:
-                record = _read(folder / "cells" / run / f"{cell}.npz", run, cell)
-                if record is not None:
-                    self._kept[run, cell] = record
-                    break
-        return self._kept.get((run, cell))
+    def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
+        """What a cell measured; None if it is not there (or was damaged: then it is measured again).
+
+        Args:
+            replicas: how many it must have.
+        """
+        if (run, cell) in self._kept:
+            return self._kept[run, cell] if self._kept[run, cell].fits(replicas) else None
+        for folder in self._folders:
+            table = _read(folder.joinpath("cells", run, f"{cell}.npz"), run, cell)
+            if table is not None and table.fits(replicas):
+                self._kept[run, cell] = table
+                return table
+        return None
 
     def save(self, run: str, cell: str, record: Record) -> None:
-        self._kept[run, cell] = record
+        table = self._kept[run, cell] = Table.of(record)
         if self._folders:
             out = io.BytesIO()
-            names, values = [f"{name}@{t}" for name, t in record], np.stack(list(record.values()))
-            about = json.dumps(_about(run, cell, names, values))
-            np.savez_compressed(out, about=np.array(about), names=np.array(names), values=values)
+            about = json.dumps(_about(run, cell, table.names, table.array))
+            np.savez_compressed(out, about=np.array(about), names=np.array(table.names), values=table.array)
             _write(self._folders[0] / "cells" / run / f"{cell}.npz", out.getvalue())
 
     def describe(self, run: str, rank: int, environment: dict[str, Any]) -> None:
@@ -82,7 +148,7 @@ class Store:
         return {**next(filter(None, told)), "device": devices, "peak_memory_bytes": memory}
 
 
-def _read(path: Path, run: str, cell: str) -> Record | None:
+def _read(path: Path, run: str, cell: str) -> Table | None:
     """What a file holds of a cell; None where it is not there, damaged, or of another cell: that is measured again.
 
     Raises:
@@ -91,17 +157,16 @@ def _read(path: Path, run: str, cell: str) -> Record | None:
     if not path.exists():
         return None
     try:
-        with zipfile.ZipFile(path) as parts:
-            if sum(part.file_size for part in parts.infolist()) > MOST:
+        with zipfile.ZipFile(path) as file:
+            if sum(part.file_size for part in file.infolist()) > MOST:
                 return None
-        with np.load(path, allow_pickle=False) as file:
-            about, names, values = json.loads(str(file["about"])), file["names"].tolist(), file["values"]
+            told, named, values = (read_array(io.BytesIO(file.read(f"{k}.npy"))) for k in ("about", "names", "values"))
+        about, names = json.loads(str(told)), named.tolist()
         if about["format"] > FORMAT:
             raise UsageError(f"{path} was written by a newer scalecalc (format {about['format']}); use that one")
-        if about != _about(run, cell, names, values) or values.shape[:1] != (len(names),):
+        if about != _about(run, cell, names, values) or values.dtype != np.float64 or np.isinf(values).any():
             return None
-        keys = [(name, int(t)) for name, _, t in (text.rpartition("@") for text in names)]
-        return dict(zip(keys, values, strict=True)) if len(set(keys)) == len(keys) else None
+        return Table(_rows(tuple(names)), values) if values.ndim == 2 and len(values) == len(names) else None
     except UsageError:
         raise
     except Exception:  # a damaged file fails in as many ways as there are formats inside it

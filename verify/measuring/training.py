@@ -14,17 +14,18 @@ from torch import Tensor
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
 from scaling_algebra.verify.decomposition.moments import NotMeasured, Signal, TorchRun
-from scaling_algebra.verify.decomposition.parts import rms
+from scaling_algebra.verify.decomposition.parts import apart, rms
+from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.reading import Draw, TorchNetwork, selected
 
 from .cells import Setup
 
 
-def train_network(setup: Setup, draw: Draw, check: bool = False) -> Record:
+def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     """Trains all replicas and returns the root-mean-square of every quantity at every step, one for each replica.
 
-    With ``check`` autograd's gradients at the last step are compared with those of the chain rule.
+    Of the first ``checked`` replicas autograd's gradients at the last step are compared with those of the chain rule.
     """
     derivation, steps, products = setup.derivation, setup.steps, setup.products
     network = derivation.network
@@ -47,8 +48,10 @@ def train_network(setup: Setup, draw: Draw, check: bool = False) -> Record:
             record |= {(name, t): x for name, x in _entropies(run, t).items()}
         if t < steps:
             run.step()
-    facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: _apart(run, steps) if check else -1.0}
+    facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: -1.0}
     told = {(name, 0): np.full(len(draw), float(fact)) for name, fact in facts.items()}
+    if checked:
+        told[GRADIENTS, 0][:checked] = _apart(run, steps)[:checked]
     return {key: x.double().cpu().numpy() for key, x in record.items()} | told
 
 
@@ -79,13 +82,9 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
     return rms(read.entries) if isinstance(read, Signal) else read
 
 
-def _apart(run: TorchRun, t: int) -> float:
-    """Largest relative difference between gradients by the chain rule and autograd's, over signals."""
-    worst = 0.0
-    for s in run.network.statements:
-        with torch.no_grad():
-            ours, theirs = (read(s.out, t).entries for read in (run.chained, run.gradient))
-        difference, size = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (ours - theirs, theirs))
-        apart = difference / size if size else difference
-        worst = max(worst, math.inf if math.isnan(apart) else apart)
-    return worst
+def _apart(run: TorchRun, t: int) -> Array:
+    """Largest relative difference between gradients by the chain rule and autograd's, over signals, for each
+    replica."""
+    statements = run.network.statements
+    with torch.no_grad():
+        return apart((run.chained(s.out, t).entries, run.gradient(s.out, t).entries) for s in statements)

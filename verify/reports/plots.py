@@ -10,7 +10,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,13 +21,14 @@ from scaling_algebra.documents.pictures import headless
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import Report, Row
 
+from .panels import Curve, panel
+
 with headless():
     import matplotlib
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONCLUSIVE: "#b58900"}
-STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "font.size": 9, "legend.frameon": False}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "legend.frameon": False}
 
 Pictures = tuple[str, list[str]]
 """A caption and SVGs, one for each family of quantities."""
@@ -48,41 +49,36 @@ def family(quantity: str) -> str:
 def slopes(report: Report) -> Pictures:
     """Size of every quantity against n at the last predicted step, from the smallest n on."""
     last = max((r.step for r in report.rows), default=0)
-    x = np.log2(report.sizes)
+    x = [math.log2(n) for n in report.sizes]
 
-    def draw(axes: Axes, rows: Sequence[Row]) -> None:
-        for r, colour in zip(rows, _colours(len(rows)), strict=False):
-            centre, error = (np.array(v) for v in report.means[r.quantity, r.step])
-            axes.errorbar(x, centre - centre[0], 2 * error, color=colour, lw=1, marker=".", label=_short(r.quantity))
-            axes.plot(x, float(r.predicted or 0) * (x - x[0]), color=colour, lw=0.8, ls="--")
-        axes.set_xlabel("log2 n")
+    def curve(r: Row) -> Curve:
+        centre, error = report.means[r.quantity, r.step]
+        grown = [(at, c - centre[0], 2 * e) for at, c, e in zip(x, centre, error, strict=True)]
+        seen = [(at, c, c - e, c + e) for at, c, e in grown]
+        return Curve(_short(r.quantity), seen, [(at, float(r.predicted or 0) * (at - x[0])) for at in x])
 
     shown = [
         r for r in report.rows if r.step == last and r.predicted is not None and (r.quantity, r.step) in report.means
     ]
-    return f"log2 of size after {last} updates, from the smallest n on; dashed: predicted", _panels(shown, draw)
+    pictures = [panel(name, "log2 n", [curve(r) for r in rows]) for name, rows in _families(shown).items()]
+    return f"log2 of size after {last} updates, from the smallest n on; dashed: predicted", pictures
 
 
 def over_time(report: Report) -> Pictures:
     """Measured exponent of every quantity against the number of updates, with intervals."""
     later = [Row(q, t, None, f, Verdict.INCONCLUSIVE) for (q, t), f in report.later.items()]
 
-    def draw(axes: Axes, rows: Sequence[Row]) -> None:
-        names = list(dict.fromkeys(r.quantity for r in rows))
-        for name, colour in zip(names, _colours(len(names)), strict=False):
-            mine = [r for r in rows if r.quantity == name]
-            steps, fits = [r.step for r in mine], [r.fit for r in mine]
-            bars = _bars([f.slope for f in fits], [f.low for f in fits], [f.high for f in fits])
-            axes.errorbar(steps, [f.slope for f in fits], bars, color=colour, lw=1, marker=".", label=_short(name))
-            told = [(r.step, float(r.predicted)) for r in mine if r.predicted is not None]
-            if told:
-                axes.plot(*zip(*told, strict=True), color=colour, ls="", marker="x", ms=5)
-        axes.set_xlabel("updates")
-        low, high = axes.get_ylim()
-        axes.set_ylim(math.floor(low) - 0.25, math.ceil(high) + 0.25)
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    def curve(name: str, rows: Sequence[Row]) -> Curve:
+        told = [(r.step, float(r.predicted)) for r in rows if r.predicted is not None]
+        return Curve(_short(name), [(r.step, r.fit.slope, r.fit.low, r.fit.high) for r in rows], told)
 
-    return "measured exponent after every update; crosses: predicted", _panels([*report.rows, *later], draw)
+    pictures = []
+    for name, rows in _families([*report.rows, *later]).items():
+        own: dict[str, list[Row]] = {}
+        for r in rows:
+            own.setdefault(r.quantity, []).append(r)
+        pictures.append(panel(name, "updates", [curve(*one) for one in own.items()], crosses=True, whole=True))
+    return "measured exponent after every update; crosses: predicted", pictures
 
 
 def points(reports: Iterable[Report]) -> list[Point]:
@@ -133,30 +129,13 @@ def _overview(shown: Sequence[Point]) -> Figure:
         return figure
 
 
-def _panels(rows: Sequence[Row], draw: Callable[[Axes, Sequence[Row]], None]) -> list[str]:
-    """One picture for each family that has something to show, its legend at the right."""
+def _families(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows with something to show, one picture for each family."""
     groups: dict[str, list[Row]] = {}
     for r in rows:
         if math.isfinite(r.fit.slope):
             groups.setdefault(family(r.quantity), []).append(r)
-    found = []
-    with matplotlib.rc_context(STYLE):
-        for name, members in groups.items():
-            height = max(2.3, 0.5 + 0.17 * len({r.quantity for r in members}))
-            figure = Figure(figsize=(4.6, height))
-            figure.subplots_adjust(0.1, 0.42 / height, 0.62, 1 - 0.25 / height)
-            axes = figure.add_subplot()
-            draw(axes, members)
-            axes.set_title(name, fontsize=10)
-            axes.grid(lw=0.2)
-            figure.legend(loc="upper left", bbox_to_anchor=(0.63, 1 - 0.2 / height), handlelength=1, labelspacing=0.25)
-            found.append(_svg(figure))
-    return found
-
-
-def _colours(count: int) -> list[Any]:
-    wheel = matplotlib.colormaps["tab10" if count <= 10 else "tab20"]
-    return [wheel(k % wheel.N) for k in range(count)]
+    return groups
 
 
 def _short(quantity: str) -> str:

@@ -1,0 +1,170 @@
+"""Prints what a large campaign costs besides training: deriving, planning, and a report and a resume of stored cells.
+
+The cells are synthetic: the names are those of a trained cell, the values follow the predictions with noise, and the
+project's own writer stores them. Every figure is of a fresh process, with its largest resident memory.
+Run: ``python benchmarks/load.py [report|resume|plan|derive ...] [--cells 2136] [--planned 14400]
+[--configurations 3200]``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+import click
+import numpy as np
+from tabulate import tabulate
+
+from scaling_algebra.solver import derivation
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.session import Session
+from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.judging.fit import Array
+from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Record
+from scaling_algebra.verify.measuring.cells import Cell, Setup, cells
+from scaling_algebra.verify.measuring.runs import described, train_cell
+from scaling_algebra.verify.measuring.sizes import elements
+from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
+
+SIZES = (8, 12, 18, 27, 40)
+ASKED = ("I", "II", "III")
+"""Regimes of the runs that are stored and planned, SGD and muP, in cells of one replica."""
+
+
+def planned(least: int, together: int) -> list[Job]:
+    """Runs that have at least so many cells in all."""
+    asked = [Configuration.of(regime, "sgd", "mup") for regime in ASKED]
+    for seeds in count(4):
+        runs = [job(one, Effort(sizes=SIZES, seeds=seeds * together, together=together)) for one in asked]
+        if sum(len(cells(run.setup())) for run in runs) >= least:
+            return runs
+    raise AssertionError
+
+
+def made(setup: Setup, like: Record, cell: Cell, powers: dict[tuple[str, int], float | None]) -> Record:
+    """What a cell could have measured: predictions with noise, flat in the controls."""
+    n, draw = setup.sizes[0 if cell.kind == "control" else cell.size], np.random.default_rng(cell.seeds)
+    entries = elements(setup.dims_of(cell), setup.network)
+    facts = {INPUT: 1.0, PARAMETERS: float(entries), GRADIENTS: 1e-15, SECONDS: 0.01}
+
+    def values(name: str, t: int) -> Array:
+        power = powers.get((name, t), 0.0)
+        if name in facts:
+            return np.full(cell.count, facts[name])
+        return np.zeros(cell.count) if power is None else n**power * np.exp(draw.normal(0, 0.3, cell.count))
+
+    return {key: values(*key) for key in like}
+
+
+def store(folder: Path, runs: Sequence[Job]) -> None:
+    """Writes all cells of the runs."""
+    hardware, kept = Hardware.of("cpu"), Store(folder)
+    write_plan(folder, {"command": "synthetic", "claims": [], "runs": [run.as_json() for run in runs]})
+    for run in runs:
+        setup = run.setup()
+        powers = {
+            (q, t): None if p is None else float(p) for q, row in run.prediction().items() for t, p in enumerate(row)
+        }
+        like = {kind: train_cell(setup, Cell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in cells(setup)}}
+        for cell in cells(setup):
+            record = {**like[cell.kind], (SECONDS, 0): np.zeros(1)}
+            kept.save(setup.run, setup.name(cell), made(setup, record, cell, powers))
+        kept.describe(setup.run, 0, described(hardware, setup))
+
+
+def plan(folder: str) -> str:
+    """What ``verify`` does before it trains the first cell."""
+    runs = [Job.from_json(run) for run in read_plan(Path(folder))["runs"]]
+    for run in runs:
+        run.setup()  # derivations are not planning
+    session, began = Session(Store(Path(folder)), Hardware.of("cpu")), time.process_time()
+    session.check(runs)
+    checked = time.process_time()
+    cells = len(session.todo(runs))
+    return f"{checked - began:.2f} s to try torch, {time.process_time() - checked:.2f} s for {cells} cells"
+
+
+def derive(campaign: str) -> str:
+    """Reads a campaign, then makes every run's recipe, as planning does; how often anything was solved."""
+    runs = load(campaign)
+    for _ in range(2):
+        for run in runs:
+            assert run.setup().recipe
+    return f"{len(runs)} configurations, {derivation._solve.cache_info().misses} solved"
+
+
+def campaign(folder: Path, configurations: int) -> Path:
+    """A campaign of so many rays."""
+    rays = [f"N={k}/{configurations},N_e=1,M=1" for k in range(1, configurations + 1)]
+    runs = [rays[k : k + 1000] for k in range(0, len(rays), 1000)]
+    lines = ["sizes = [8, 12, 18]", "seeds = 4"]
+    for some in runs:
+        lines += ["[[run]]", f"rays = {json.dumps(some)}", 'optimizers = ["sgd"]', 'parameterizations = ["mup"]']
+        lines += ['architectures = ["mlp"]']
+    path = folder / "campaign.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+PEAK = "import atexit; atexit.register(lambda: print(*[x for x in open('/proc/self/status') if x[:5] == 'VmHWM']))\n"
+"""A line of Python that prints the largest resident memory at the end."""
+
+
+def fresh(code: str) -> tuple[str, ...]:
+    """Seconds, seconds of CPU time and resident MB of a fresh process, and the last line that it prints."""
+    began = time.perf_counter()
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen([sys.executable, "-c", PEAK + code], stdout=out)
+        used = os.wait4(process.pid, 0)[2]
+        spent, busy = time.perf_counter() - began, used.ru_utime + used.ru_stime
+        out.seek(0)
+        *_, said, peak = [line for line in out.read().decode().split("\n") if line]
+    return f"{spent:.1f}", f"{busy:.1f}", f"{int(peak.split()[1]) / 1024:.0f}", said
+
+
+def command(*arguments: str) -> str:
+    """Python that runs a command line."""
+    return f"from scaling_algebra.cli import main; main({list(arguments)!r})"
+
+
+def here(call: str) -> str:
+    """Python that calls a function of this file and prints what it says."""
+    return f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import load; print(load.{call})"
+
+
+@click.command()
+@click.argument("figures", nargs=-1, type=click.Choice(["report", "resume", "plan", "derive"]))
+@click.option("--cells", "stored", default=2136, show_default=True, help="Cells that are stored, at least.")
+@click.option("--planned", "wanted", default=14400, show_default=True, help="Cells that are planned, at least.")
+@click.option("--configurations", default=3200, show_default=True, help="Of the campaign that is derived.")
+def main(figures: Sequence[str], stored: int, wanted: int, configurations: int) -> None:
+    """Print all figures, or those that are named."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        full, empty = Path(name) / "full", Path(name) / "empty"
+        if not figures or set(figures) & {"report", "resume"}:
+            store(full, planned(stored, 1))
+        write_plan(empty, {"runs": [run.as_json() for run in planned(wanted, 1)]})
+        commands = {
+            "report": command("report", str(full)),
+            "resume": command("verify", "--device", "cpu", "--resume", str(full)),
+            "plan": here(f"plan({str(empty)!r})"),
+            "derive": here(f"derive({str(campaign(Path(name), configurations))!r})"),
+        }
+        for figure in figures or commands:
+            rows.append((figure, *fresh(commands[figure])))
+    click.echo(
+        tabulate(rows, ("what", "seconds", "CPU seconds", "MB", "said"), tablefmt="github", disable_numparse=True)
+    )
+
+
+if __name__ == "__main__":
+    main()
