@@ -1,0 +1,182 @@
+"""Exports of a plan, read back by matchers that follow the documented rules of each trainer."""
+
+import re
+from collections import namedtuple
+from fnmatch import fnmatchcase
+
+import pytest
+
+torch = pytest.importorskip("torch")
+yaml = pytest.importorskip("yaml")
+
+from torch import nn
+
+from scaling_algebra import recipe
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.apply import plan
+from scaling_algebra.verify.apply.exports import FORMATS, WHAT, said
+
+ROLES = {
+    r"^tokens\.": "embedding",
+    r"gate\.weight$": "router",
+    r"\d\.up$": "expert_in",
+    r"down$": "expert_out",
+    r"\d\.norm$": "gain",
+    r"^final$": "final_gain",
+    r"^head\.": "readout",
+}
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gate = nn.Parameter(torch.ones(32)), nn.Linear(32, 8, bias=False)
+        self.up, self.down = nn.Parameter(torch.zeros(8, 8, 32)), nn.Parameter(torch.zeros(8, 32, 8))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(7, 32), nn.Linear(32, 7, bias=False)
+        self.layers, self.final = nn.ModuleList(Layer() for _ in range(12)), nn.Parameter(torch.ones(32))
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    sizes = "N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4"
+    return recipe(*sizes, lr={"": 3e-3, "router": 1e-3}, eps=1e-8, std=0.02, decay=0.1)
+
+
+@pytest.fixture(scope="module")
+def made(numbers):
+    return plan(Model(), numbers, roles=ROLES)
+
+
+Group = namedtuple("Group", "pattern kwargs")
+
+
+def first_match(groups, names, matches):
+    """Values by name: the first group that matches; a group that matches nothing, or a name without one, is wrong."""
+    found = {}
+    for name in names:
+        chosen = [g for g in groups if matches(g.pattern, name)]
+        assert chosen, f"no group for {name}"
+        found[name] = chosen[0].kwargs
+    assert all(any(matches(g.pattern, name) for name in names) for g in groups), "a group that matches nothing"
+    return found
+
+
+def evaluated(text, name, **words):
+    space = dict(words)
+    exec(text, space)
+    return space[name]
+
+
+def record(**given):
+    return given
+
+
+def read_torchtitan(text, names):
+    config = evaluated(
+        text, "optimizers", OptimizersContainer=type("C", (), {"Config": staticmethod(record)}), ParamGroupConfig=record
+    )
+    groups = [Group(g["pattern"], g["optimizer_kwargs"]) for g in config["param_groups"]]
+    assert all(g["optimizer_name"] == "AdamW" for g in config["param_groups"])
+    return first_match(groups, names, re.search)
+
+
+def read_megatron(text, names):
+    found = evaluated(text, "config_overrides", ParamKey=lambda name: name)
+    groups = [Group(key, {"lr": x["max_lr"], "eps": x["eps"], "weight_decay": x["end_wd"]}) for key, x in found.items()]
+    assert all(x["start_wd"] == x["end_wd"] for x in found.values())
+    return first_match(groups, names, lambda keys, name: any(fnmatchcase(name, key) for key in keys))
+
+
+def read_olmo_core(text, names):
+    found = evaluated(text, "group_overrides", OptimGroupOverride=record)
+    seen = [name for g in found for name in names if any(fnmatchcase(name, x) for x in g["params"])]
+    assert len(seen) == len(set(seen)), "a parameter in two groups"
+    groups = [Group(g["params"], g["opts"]) for g in found]
+    return first_match(groups, names, lambda keys, name: any(fnmatchcase(name, key) for key in keys))
+
+
+def read_python(text, names):
+    model = Model()
+    by_id = {id(p): name for name, p in model.named_parameters()}
+    groups = evaluated(text, "param_groups")(model)
+    torch.optim.AdamW([dict(g) for g in groups])
+    kept = ("lr", "eps", "weight_decay")
+    return {by_id[id(p)]: {key: g[key] for key in kept} for g in groups for p in g["params"]}
+
+
+def read_automodel(text, names):
+    top = yaml.safe_load(text)["optimizer"]
+    groups = [
+        Group(g["pattern"], {"lr": top["lr"] * g["lr_mult"], "weight_decay": top["weight_decay"] * g["wd_mult"]})
+        for g in top["param_group_overrides"]
+    ]
+    return first_match(groups, names, re.search)
+
+
+def read_axolotl(text, names):
+    groups = [Group(g["modules"], {"lr": g["lr"]}) for g in yaml.safe_load(text)["lr_groups"]]
+    return first_match(groups, names, lambda parts, name: any(part in name for part in parts))
+
+
+READERS = {
+    "torchtitan": read_torchtitan,
+    "megatron": read_megatron,
+    "olmo-core": read_olmo_core,
+    "hf": read_python,
+    "nemo-automodel": read_automodel,
+    "axolotl": read_axolotl,
+    "deepspeed": read_python,
+}
+KEYS = {"lr": "lr", "eps": "eps", "wd": "weight_decay"}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_reads_back_as_the_plan(made, form):
+    text = made.export(form, dropping=[what for what in WHAT if what not in FORMATS[form].carries])
+    names = [e.name for e in made.entries]
+    carried = [KEYS[what] for what in FORMATS[form].carries if what in KEYS]
+    found = READERS[form](text, names)
+    assert set(found) == set(names)
+    for e in made.entries:
+        wanted = {key: x for key, x in made.numbers(e.role).items() if key in carried}
+        assert found[e.name] == pytest.approx(wanted, rel=1e-12), e.name
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_a_format_cannot_carry_stops_it(made, form):
+    lost = [what for what in said(made) if what not in FORMATS[form].carries]
+    for what in lost:
+        with pytest.raises(UsageError, match=f"{form} cannot carry {what}"):
+            made.export(form, dropping=[x for x in lost if x != what])
+
+
+def test_hf_carries_initial_values(made):
+    model = Model()
+    evaluated(made.export("hf", ["multiplier"]), "init_")(model)
+    assert model.layers[3].down.std().item() == pytest.approx(made.value("expert_out", "init_std"), rel=0.1)
+    assert torch.equal(model.final, torch.ones(32))
+
+
+def test_a_wrong_export_is_seen(made):
+    """A value changed in the text is not read back; a role whose pattern is gone is an error."""
+    text = made.export("torchtitan", ["init", "multiplier"])
+    wrong = read_torchtitan(text.replace("0.0015", "0.003"), [e.name for e in made.entries])
+    assert any(wrong[e.name] != made.numbers(e.role) for e in made.entries)
+    with pytest.raises(AssertionError, match="no group for head"):
+        read_torchtitan(text.replace("head", "nothing"), [e.name for e in made.entries])
+
+
+def test_layers_are_one_pattern(made):
+    assert r"layers\.\d+\.gate\.weight" in made.export("torchtitan", ["init", "multiplier"])
+
+
+def test_bad_names(made):
+    with pytest.raises(UsageError, match="did you mean 'torchtitan'"):
+        made.export("torchtian")
+    with pytest.raises(UsageError, match="no number to drop named 'everything'"):
+        made.export("hf", ["everything"])

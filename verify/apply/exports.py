@@ -1,0 +1,200 @@
+"""A plan in the format of a trainer: ``export``. What a format cannot carry stops it, unless it may be dropped.
+
+Formats as read in the trainers' public code; names are those of the module that the plan was made of.
+Read next: ``patterns.py`` (expressions that match exactly the parameters of a role).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.recipes.recipe import VECTORS
+
+from .patterns import expression, globs, substrings
+from .plans import ONES, Plan
+
+WHAT = ("lr", "eps", "wd", "init", "multiplier")
+"""What a plan says; every format carries some of it."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a trainer reads: what of a plan it carries, and who writes it."""
+
+    carries: tuple[str, ...]
+    write: Callable[[Plan], str]
+
+
+def export(plan: Plan, form: str, dropping: Sequence[str] = ()) -> str:
+    """See ``Plan.export``."""
+    chosen = named("format", form, FORMATS)
+    for what in dropping:
+        if what not in WHAT:
+            raise unknown_name("number to drop", str(what), WHAT)
+    lost = [what for what in said(plan) if what not in (*chosen.carries, *dropping)]
+    if lost:
+        listed = ", ".join(f"'{what}'" for what in lost)
+        raise UsageError(
+            f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
+            f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
+        )
+    return chosen.write(plan)
+
+
+def said(plan: Plan) -> tuple[str, ...]:
+    """What of ``WHAT`` the plan has: eps and decay where the optimizer has them and they differ from none."""
+    numbers = [plan.numbers(role) for role in plan.trained]
+    there = {
+        "lr": True,
+        "eps": any("eps" in x for x in numbers),
+        "wd": any(x.get("weight_decay") for x in numbers),
+        "init": True,
+        "multiplier": any(x != 1 for x in plan.multipliers.values()),
+    }
+    return tuple(what for what in WHAT if there[what])
+
+
+def _roles(plan: Plan) -> list[tuple[str, dict[str, float]]]:
+    return [(role, plan.numbers(role)) for role in plan.trained]
+
+
+def _head(plan: Plan) -> str:
+    return f"# {plan.about}"
+
+
+def _torchtitan(plan: Plan) -> str:
+    """Absolute values; ``re.search``, first match; a pattern without a match is the trainer's error."""
+    rows = (
+        f'        ParamGroupConfig(pattern=r"{expression(plan, role)}", optimizer_name="{_optimizer(plan)}", '
+        f"optimizer_kwargs={x!r}),"
+        for role, x in _roles(plan)
+    )
+    opening = ["optimizers = OptimizersContainer.Config(", "    param_groups=["]
+    return "\n".join([_head(plan), *opening, *rows, "    ]", ")"])
+
+
+def _megatron(plan: Plan) -> str:
+    """``ParamKey(name=...)`` are globs; the schedule runs from max_lr, and min_lr stays the trainer's."""
+    lines = [_head(plan), "config_overrides = {"]
+    for role, x in _roles(plan):
+        override = {"max_lr": x["lr"]}
+        if "weight_decay" in x:
+            override |= {"start_wd": x["weight_decay"], "end_wd": x["weight_decay"]}
+        if "eps" in x:
+            override["eps"] = x["eps"]
+        lines.append(f"    ParamKey(name={tuple(globs(plan, role))!r}): {override!r},  # {role}")
+    return "\n".join([*lines, "}"])
+
+
+def _olmo_core(plan: Plan) -> str:
+    rows = (f"    OptimGroupOverride(params={globs(plan, role)!r}, opts={x!r}),  # {role}" for role, x in _roles(plan))
+    return "\n".join([_head(plan), "group_overrides = [", *rows, "]"])
+
+
+_GROUPS = """\
+import re
+
+import torch
+
+GROUPS = [
+{rows}
+]
+
+
+def parameters(model, pattern):
+    return [p for name, p in model.named_parameters() if p.requires_grad and re.search(pattern, name)]
+
+
+def param_groups(model):
+    groups = [{{**group, "params": parameters(model, group["pattern"])}} for group in GROUPS]
+    assert all(g["params"] for g in groups), "a pattern matches nothing"
+    return [{{key: x for key, x in g.items() if key not in ("pattern", "init")}} for g in groups]
+"""
+_INIT = """
+
+def init_(model):
+    with torch.no_grad():
+        for group in GROUPS:
+            for p in parameters(model, group["pattern"]):
+                kind, value = group["init"]
+                p.normal_(0.0, value) if kind == "normal" else p.fill_(value)
+
+
+# Trainer(optimizer_cls_and_kwargs=optimizer(model), ...) after init_(model)
+def optimizer(model):
+    return torch.optim.{optimizer}, {{"params": param_groups(model)}}
+"""
+
+
+def _hf(plan: Plan) -> str:
+    return _python(plan, lambda role: {"init": _start(plan, role)}) + _INIT.format(optimizer=_optimizer(plan))
+
+
+def _deepspeed(plan: Plan) -> str:
+    """Groups of torch with a name; DeepSpeed's own expert parallelism wants ``moe`` on those of experts."""
+    return _python(plan, lambda role: {"moe": True} if role.startswith("expert") else {})
+
+
+def _python(plan: Plan, more: Callable[[str], Mapping[str, object]]) -> str:
+    rows = (
+        f"    { ({'name': role, 'pattern': expression(plan, role), **x, **more(role)})!r}," for role, x in _roles(plan)
+    )
+    return f"{_head(plan)}\n{_GROUPS.format(rows=chr(10).join(rows))}"
+
+
+def _start(plan: Plan, role: str) -> tuple[str, float]:
+    if role in VECTORS:
+        return "fill", 1.0 if role in ONES else 0.0
+    if role in plan.recipe.tied:
+        raise UsageError(f"{role} starts alike for all experts, which this format cannot say; use plan.init_")
+    std = plan.value(role, "init_std")
+    return ("normal", std) if std else ("fill", 0.0)
+
+
+def _automodel(plan: Plan) -> str:
+    """Factors on the optimizer's own lr and decay; first match."""
+    rows = _roles(plan)
+    lr, wd = max(x["lr"] for _, x in rows), max(x.get("weight_decay", 0.0) for _, x in rows)
+    lines = [_head(plan), "optimizer:", f"  lr: {lr!r}", f"  weight_decay: {wd!r}", "  param_group_overrides:"]
+    for role, x in rows:
+        lines.append(f"    - pattern: {json.dumps(expression(plan, role))}  # {role}")
+        lines.append(f"      lr_mult: {x['lr'] / lr!r}")
+        if wd:
+            lines.append(f"      wd_mult: {x['weight_decay'] / wd!r}")
+    return "\n".join(lines)
+
+
+def _axolotl(plan: Plan) -> str:
+    """``modules`` are parts of names."""
+    rows = _roles(plan)
+    lines = [_head(plan), f"learning_rate: {max(x['lr'] for _, x in rows)!r}", "lr_groups:"]
+    for role, x in rows:
+        lines += [
+            f"  - name: {role}",
+            f"    modules: {json.dumps(substrings(plan, role))}",
+            f"    lr: {x['lr']!r}",
+        ]
+    return "\n".join(lines)
+
+
+def _optimizer(plan: Plan) -> str:
+    name = plan.recipe.configuration.optimizer.name
+    known = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"}
+    if name not in known:
+        raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(known)}")
+    return known[name]
+
+
+FORMATS: Mapping[str, Format] = {
+    "torchtitan": Format(("lr", "eps", "wd"), _torchtitan),
+    "megatron": Format(("lr", "eps", "wd"), _megatron),
+    "olmo-core": Format(("lr", "eps", "wd"), _olmo_core),
+    "hf": Format(("lr", "eps", "wd", "init"), _hf),
+    "nemo-automodel": Format(("lr", "wd"), _automodel),
+    "axolotl": Format(("lr",), _axolotl),
+    "deepspeed": Format(("lr", "eps", "wd"), _deepspeed),
+}
+"""Every format, by name."""

@@ -1,0 +1,53 @@
+"""Which role every parameter of a published family has. Read next: ``families.toml`` (the data), ``plans.py``."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from scaling_algebra.errors import UsageError, unknown_name
+
+
+@dataclass(frozen=True)
+class Family:
+    """A published family of models.
+
+    Attributes:
+        name: ``model_type`` of its configuration.
+        roles: role by regular expression on names; the first that matches.
+        gate: the power of M or K that its gate brings to the sum over experts, ``1/K`` or ``1/M``; empty: dense.
+    """
+
+    name: str
+    roles: Mapping[str, str] = field(default_factory=dict)
+    gate: str = ""
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("families.toml").read_text("utf-8"))
+
+
+def names() -> tuple[str, ...]:
+    """Every family that is known."""
+    return tuple(_table()["family"])
+
+
+def family(name: str) -> Family:
+    """The family of this name.
+
+    Raises:
+        UsageError: there is none, or it is one that needs an adapter.
+    """
+    table = _table()
+    if name in table["refused"]:
+        raise UsageError(f"{name} has no adapter: {table['refused'][name]}; give a model of {', '.join(names())}")
+    if name not in table["family"]:
+        raise unknown_name("family", name, names())
+    record = table["family"][name]
+    gate = record.get("gate", "")
+    return Family(name, {**record.get("roles", {}), **(table["experts"] if gate else {}), **table["shared"]}, gate)
