@@ -498,6 +498,18 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             "--device": Maker.text,
         },
     ),
+    "check-model": (
+        ("--family", "mixtral", "--regime", "I"),
+        {
+            "--family": Maker.text,
+            "--regime": Maker.text,
+            "--ray": Maker.ray,
+            "--widths": Maker.widths,
+            "--seeds": counted(1, 1000),
+            "--steps": counted(2, 100),
+            "--format": Maker.text,
+        },
+    ),
 }
 BALANCE = ("--min", "N", "--in", "n")
 VERBS |= {

@@ -1,0 +1,76 @@
+"""Small models of published families, with random weights from their configuration class; needs ``transformers``.
+
+Read next: ``checking.py`` (trains them), ``families.toml`` (their roles).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.recipes.sizes import Sizes
+
+from .checking import LENGTH, VOCABULARY
+from .families import family
+
+HEAD = 8
+"""Dimension of a head, the same at every width."""
+LAYERS = 2
+
+_EXPERTS: dict[str, dict[str, str]] = {
+    "mixtral": {"M": "num_local_experts", "N_e": "intermediate_size"},
+    "qwen3_moe": {"M": "num_experts", "N_e": "moe_intermediate_size"},
+    "olmoe": {"M": "num_experts", "N_e": "intermediate_size"},
+    "granitemoe": {"M": "num_local_experts", "N_e": "intermediate_size"},
+}
+"""Where the configuration keeps M and N_e, of the families that are built here."""
+
+
+def dense(name: str) -> bool:
+    """Has the family no experts?
+
+    Raises:
+        UsageError: it is not one that ``build`` knows.
+    """
+    family(name)
+    if name not in ("llama", *_EXPERTS):
+        raise unknown_name("family to check", name, ("llama", *_EXPERTS))
+    return name not in _EXPERTS
+
+
+def build(name: str, sizes: Sizes) -> nn.Module:
+    """One model; every head has the same dimension, keys have as many heads as queries, experts run one by one.
+
+    Raises:
+        UsageError: an unknown family, one that needs an adapter, or transformers is not installed.
+    """
+    stacked = not dense(name)
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ModuleNotFoundError:
+        raise UsageError("transformers is not installed; install it with: pip install 'scalecalc[models]'") from None
+
+    heads = sizes["N"] // HEAD
+    given: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": sizes["N"],
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "intermediate_size": 2 * sizes["N"],
+        "max_position_embeddings": 2 * LENGTH,
+        "tie_word_embeddings": False,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "attn_implementation": "eager",
+    }
+    if name == "qwen3_moe":
+        given["head_dim"] = HEAD
+    if stacked:
+        given |= {field: sizes[axis] for axis, field in _EXPERTS[name].items()}
+        given |= {"num_experts_per_tok": sizes["K"], "experts_implementation": "eager"}
+    model: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **given))
+    return model
