@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, literal
+from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.recipes.presentation import number
 
 from .plans import Plan
@@ -14,12 +14,12 @@ _WHAT = ("init_std", "lr", "eps", "decay")
 
 def coverage(p: Plan) -> Document:
     """Every parameter with role, rule and numbers (factors where nothing was tuned), then what the model must do."""
-    rows = []
+    rows: list[tuple[Piece | None, ...]] = []
     for e in p.entries:
         shape = " x ".join(map(str, e.shape)) + (f" ({e.layout})" if e.layout else "")
         told = "frozen" if e.frozen else e.role
         values = [_told(e.settings.get(what)) for what in _WHAT]
-        rows.append((Code(e.name).text, told, literal(shape), Code(e.rule), *values))
+        rows.append((e.name, told, literal(shape), Code(e.rule), *values))
     header = ("parameter", "role", "shape", "rule", "init std", "lr", "eps", "weight decay")
     blocks: list[Block] = [Heading(literal(p.about)), Grid.of(header, rows)]
     lines = [literal(f"{alias} is {stays}: one tensor, one group") for alias, stays in p.aliases.items()]
