@@ -75,7 +75,7 @@ def command(
     values = {} if base is None else _base(base)
     numbers = None
     if not found.conflicts and any(x is not None for x in (batch, tokens, base)):
-        factors = found.factors(_change("batch", batch), _change("tokens", tokens))
+        factors = found.factors(change("batch", batch), change("tokens", tokens))
         numbers = {name: (factor, _after(name, factor, values)) for name, factor in factors.items()}
         for name in values:
             if name not in factors:
@@ -88,7 +88,8 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def _change(label: str, text: str | None) -> tuple[float, float]:
+def change(label: str, text: str | None) -> tuple[float, float]:
+    """``256:1024`` as two numbers; no change for None."""
     if text is None:
         return 1.0, 1.0
     try:

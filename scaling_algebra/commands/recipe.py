@@ -14,6 +14,7 @@ from scaling_algebra.recipes.files import Start, config_sizes, read_start, value
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import recipe
 
+from .horizon import change
 from .options import (
     NETWORK,
     OPTIMIZER,
@@ -54,6 +55,8 @@ def _tuned(name: str, what: str) -> Callable[[Command], Command]:
 @_tuned("eps", "Adam's epsilon")
 @_tuned("std", "Init std")
 @_tuned("decay", "Weight decay, as torch takes it,")
+@click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
+@click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
 @options(NETWORK, READOUT_INIT)
 @click.option(
     "--format",
@@ -73,6 +76,8 @@ def command(
     parameterization: str,
     architecture: str | None,
     network: Path | None,
+    batch: str | None,
+    tokens: str | None,
     readout_init: str | None,
     form: str | None,
     output: Path | None,
@@ -91,6 +96,7 @@ def command(
     given: dict[str, Any] = {
         name: {**start.values.get(name, {}), **values(name, texts)} or None for name, texts in tuned.items()
     }
+    given |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where: dict[str, Any] = {"epsilon": epsilon, "readout_init": readout_init}
     if (own := chosen(architecture, network)) is not None:
         where["network"] = own

@@ -20,6 +20,11 @@ def recipe(r: Recipe) -> Document:
     blocks: list[Block] = [Heading(literal(r.about))]
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
+    if r.horizon is not None:
+        said = ", ".join(f"{name} {number(x)}" for name, x in r.run.items())
+        blocks.append(
+            Lines.of(typeset(f"batch and tokens ({r.horizon.about}) multiply, within the factors below: {said}"))
+        )
     if r.missing:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
         blocks.append(Lines.of(typeset(f"these are the powers of {r.instead}, with which these signals grow here:")))

@@ -16,6 +16,7 @@ from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.laws.horizon import Horizon, horizon, optimizers
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray
@@ -40,6 +41,8 @@ TOWARDS = tuple(Fraction(k, 8) for k in (1, 2, 4, 6, 8))
 
 VECTORS = ("gain", "final_gain", "bias")
 """Roles that start at one or zero at every size: an init std for all tensors is not theirs."""
+_RUN = {"decay": "wd"}
+"""Names of settings among the quantities of a horizon."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
 
@@ -102,6 +105,8 @@ class Recipe(Rendered):
         tied: roles whose initial values all experts share.
         instead: the ray that the powers are of, where the ray of this way has no parameterization.
         breaks: what does not hold then.
+        horizon: what batch and tokens do to rates, epsilons and decays, where they change.
+        run: the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...
     """
 
     way: Way
@@ -111,7 +116,9 @@ class Recipe(Rendered):
     tied: tuple[str, ...] = ()
     instead: Ray | None = None
     missing: str = ""
-    breaks: tuple[Breaks, ...] = field(default=())
+    breaks: tuple[Breaks, ...] = ()
+    horizon: Horizon | None = None
+    run: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def configuration(self) -> Configuration:
@@ -164,6 +171,8 @@ class Recipe(Rendered):
             "breaks": [
                 {"signal": x.signal, "step": x.step, "growth": str(x.growth), "factor": x.factor} for x in self.breaks
             ],
+            "run": dict(self.run),
+            "held": [] if self.horizon is None else [invariant.name for invariant in self.horizon.held],
             "warnings": list(self.warnings),
         }
 
@@ -189,6 +198,8 @@ def recipe(
     eps: float | Tuned | None = None,
     std: float | Tuned | None = None,
     decay: float | Tuned | None = None,
+    batch: tuple[float, float] = (1.0, 1.0),
+    tokens: tuple[float, float] = (1.0, 1.0),
     **where: Unpack[Where],
 ) -> Recipe:
     """What to set at a target size, from what was tuned at a base size.
@@ -197,6 +208,8 @@ def recipe(
         base, target: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M a dense model.
         lr, eps, std, decay: tuned at the base: a number for every tensor, or a dict by role, with ``""`` for the rest.
             What is left out is printed as rule and factor.
+        batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
+            invariants that ``horizon`` holds.
         where: ``architecture`` or ``network`` for another model than the Transformer; ``readout_init``, ``epsilon``.
 
     Examples:
@@ -227,17 +240,22 @@ def recipe(
         raise UsageError(f"{rule.name} has no epsilon that is tuned; leave out eps")
     if decay is not None and not rule.decoupled_decay:
         raise UsageError(f"{rule.name} has no decoupled weight decay; leave out decay, or take adamw")
+    changes = batch[0] != batch[1] or tokens[0] != tokens[1]
+    if changes and rule.name not in optimizers():
+        raise UsageError(f"what batch and tokens do to {rule.name} is not known; leave them out, or take adamw")
+    held = horizon(rule.name) if changes else None
+    run = {} if held is None else held.factors(batch, tokens)
     tensors: dict[str, dict[str, Setting]] = {}
     for role in roles:
         powers = zip(_settings(before.tensors[role]), _settings(after.tensors[role]), strict=True)
         tensors[role] = {
-            what: _setting(going, *pair, _value(values[what], what, role))
+            what: _setting(going, *pair, _value(values[what], what, role), run.get(_RUN.get(what, what), 1.0))
             for what, pair in zip(WHAT, powers, strict=True)
             if (what != "eps" or rule.epsilon) and (what != "decay" or rule.decoupled_decay)
         }
     multipliers = {m: _setting(going, -before.multipliers[m], -power, None) for m, power in after.multipliers.items()}
     broken = tuple(_breaks(derivations, going)) if instead else ()
-    return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken)
+    return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, held, run)
 
 
 def _value(tuned: Tuned, what: str, role: str) -> float | None:
@@ -250,12 +268,12 @@ def _settings(t: TensorScaling) -> tuple[Power | None, Power, Power, Power]:
     return t.init_std, t.lr, t.eps or Power(), -t.lr
 
 
-def _setting(going: Way, before: Power | None, after: Power | None, base: float | None) -> Setting:
+def _setting(going: Way, before: Power | None, after: Power | None, base: float | None, more: float = 1.0) -> Setting:
     if before is None or after is None:
         return Setting(None, 0.0, base)
     if before == after:
-        return Setting(after, after.ratio(going.base, going.target), base)
-    return Setting(after, after.at(going.target) / before.at(going.base), base, before)
+        return Setting(after, after.ratio(going.base, going.target) * more, base)
+    return Setting(after, after.at(going.target) / before.at(going.base) * more, base, before)
 
 
 def _tuned(label: str, given: float | Tuned | None, roles: Sequence[str]) -> dict[str, float]:

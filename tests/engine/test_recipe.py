@@ -62,6 +62,18 @@ def test_values_by_role():
     assert "router" not in r.tensors  # no experts, no router
 
 
+def test_batch_and_tokens_multiply():
+    """Factors of the horizon, within those of the sizes; nothing else changes."""
+    plain, more = (recipe("N=256", "N=1024", "adamw", **x) for x in ({}, {"batch": (256, 1024), "tokens": (20, 200)}))
+    wanted = {"init_std": 1.0, "lr": 2.0, "eps": 0.5, "decay": 0.2}
+    for role, settings in plain.tensors.items():
+        for what, setting in settings.items():
+            assert more[role][what].factor == pytest.approx(setting.factor * wanted[what]), (role, what)
+    assert more.run["one_minus_beta2"] == 4 and not plain.run
+    with pytest.raises(UsageError, match="what batch and tokens do to lion is not known"):
+        recipe("N=256", "N=1024", "lion", batch=(1, 2))
+
+
 def test_sides_of_walls_are_kept_exactly():
     """M + N_e = N is on the wall, however awkward the numbers; one more expert is not."""
     on, _ = through({"N": Fraction(35, 3), "N_e": Fraction(5), "M": Fraction(7, 3)})

@@ -399,6 +399,8 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             "--std": Maker.tuned,
             "--eps": Maker.tuned,
             "--decay": Maker.tuned,
+            "--batch": Maker.change,
+            "--tokens": Maker.change,
             "--format": Maker.text,
             "-o": Maker.unwritable,
         },
