@@ -13,7 +13,7 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.networks.language import DATA, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.networks.roles import Adjoint, Experts, adjoints, experts, first_layer, pathways
+from scaling_algebra.spec.networks.roles import Adjoint, Experts, adjoints, experts, first_layer, one_layer, pathways
 
 from .rules import Which
 
@@ -263,20 +263,22 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
 
 
 def _pathways(network: Network) -> list[Quantity]:
-    """Of the first layer's change, what came through each path and what the router makes of it (MSSP paper, App. C)."""
+    """Of the update of the layer below the experts, what came through each path and what the router makes of it (MSSP
+    paper, App. C)."""
     entries = []
     for e in experts(network):
         routed = next((s for s in network.uses(e.router)), None) if e.router else None
         if routed is None or len(routed.factors) != 1:
             continue
         x = routed.factors[0].name
-        if not first_layer(network, x):
+        if not one_layer(network, x):
             continue
+        change = f"d{x}_t" if first_layer(network, x) else f"{x}.effective"
         w, paths = network.tensors[e.router].symbol, pathways(network, x)
         if not {"expert", "router"} <= set(paths):
             continue
         for path, via in paths.items():
-            formula = f"{w}_0 times the part of d{x}_t that came through the {path} pathway"
+            formula = f"{w}_0 times the part of {change} that came through the {path} pathway"
             entries.append(Quantity(f"{routed.out}.propagating.{path}", formula, _through_path(routed, x, via)))
     return entries
 

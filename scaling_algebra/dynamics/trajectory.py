@@ -153,18 +153,15 @@ class Trajectory:
         return self.algebra.scaled(self.algebra.add(parts or [self.algebra.nothing(letters)]), *scalars)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
-        """Part of the change of a first-layer signal that its gradient received through one statement."""
+        """Part of the effective update of one tensor times one signal whose gradients came through one statement."""
         statement = self.network.producer(signal)
         assert isinstance(statement, Product) and statement.tensor
-        x = self.at(statement.factors[0], "initial", 0)
+        x, letters = self.at(statement.factors[0], "initial", 0), self.network.signals[signal]
         parts = []
         for step in self._updates(statement.tensor.name, t):
-            left = self._through_alone(signal, step.step, via)
-            tag = f"forward {statement.tensor.name}"
-            inner = self.algebra.product([*step.inputs, x], "", tag)
-            whole = self.algebra.contract(left, inner, self.network.signals[signal])
-            parts.append(self.algebra.scaled(whole, *step.scalars))
-        return self.algebra.add(parts) if parts else self.algebra.nothing(self.network.signals[signal])
+            alone = replace(step, gradient=self._through_alone(signal, step.step, via))
+            parts.append(self._applied([(statement.tensor, alone)], [], [x], letters))
+        return self.algebra.add(parts) if parts else self.algebra.nothing(letters)
 
     def _through_alone(self, signal: str, step: int, via: str) -> Signal:
         """The gradient of an update that came through one statement."""

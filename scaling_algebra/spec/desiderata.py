@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import DATA, Network, Product
-from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, first_layer, pathways
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, one_layer, pathways
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -182,7 +182,7 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
         if expert and expert.parts:
             why = f"the pieces A4 to E of {expert.name} share one scale"
             demands.append(Demand("MSSP-3 backward", "balanced", _finest(expert), because=why))
-        if {"expert", "router"} <= set(pathways(network, below)) and first_layer(network, below) and routed:
+        if {"expert", "router"} <= set(pathways(network, below)) and one_layer(network, below) and routed:
             names = (f"{routed}.propagating.expert", f"{routed}.propagating.router")
             why = (
                 f"the expert and the router pathway contribute to {network.tensors[e.router].symbol}_0 d{below} at one "

@@ -18,9 +18,11 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Sum
-from scaling_algebra.spec.networks.library import GATES
+from scaling_algebra.spec.networks.library import ARCHITECTURES, GATES
+from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import SOURCES, Printed, load
@@ -157,12 +159,18 @@ def derivations(cell: Printed) -> list[Derivation]:
         return [_routers(o, n, a, s.get("router_init")) for o in optimizers for n in names for a in _gates(s)]
     if name not in PARAMETERIZATIONS:
         raise UsageError(f"stated for another parameterization: {name}")
-    return [_derived(regime, o, name, s.get("readout_init"), network) for o in optimizers]
+    return [_derived(regime, o, name, s.get("readout_init"), network, s.get("depth", "0")) for o in optimizers]
 
 
 @lru_cache(maxsize=256)
-def _derived(regime: str, optimizer: str, name: str, readout: str | None, network: str) -> Derivation:
-    return derive(regime, optimizer, name, readout_init=readout, architecture=network)
+def _derived(regime: str, optimizer: str, name: str, readout: str | None, network: str, depth: str) -> Derivation:
+    """What parameterizations demand of experts says nothing about a network without any: there they are muP."""
+    if PARAMETERIZATIONS[name].structural and not experts(ARCHITECTURES[network]):
+        name = "mup"
+    if depth == "0":
+        return derive(regime, optimizer, name, readout_init=readout, architecture=network)
+    ray = Ray({**REGIMES[regime].rates, "L": depth})
+    return derive(None, optimizer, name, readout_init=readout, architecture=network, ray=ray)
 
 
 def _gates(setting: Mapping[str, Any]) -> list[str]:
@@ -256,6 +264,8 @@ def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Ab
         return Comparison(cell, "NOT COMPARABLE", why=f"the printed exponent {cell.value} is a symbol")
     if role == "aggregation":
         return _powers(cell, d, -d.scaling.alpha)
+    if role in d.network.free_multipliers:
+        return _powers(cell, d, -d.scaling.multipliers[role])
     scaling = d.scaling.tensors.get(role)
     if scaling is None:
         return Comparison(cell, "NOT COMPARABLE", why=f"the network has no tensor {role}")

@@ -107,6 +107,69 @@ def table_b1(ray: Ray | None = None) -> Grid:
     )
 
 
+DEPTH = "1/2"
+"""Rate of L in tables with depth: unlike those of the other axes, so that a power of L is told from one of these."""
+TRANSFORMER = {
+    "embedding": "deep-moe",
+    "gain": "deep-moe",
+    "hidden": "deep-mlp",
+    "bias": "deep-mlp",
+    "router": "deep-moe",
+    "expert_in": "deep-moe",
+    "expert_out": "deep-moe",
+    "final_gain": "deep-moe",
+    "readout": "deep-moe",
+}
+"""Rows of Table B.2 of the MSSP paper, and the network each is derived in."""
+
+
+@cache
+def table_b2() -> Grid:
+    """Table B.2 of the MSSP paper: MSSP for AdamW on a residual stream whose depth grows, too."""
+    rays = [Ray({**r.rates, "L": DEPTH}, r.name) for r in REGIMES.values()]
+    found = {
+        "deep-moe": [
+            derive(None, "adamw", "mssp", ray=r, architecture="deep-moe", readout_init="maximal") for r in rays
+        ],
+        "deep-mlp": [derive(None, "adamw", "mup", ray=r, architecture="deep-mlp") for r in rays],
+    }
+    rows = [
+        Row(
+            _capital(_tensor(ARCHITECTURES[network], role)),
+            label,
+            tuple(Cell((setting(d, role, what),)) for d in found[network]),
+        )
+        for role, network in TRANSFORMER.items()
+        for what, label in QUANTITIES.items()
+    ]
+    multipliers = {"aggregation": ("deep-moe", "alpha"), "residual": ("deep-moe", "res")}
+    rows += [
+        Row(
+            _capital(Label(name, name)),
+            Label("multiplier"),
+            tuple(Cell((-d.scaling.multipliers[symbol],)) for d in found[network]),
+        )
+        for name, (network, symbol) in multipliers.items()
+    ]
+    return Grid(
+        "b2",
+        "Table B.2 of the MSSP paper",
+        r"MSSP with AdamW: init std $\sigma$, learning rate $\eta$ and $\epsilon$ of each tensor, and the multipliers, on "
+        r"a residual stream of $L$ blocks. "
+        rf"{CERTIFIED}, on the ray of each regime with $L \asymp n^{{{DEPTH}}}$.",
+        _heads("tensor", "quantity"),
+        ((Label(""), tuple(Label(f"Regime {r.name}") for r in rays)),),
+        tuple(rows),
+        (
+            "tied: all experts start from the same values. 0: zero init.",
+            r"Hidden and bias are those of a branch of two dense layers; without experts MSSP is $\mu$P.",
+            r"On the ray of a regime $K$ grows as $M$ does; where it grows more slowly, the aggregation multiplier is "
+            r"$K^{-1}$ and the init std of expert out in regime II is $K^{1/2}$.",
+            r"The product of learning rate and weight decay stays the same.",
+        ),
+    )
+
+
 @cache
 def table_g1() -> Grid:
     """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
@@ -321,6 +384,7 @@ def _lower(text: str) -> str:
 
 TABLES: Mapping[str, Callable[[], Grid]] = {
     "b1": table_b1,
+    "b2": table_b2,
     "g1": table_g1,
     "g2": table_g2,
     **{name: partial(signal_table, name) for name in SETTINGS},

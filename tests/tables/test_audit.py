@@ -69,6 +69,13 @@ def test_the_tables_are_complete(found):
     assert {key: cells[key] for key in TABLES} == TABLES
 
 
+def test_a_stream_with_depth_is_compared_whole(found):
+    """Table B.2: all that is printed about the network."""
+    cells = [c for c in found.comparisons if (c.printed.source, c.printed.table) == ("mssp", "B.2")]
+    assert Counter(c.status for c in cells) == {"AGREES": 84, "NOT COMPARABLE": 9}
+    assert {c.why for c in cells if c.why} == {"printed blank", "a factor of a loss, no part of the network"}
+
+
 def test_every_disagreement_is_a_listed_erratum(found):
     assert unlisted(found, errata()) == ([], [])
 

@@ -107,7 +107,7 @@ def test_definitions_4_to_7(definition):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [n if n != "b2" else pytest.param(n, marks=pytest.mark.slow) for n in TABLES])
 def test_every_table_prints_in_every_format(name, form, tmp_path):
     out = tmp_path / "t"
     result = CliRunner().invoke(main, ["table", name, "--format", form, "-o", str(out)])

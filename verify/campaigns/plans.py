@@ -94,7 +94,8 @@ class Job:
     def name(self) -> str:
         """Names the run in a plan; fit for a file."""
         asked, ray = self.configuration, self.configuration.ray
-        rates = {axis: r for axis, r in ray.rates.items() if axis in WIDTHS or (axis == "K" and r != ray["M"])}
+        told = (*WIDTHS, *["K"] * (ray["K"] != ray["M"]), *["L"] * bool(ray["L"]))
+        rates = {axis: r for axis, r in ray.rates.items() if axis in told}
         parts = [ray.name if ray.name in REGIMES else ",".join(f"{axis}={r}" for axis, r in rates.items())]
         parts += [asked.optimizer.name, *["negligible"] * asked.optimizer.negligible, asked.parameterization.name]
         if self.testbed != "moe":

@@ -58,7 +58,7 @@ def dims_at(ray: Ray, n: int) -> dict[str, int]:
 
 def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
     """The n whose powers fit the rounded dimensions best (least squares in logs): exact for integer rates."""
-    rates = {axis: float(ray[axis]) for axis in WIDTHS}
+    rates = {axis: float(ray[axis]) for axis in (*WIDTHS, "L") if axis in dims}
     fitted = sum(r * math.log(dims[axis] / first_dims[axis]) for axis, r in rates.items())
     return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
 

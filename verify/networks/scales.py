@@ -104,8 +104,15 @@ not normalise have gradients that grow like |h1|^2: rate 1 puts logits near 10 a
 sigmoid; a bounded step of 0.4 would hide behind n^(-1/2)."""
 
 
+_DEEP = Constants(INIT, LR, raw=0.2)
+"""Gains are random factors of everything, and with SGD every step multiplies with one more of them: larger rates make
+small sizes heavy-tailed."""
+
+
 def constants(network: Network) -> Constants:
-    """Base constants of a network: those of its family, by its roles."""
+    """Base constants of a network: those of its family, by its axes and roles."""
+    if "L" in network.axes.values():
+        return _DEEP
     roles = set(network.tensors)
     if {"router", "expert_in", "expert_out"} <= roles:
         return _MOE

@@ -70,6 +70,12 @@ def first_layer(network: Network, signal: str) -> bool:
     return isinstance(statement, Product) and bool(statement.tensor) and [x.name for x in statement.factors] == [DATA]
 
 
+def one_layer(network: Network, signal: str) -> bool:
+    """Is a signal one tensor times one other signal, or times the data?"""
+    statement = network.producer(signal)
+    return isinstance(statement, Product) and bool(statement.tensor) and len(statement.factors) == 1
+
+
 def gradient_name(signal: str) -> str:
     """``g3i`` for the gradient at ``h3i``, ``gphi`` for the one at ``phi``."""
     return "g" + (signal[1:] if signal.startswith("h") and len(signal) > 1 else signal)
