@@ -154,8 +154,8 @@ def table_b2() -> Grid:
     return Grid(
         "b2",
         "Table B.2 of the MSSP paper",
-        r"MSSP with AdamW: init std $\sigma$, learning rate $\eta$ and $\epsilon$ of each tensor, and the multipliers, on "
-        r"a residual stream of $L$ blocks. "
+        r"MSSP with AdamW: init std $\sigma$, learning rate $\eta$ and $\epsilon$ of each tensor, and the multipliers, "
+        r"on a residual stream of $L$ blocks. "
         rf"{CERTIFIED}, on the ray of each regime with $L \asymp n^{{{DEPTH}}}$.",
         _heads("tensor", "quantity"),
         ((Label(""), tuple(Label(f"Regime {r.name}") for r in rays)),),
