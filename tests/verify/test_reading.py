@@ -56,7 +56,7 @@ MORE = {
     """,
 }
 NETWORKS = {**ARCHITECTURES, **{name: network(name, text, AXES) for name, text in MORE.items()}}
-DIMS = {"N": 7, "N_e": 5, "M": 4}
+DIMS = {"N": 7, "N_e": 5, "M": 4, "L": 3}
 DRAW = Draw(DIMS, [1, 2, 3], [11, 12, 13])
 TRAINABLE = [name for name, o in OPTIMIZERS.items() if o.torch]
 MODES = ("init", "update")

@@ -24,7 +24,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import DECAY, FIXED_SIZES, NEGLIGIBLE, Constants, constants
+from .scales import DECAY, FIXED_SIZES, LAYERS, NEGLIGIBLE, Constants, constants
 from .steppers import stepper
 
 DTYPE = torch.float64
@@ -164,7 +164,7 @@ class TorchNetwork(nn.Module):
         super().__init__()
         self.network, self.draw, self.scaling = network, draw, scaling
         self.constants: Constants = constants(network)
-        dims = {**FIXED_SIZES, **draw.dims}
+        dims = {"L": LAYERS, **FIXED_SIZES, **draw.dims}
         self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
         self.multipliers = {m: (-scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
         self.weights = nn.ParameterDict()

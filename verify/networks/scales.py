@@ -26,6 +26,9 @@ D = 8
 FIXED_SIZES = {"D": D, "S": 3, "E": 4, "R": 2, "C": 2}
 """Sizes of the axes that never grow."""
 
+LAYERS = 4
+"""Layers of a network whose depth does not grow."""
+
 LOSS_SLOPE = 1.0
 """chi = dL/df, held constant: the loss is ``chi * f``, so chi is Theta(1) at every step."""
 
