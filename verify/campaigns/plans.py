@@ -32,7 +32,7 @@ from scaling_algebra.spec.configuration import (
 )
 from scaling_algebra.spec.networks.grammar import network as read
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, architecture
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK, architecture
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
 from scaling_algebra.verify.judging.logged import decided
@@ -291,17 +291,22 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
     try:
         effort = Effort(**{key: run[key] for key in _EFFORT if key in run})
         readout, epsilon = run.get("readout_init"), run.get("epsilon")
-        asked = [Configuration.of(r, o, p, ray=ray, readout_init=readout, epsilon=epsilon) for (r, ray), o, p in rules]
-        networks = run.get("architectures", [DEFAULT_ARCHITECTURE])
-        return [_of_network(name, one, effort) for name in networks for one in asked]
+        options = {"readout_init": readout, "epsilon": epsilon}
+        return [
+            _of_network(name, Configuration.of(r, o, p, ray=ray, network=_trained(name), **options), effort)
+            for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules)
+        ]
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
 
 
+def _trained(name: str) -> Network:
+    """The network whose powers a run has: a Transformer has those of its MoE block."""
+    return MOE_BLOCK if name == TRANSFORMER else architecture(name)
+
+
 def _of_network(name: str, asked: Configuration, effort: Effort) -> Job:
-    if name == TRANSFORMER:
-        return job(asked, effort, name)
-    return job(asked.but(network=architecture(name)), effort)
+    return job(asked, effort, TRANSFORMER if name == TRANSFORMER else "")
 
 
 def _written(network: Network) -> dict[str, Any]:
