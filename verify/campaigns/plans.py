@@ -291,7 +291,7 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
     try:
         effort = Effort(**{key: run[key] for key in _EFFORT if key in run})
         readout, epsilon = run.get("readout_init"), run.get("epsilon")
-        options = {"readout_init": readout, "epsilon": epsilon}
+        options: Any = {"readout_init": readout, "epsilon": epsilon}
         return [
             _of_network(name, Configuration.of(r, o, p, ray=ray, network=_trained(name), **options), effort)
             for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules)
