@@ -106,7 +106,8 @@ class Horizon(Rendered):
         """By what each quantity is multiplied from one (batch, tokens) to another.
 
         Args:
-            batch, tokens: (from, to), in one unit.
+            batch: (from, to), in one unit.
+            tokens: (from, to), in one unit.
             free: factors of what is free; 1 if not said.
 
         Raises:
