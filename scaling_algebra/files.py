@@ -11,9 +11,12 @@ import platform
 import re
 import stat
 import time
+import tomllib
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from .errors import UsageError
 
@@ -45,6 +48,21 @@ def read_text(path: Path, instead: str, most: int = MOST) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{path}: this is not text in UTF-8; {instead}") from None
+
+
+def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
+    """TOML that somebody wrote.
+
+    Args:
+        number: what becomes of a number with a point, by default a float.
+
+    Raises:
+        UsageError: it is none, is nested too deeply, or has an integer of thousands of digits.
+    """
+    try:
+        return tomllib.loads(text, parse_float=number)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"this is not TOML: {error}") from None
 
 
 def write(path: Path, content: bytes | str, instead: str = "choose another file") -> None:

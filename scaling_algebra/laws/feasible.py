@@ -8,7 +8,6 @@ Read next: ``windows.py`` (solves them), ``onset.py`` (from which size on), ``as
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +18,7 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.files import read_text
+from scaling_algebra.files import read_text, toml
 
 from .expressions import monomial, relation
 from .monomials import Monomial, Relation, parameter
@@ -253,16 +252,9 @@ def read_assumptions(path: Path | str) -> System:
     file = Path(path)
     text = read_text(file, "give a TOML file with assumptions", MOST)
     try:
-        return _system(_parsed(text), file.stem)
+        return _system(toml(text), file.stem)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"this is not TOML: {error}") from None
 
 
 def _system(data: Mapping[str, Any], name: str) -> System:

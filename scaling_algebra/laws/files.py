@@ -5,14 +5,13 @@ Adding a law: one more file in ``given/``. Read next: ``library.py`` (what a law
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scaling_algebra.errors import UsageError, named, unknown_name
-from scaling_algebra.files import read_text
+from scaling_algebra.files import read_text, toml
 
 from .expressions import exponent, expression, monomial, relation
 from .library import Axis, Law, sides
@@ -51,11 +50,7 @@ def read(path: Path) -> Law:
     """
     text = read_text(path, "give a TOML file with a law", MOST)
     try:
-        try:
-            data = tomllib.loads(text, parse_float=str)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"this is not TOML: {error}") from None
-        return _law(path.stem, data)
+        return _law(path.stem, toml(text, number=str))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 

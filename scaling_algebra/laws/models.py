@@ -5,7 +5,6 @@ Read next: ``library.py`` (laws), ``lambert.py`` (the best choice with its logar
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -16,7 +15,7 @@ import sympy
 
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError
-from scaling_algebra.files import read_text
+from scaling_algebra.files import read_text, toml
 
 from .balance import Balance
 from .expressions import Monomial, Sum, parameter
@@ -65,9 +64,9 @@ def read_models(path: Path) -> list[tuple[str, dict[str, float]]]:
     """
     text = read_text(path, "give a TOML file with the shapes of models", MOST)
     try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: this is not TOML: {error}") from None
+        data = toml(text)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     shared = {k: v for k, v in data.items() if k != "model"}
     entries = data.get("model", [shared] if shared else [])
     if not isinstance(entries, list) or not entries or len(entries) > MODELS:

@@ -42,10 +42,11 @@ def read_start(text: str, label: str) -> Start:
     if "=" in text or not text.lower().endswith(".toml"):
         return Start(read_sizes(text, label))
     path = Path(text)
+    content = files.read_text(path, f"give another --{label}")
     try:
-        record = tomllib.loads(files.read_text(path, f"give another --{label}"))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no TOML file: {error}; write for example N = 1024") from None
+        record = files.toml(content)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}; write for example N = 1024") from None
     for key in record:
         if key not in (*AXES, *VALUES):
             raise unknown_name(f"key in {path}", key, (*AXES, *VALUES))

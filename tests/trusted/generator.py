@@ -164,6 +164,10 @@ class Maker:
         wrong = [x for x in DIGITS if x not in ("1", "1e3")]
         return self.draw.choice([*wrong, "0", "-1", "", "router=", "nope=1", "=", "1,2", "9" * 5000, self.text()])
 
+    def start(self) -> str:
+        """Sizes that are none, as text or in a file."""
+        return self.draw.choice([self.base(), self.read()])
+
     def setting(self) -> str:
         return self.draw.choice(["batch", "batch=²", "batch=0", "batch=-1", "batch=x", "nope=1", "batch=" + "9" * 30])
 
@@ -391,8 +395,8 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             **NETWORK_OF,
             **EPSILON,
             "--parameterization": Maker.text,
-            "--base": Maker.base,
-            "--target": Maker.base,
+            "--base": Maker.start,
+            "--target": Maker.start,
             "--base-hf": Maker.read,
             "--target-hf": Maker.read,
             "--lr": Maker.tuned,

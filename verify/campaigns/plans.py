@@ -11,7 +11,6 @@ Read next: ``cells.py`` (a run as a grid of cells), ``session.py`` (does all run
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -237,8 +236,8 @@ def load(name: str) -> list[Job]:
         raise unknown_name("campaign", name, campaigns())
     text = files.read_text(path, "write TOML with tables [[run]]", MOST)
     try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as reason:
+        data = files.toml(text)
+    except UsageError as reason:
         raise UsageError(f"cannot read {path}: {reason}; write TOML with tables [[run]]") from None
     shared = {key: value for key, value in data.items() if key not in ("run", "title")}
     runs = data.get("run")

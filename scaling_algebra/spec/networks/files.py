@@ -14,13 +14,11 @@ out. Read next: ``grammar.py`` (how equations are written).
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.files import read_text
+from scaling_algebra.files import read_text, toml
 
 from .grammar import network
 from .language import Network
@@ -54,20 +52,13 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         UsageError: one line that begins with the source.
     """
     try:
-        found = _parsed(text)
+        found = toml(text)
         _check(found)
         return network(
             found.get("name", name), found["equations"], found["axes"], found.get("roles"), found.get("title", "")
         )
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"this is not TOML: {error}") from None
 
 
 def _check(found: Mapping[str, object]) -> None:
