@@ -11,6 +11,7 @@ from scaling_algebra.laws import horizon as laws
 from scaling_algebra.laws import rules
 from scaling_algebra.laws.horizon_presentation import horizon as document
 from scaling_algebra.limits import real
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 
 from .options import Name, emit, examples, printed
 
@@ -21,7 +22,7 @@ BASE |= {"warmup": "warmup"}
 @click.command(
     "horizon",
     epilog=examples(
-        "scalecalc horizon --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
+        "scalecalc horizon --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
         "scalecalc horizon --hold sde,sde-time",
         "scalecalc horizon --audit",
     ),
@@ -35,7 +36,7 @@ BASE |= {"warmup": "warmup"}
 @click.option(
     "--optimizer",
     type=Name("optimizer with invariants", laws.optimizers()),
-    default="adamw",
+    default=DEFAULT_OPTIMIZER,
     show_default=True,
     metavar="NAME",
     help="Optimizer.",

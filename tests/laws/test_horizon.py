@@ -23,7 +23,7 @@ def powers(found):
 
 
 def run(*arguments):
-    result = CliRunner().invoke(main, ["horizon", *arguments])
+    result = CliRunner().invoke(main, ["horizon", "--optimizer", "adamw", *arguments])
     return result.exit_code, result.output
 
 
