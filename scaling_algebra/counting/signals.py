@@ -149,7 +149,7 @@ class Algebra(Packing):
         self.work: int | None = None
         self.spent = 0
         """Nodes of the products made so far."""
-        self._set(Rung(gap))
+        self.climb(Rung(gap))
 
     def rate(self, axis: str) -> Fraction:
         """How fast an axis grows."""
@@ -158,10 +158,11 @@ class Algebra(Packing):
     def at(self, rung: Rung) -> Algebra:
         """The same algebra on another rung; kernels and their products are shared."""
         other = copy(self)
-        other._set(rung)
+        other.climb(rung)
         return other
 
-    def _set(self, rung: Rung) -> None:
+    def climb(self, rung: Rung) -> None:
+        """Works on this rung of the ladder of budgets from now on."""
         self.rung, self.work = rung, rung.work
         self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
 

@@ -96,7 +96,7 @@ class Search:
             ray = self.ray(rates)
             growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
             algebra = form_algebra(self.network, ray, growing, self.sparse)
-            algebra._set(rung)
+            algebra.climb(rung)
             kind = RoutedForms if self.sparse else FormTrajectory
             self._runs[key] = kind(
                 self.network, algebra, self.structure, self._sized, optimizer=self.optimizer, growing=growing

@@ -7,7 +7,6 @@ Read next: ``horizon.toml`` (invariants and rules), ``rules.py`` (rules against 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,6 +19,7 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.files import toml
 from scaling_algebra.solver.linear import Equation, eliminate, solve_linear
 
 from .expressions import monomial
@@ -151,7 +151,7 @@ def _value(power: Monomial, values: Mapping[str, float]) -> float:
 
 @cache
 def _data() -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "horizon.toml").read_text(encoding="utf-8"))
+    return toml((Path(__file__).parent / "horizon.toml").read_text(encoding="utf-8"))
 
 
 @cache

@@ -254,23 +254,28 @@ def _derived(asked: Configuration) -> Derivation:
     rule = asked.parameterization
     rule.check_derived(asked.network)
     if asked.given:  # then the readout init is held as well
-        solution = _solve(asked)
+        solution = solved(asked)
         unmet = tuple(failure for _, failure in solution.unmet)
         found = _reasons(asked.network, solution) | _given_reasons(asked, solution)
         reasons = {key: found[key] for key in _settings(asked.network) if key in found}
         return Derivation(asked, solution.scaling, reasons, _structure(solution, asked), solution.fixed_by, unmet=unmet)
-    solution = _solve(asked.but(readout_init=rule.readout_init))
+    solution = solved(asked.but(readout_init=rule.readout_init))
     scaling, reasons = solution.scaling, _reasons(asked.network, solution)
     if asked.readout_init != rule.readout_init:
         largest = asked.but(parameterization="mup", readout_init="maximal")
-        std = None if asked.readout_init == "zero" else _solve(largest).scaling.tensors["readout"].init_std
+        std = None if asked.readout_init == "zero" else solved(largest).scaling.tensors["readout"].init_std
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
     return Derivation(asked, scaling, reasons, _structure(solution, asked), solution.fixed_by)
 
 
 @lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
-def _solve(asked: Configuration) -> Solution:
+def solved(asked: Configuration) -> Solution:
+    """The solution of a configuration, once for all who ask.
+
+    Raises:
+        NotFound: the search found none.
+    """
     rule = asked.parameterization
     try:
         solver = _solver(asked.network, asked.ray, asked.optimizer)

@@ -107,7 +107,7 @@ def test_what_drops_nothing_never_drops_silently():
     """Too little work is an exception, not a coarser bound: on that the convexity of upper bounds rests."""
     algebra = form_algebra(MOE_BLOCK, Ray({"N": 1, "N_e": 1, "M": 1}))
     for rung in (Rung(Fraction(1, 2), work=3, whole=True), Rung(Fraction(1, 2), work=3)):
-        algebra._set(rung)
+        algebra.climb(rung)
         x = algebra.tensor("expert_out", "ibk", 0)
         y = algebra.contract(x, algebra.tensor("expert_in", "ika", 0), "iba")
         if rung.whole:

@@ -142,7 +142,7 @@ def api(maker):
         lambda: load(maker.campaign()),
         lambda: judge(maker.log(), {"h1": 0}),
         lambda: judge([value], {"h1": 0}),
-        lambda: judge([{"quantity": "h1", "n": value, "seed": 0, "value": value}], {"h1": 0}),
+        lambda: judge([{"quantity": "h1", "n": value, "seed": 0, "value": [value]}], {"h1": 0}),
     ]
     which = draw.randrange(len(calls))
     return which, value, calls[which]

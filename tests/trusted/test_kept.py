@@ -182,7 +182,7 @@ def test_names_that_no_run_writes_are_not_taken(names, tmp_path):
 
 
 def _forge(path, names, values):
-    about = json.dumps(stored._about("I-sgd-sp", "values-n8", np.array(names).tolist(), values))
+    about = json.dumps(stored.identity("I-sgd-sp", "values-n8", np.array(names).tolist(), values))
     np.savez_compressed(path, about=np.array(about), names=np.array(names), values=values)
 
 

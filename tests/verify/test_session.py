@@ -109,12 +109,12 @@ def test_a_campaign_derives_each_configuration_once(tmp_path):
     rays = [f"N={k}/53,N_e=1,M=1" for k in range(1, 7)]
     lines = [f"rays = {rays}", "sizes = [8, 12, 18]", "seeds = 4", "optimizers = ['sgd']", "architectures = ['mlp']"]
     (tmp_path / "mine.toml").write_text("\n".join(["[[run]]", *lines]))
-    before = derivation._solve.cache_info().misses
+    before = derivation.solved.cache_info().misses
     for _ in range(3):
         for run in load(str(tmp_path / "mine.toml")):
             assert run.setup().recipe
-    assert derivation._solve.cache_info().misses == before + len(rays)
-    assert derivation._solve.cache_parameters()["maxsize"] >= MOST_RUNS
+    assert derivation.solved.cache_info().misses == before + len(rays)
+    assert derivation.solved.cache_parameters()["maxsize"] >= MOST_RUNS
 
 
 def test_the_benchmark_of_a_large_load_stores_cells_that_are_read(tmp_path):

@@ -4,7 +4,7 @@ Every change is to be Theta(1) under muP: exponent 0. The readout starts at zero
 logits alone, and the changes of all else are exactly zero until the second. Routing is held where the experts' output
 is split: their input, weights and indices are recorded, and ``functional_call`` replays them with initial or trained
 weights. The library's own default, one std and one learning rate, is trained beside it and must be refuted.
-Read next: ``models.py`` (families of transformers), ``scaling_algebra/verify/judging/report.py`` (the verdicts).
+Read next: ``models.py`` (families of transformers), ``verify/judging/report.py`` (the verdicts).
 """
 
 from __future__ import annotations

@@ -101,13 +101,14 @@ def command(**given: Any) -> int:
     from scaling_algebra.verify.hardware import Hardware
     from scaling_algebra.verify.measuring.pieces import Pieces
     from scaling_algebra.verify.networks.base_shapes import recipe
-    from scaling_algebra.verify.transfer.study import Sweeps
+    from scaling_algebra.verify.transfer.study import Sweeps, check_memory
     from scaling_algebra.verify.transfer.sweep import Course
 
     hardware = Hardware.of(given["device"])
     recipes = [recipe(one, base, task.transformer) for one in asked]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     for each in recipes:  # fail before the long part
+        check_memory(hardware, each, widths[-1], given["seeds"])
         data.build(each, each.dims(widths[0]), [0], "cpu")
     seeds, pieces = range(given["seeds"]), Pieces(given["resume"])
     course = Course(task, data, steps, seeds, hardware, given["compiled"], pieces=pieces)

@@ -37,11 +37,11 @@ def rms(x: Tensor) -> Tensor:
 def apart(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
     """Largest difference within pairs (S, ...), relative to the second of them, for each replica, (S,); NaN where one
     is not finite."""
-    worst = torch.zeros(1, dtype=torch.float64)
+    apart = []
     for ours, theirs in pairs:
-        difference, size = (rms(x).double().cpu() for x in (ours - theirs, theirs))
-        worst = torch.maximum(worst, torch.where(size == 0, difference, difference / size))
-    found: Array = worst.numpy()
+        difference, size = (rms(x).double() for x in (ours - theirs, theirs))
+        apart.append(torch.where(size == 0, difference, difference / size))
+    found: Array = torch.stack(apart).amax(0).cpu().numpy()
     return found
 
 

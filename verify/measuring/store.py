@@ -123,7 +123,7 @@ class Store:
         table = self._kept[run, cell] = Table.of(record)
         if self._folders:
             out = io.BytesIO()
-            about = json.dumps(_about(run, cell, table.names, table.array))
+            about = json.dumps(identity(run, cell, table.names, table.array))
             np.savez_compressed(out, about=np.array(about), names=np.array(table.names), values=table.array)
             _write(self._folders[0] / "cells" / run / f"{cell}.npz", out.getvalue())
 
@@ -164,7 +164,7 @@ def _read(path: Path, run: str, cell: str) -> Table | None:
         about, names = json.loads(str(told)), named.tolist()
         if about["format"] > FORMAT:
             raise UsageError(f"{path} was written by a newer scalecalc (format {about['format']}); use that one")
-        if about != _about(run, cell, names, values) or values.dtype != np.float64 or np.isinf(values).any():
+        if about != identity(run, cell, names, values) or values.dtype != np.float64 or np.isinf(values).any():
             return None
         return Table(_rows(tuple(names)), values) if values.ndim == 2 and len(values) == len(names) else None
     except UsageError:
@@ -173,7 +173,7 @@ def _read(path: Path, run: str, cell: str) -> Table | None:
         return None
 
 
-def _about(run: str, cell: str, names: Sequence[str], values: Array) -> dict[str, Any]:
+def identity(run: str, cell: str, names: Sequence[str], values: Array) -> dict[str, Any]:
     """Which cell a file holds, in which format, and a checksum of what it holds."""
     told = json.dumps([run, cell, list(names), str(values.dtype), values.shape]).encode()
     checksum = hashlib.sha256(told + np.ascontiguousarray(values).tobytes()).hexdigest()

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.networks.base_shapes import Recipe
 from scaling_algebra.verify.networks.steppers import class_name
@@ -135,6 +137,17 @@ def transfer(course: Course, recipes: Sequence[Recipe], sweeps: Sweeps) -> Trans
         "wall_seconds": round(time.perf_counter() - started, 2),
     }
     return TransferReport(course, sweeps, series, environment)
+
+
+def check_memory(hardware: Hardware, recipe: Recipe, width: int, seeds: int) -> None:
+    """Raises UsageError if the experts alone, with a gradient and one moment, are more than the memory that is free."""
+    dims, free = recipe.dims(width), hardware.free
+    needed = 3 * 4 * 2 * seeds * dims["N"] * dims["N_e"] * dims["M"]
+    if free is not None and needed > free:
+        raise UsageError(
+            f"{seeds} networks of width {width} take more than {needed / 2**30:.0f} GiB, and "
+            f"{free / 2**30:.0f} GiB are free; give smaller --widths or fewer --seeds"
+        )
 
 
 def _swept(course: Course, recipe: Recipe, sweeps: Sweeps) -> Swept:
