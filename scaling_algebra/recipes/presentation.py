@@ -29,7 +29,7 @@ def recipe(r: Recipe) -> Document:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
         blocks.append(Lines.of(typeset(f"these are the powers of {r.instead}, with which these signals grow here:")))
         rows = ((x.signal, str(x.step), x.growth, number(x.factor)) for x in r.breaks)
-        blocks.append(Grid.of(("signal", "t", "grows as", "factor"), rows))
+        blocks.append(Grid.of(("signal", "t", "grows at least as", "factor"), rows))
     header = ("tensor", "what", "base", "rule", "factor", "target")
     multipliers = ((name, "multiplier", "", _rule(s), number(s.factor), "") for name, s in r.multipliers.items())
     blocks.append(Grid.of(header, (*_rows(r), *multipliers)))

@@ -38,6 +38,8 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
         {'N': 1024, 'N_e': 512, 'M': 64, 'K': 64}
     """
     pairs = _pairs(given, label) if isinstance(given, str) else given
+    if not isinstance(pairs, Mapping):
+        raise UsageError(f"the {label} is {shown(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict")
     found: dict[str, int] = {}
     for axis, size in pairs.items():
         if axis not in AXES:
@@ -133,7 +135,7 @@ def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
 
 
 def _same_sides(rates: Mapping[str, Fraction], ratios: Mapping[str, Fraction]) -> bool:
-    """Do rates and logarithms have the same sign on every small integer combination?"""
+    """Do rates and logarithms have the same sign on every integer combination of at most three terms?"""
     axes = list(rates)
     for signs in product(_COEFFICIENTS, repeat=len(axes)):
         chosen = [(axis, c) for axis, c in zip(axes, signs, strict=True) if c]

@@ -20,9 +20,10 @@ from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
 
 JOBS = load("library")
 SIZES = {"III": (12, 17, 24, 34), None: (48, 72, 108, 162), "I": (48, 72, 108, 162)}
-DEEP = (8, 12, 17, 24)
+DEEP = {"deep-mlp": (16, 23, 32, 46, 64), "deep-moe": (8, 12, 17, 24)}
 """Sizes where depth grows, too."""
-SEEDS = 16
+SEEDS = {"deep-mlp": 32}
+"""Replicas; 16 of every other network."""
 
 SMALL = {
     "stack2": "two blocks in sequence are heavy-tailed: products of more Gaussian factors, and slopes still bend",
@@ -46,8 +47,9 @@ def test_the_campaign_trains_every_network_with_sgd_and_adam():
 @pytest.mark.parametrize("job", JOBS, ids=[job.name for job in JOBS])
 def test_nothing_certified_is_refuted(job):
     ray = job.configuration.ray
-    sizes = DEEP if ray["L"] else SIZES[ray.name or None]
-    measured = measure(derive(job.configuration), sizes=sizes, seeds=SEEDS, device="cpu")
+    name = job.configuration.network.name
+    sizes = DEEP[name] if ray["L"] else SIZES[ray.name or None]
+    measured = measure(derive(job.configuration), sizes=sizes, seeds=SEEDS.get(name, 16), device="cpu")
     report = judge(measured, job.prediction())
     refuted = [r for r in report.rows if r.verdict == "REFUTED"]
     excused = [r for r in refuted if any(part in f"{job.name} {r.quantity}" for part in SMALL)]
