@@ -31,6 +31,9 @@ def proof(p: Proof, freed: Freed | None = None) -> Document:
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     said = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
     blocks: list[Block] = [Heading(said, 2), Lines.of(literal(p.about), listed=True)]
+    if p.later is not None:
+        said = "every demand holds" if p.later.holds else "not shown for every demand"
+        blocks.append(Lines.of(f"after any number of updates: {said}", *map(typeset, p.later.open), listed=True))
     for a in p.attempts:
         blocks += _attempt(p, a)
     if freed:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Unpack
 
 from scaling_algebra.counting.signals import Algebra, Rung
@@ -35,6 +35,7 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point, Scaling
 
 from .clauses import Atom, Clause, ClauseSolver, RayFacts, Sense, Undecided, label
+from .every_step import EveryStep, every_step
 
 _QUICK = 20_000
 """Nodes spent on the search for a violated demand at a candidate, before a closer look."""
@@ -97,6 +98,16 @@ class Proof(Rendered):
         """The last attempt: the one that decides."""
         return self.attempts[-1]
 
+    @cached_property
+    def later(self) -> EveryStep | None:
+        """What holds after any number of updates at the only parameterization; None if there is not exactly one."""
+        if not self.unique:
+            return None
+        asked, structure = self.configuration, self.outcome.structure
+        look = Analysis(asked.ray, self.outcome.points[0], asked.optimizer, asked.network)
+        demands = asked.parameterization.demanded(asked.network, structure)
+        return every_step(look, demands, horizon(asked.network, structure))
+
     @property
     def unique(self) -> bool | None:
         """Does exactly one parameterization meet the desiderata with the fewest interventions that work?
@@ -150,6 +161,7 @@ class Proof(Rendered):
             "about": self.about,
             "verdict": self.outcome.verdict,
             "steps": {"O(1)": self.steps[0], "Theta(1)": self.steps[1]},
+            "every_step": None if self.later is None else {"holds": self.later.holds, "open": list(self.later.open)},
             "attempts": [
                 {
                     "structure": str(a.structure),

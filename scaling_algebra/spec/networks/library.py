@@ -17,9 +17,14 @@ from scaling_algebra.errors import named
 from .grammar import network
 from .language import Network
 
-AXES = {"x": "D", "a": "N", "b": "N", "i": "M", "k": "N_e", "s": "S", "t": "S", "e": "E", "r": "R", "j": "N", "l": "L"}
-"""Axes of the letters of every shipped network: a, b width; i experts; k expert width; j heads, as many as the width at
-a fixed head dimension; l layers; x input, s and t tokens, e head dimension, r rank, all fixed."""
+AXES = {
+    **{"a": "N", "b": "N", "i": "M", "k": "N_e", "l": "L"},
+    **{"j": "N", "e": "E", "g": "C", "y": "C", "d": "N", "z": "N"},
+    **{"x": "D", "s": "S", "t": "S", "r": "R"},
+}
+"""Axes of the letters of every shipped network: a, b width; i experts; k expert width; l layers; j heads, as many as
+the width, of a fixed dimension e, or a fixed number g of heads of a dimension d that grows; y queries of a group, fixed;
+z latent width; x input, s and t tokens, r rank, all fixed."""
 ROLES = {"W1": "input", "Q": "router", "W2": "expert_in", "W3": "expert_out", "W4": "readout"}
 """Roles of the tensors of the MoE block (MSSP paper, App. J.1)."""
 
@@ -110,6 +115,60 @@ _SHIPPED |= {
     for gate, shift, top in product(GATES, SHIFTS, (False, True))
 }
 
+
+def _attention(queries: str = "j,e", keys: str = "j,e", scale: str = "", cache: str = "h[s,a]", layer: str = "") -> str:
+    """Softmax attention that reads the stream ``h`` and writes ``u``.
+
+    Args:
+        queries: letters of a query: its head, and the dimension.
+        keys: letters of a key, fewer where queries share it.
+        scale: a multiplier before the logits.
+        cache: what keys and values are read from.
+        layer: the letter of a layer and a comma.
+    """
+    heads, key = queries.rpartition(",")[0], f"{keys},{cache[-2]}"
+    return f"""
+    q[{layer}s,{queries}] = Wq[{layer}{queries},a] h[s,a]
+    k[{layer}s,{keys}] = Wk[{layer}{key}] {cache}
+    v[{layer}s,{keys}] = Wv[{layer}{key}] {cache}
+    p[{layer}{heads},t,s] = softmax({scale} q[{layer}t,{queries}] k[{layer}s,{keys}]; s)
+    o[{layer}t,{queries}] = p[{layer}{heads},t,s] v[{layer}s,{keys}]
+    u[{layer}t,b] = Wo[{layer}b,{queries}] o[{layer}t,{queries}]
+    """
+
+
+_HEADS = {"Wq": "query", "Wk": "key", "Wv": "value", "Wo": "attention_out"}
+_EMBEDDED, _READ = "h[s,a] = W1[a,x] data[s,x]", "f = W4[b] u[t,b]"
+_SHIPPED |= {
+    name: _Text(title, f"{_EMBEDDED}{equations}{_READ}", {"W1": "input", **roles, **_HEADS, "W4": "readout"})
+    for name, title, equations, roles in (
+        (
+            "attention",
+            "softmax attention with a growing number of heads of fixed dimension (Vaswani et al. 2017)",
+            _attention(),
+            {},
+        ),
+        (
+            "attention-wide",
+            "softmax attention with a fixed number of heads whose dimension grows (Yang et al. 2022)",
+            _attention("g,d", "g,d", scale="att"),
+            {},
+        ),
+        (
+            "attention-grouped",
+            "softmax attention whose queries share keys and values in groups (Ainslie et al. 2023)",
+            _attention("j,y,e", "j,e"),
+            {},
+        ),
+        (
+            "attention-latent",
+            "softmax attention with keys and values read from a latent vector (DeepSeek-V2, 2024)",
+            "\nc[s,z] = Wc[z,a] h[s,a]" + _attention(cache="c[s,z]"),
+            {"Wc": "latent"},
+        ),
+    )
+}
+
 _ROUTED = _MOE.rpartition("f  ")[0]
 """The MoE block without its readout."""
 _SHIPPED |= {
@@ -190,6 +249,22 @@ _SHIPPED |= {
             "U": "readout",
         },
     ),
+    # Both branches read the stream as it came in, as the layers do.
+    "deep-transformer": _Text(
+        "residual stream of L layers of attention and a MoE block (MSSP paper, Table B.2)",
+        f"""
+        h[s,a]       = E[a,x] data[s,x]
+        {_attention(layer="l,")}
+        psi[l,t,i]   = Q[l,i,a] h[t,a]
+        phi[l,t,i]   = gate(psi[l,t,i])
+        h2[l,t,i,k]  = W2[l,i,k,a] h[t,a]
+        h3i[l,t,i,b] = W3[l,i,b,k] h2[l,t,i,k]
+        h3[l,t,b]    = alpha phi[l,t,i] h3i[l,t,i,b]
+        h4[t,b]      = h[t,b] + att_res u[l,t,b] + res h3[l,t,b]
+        f            = U[b] h4[t,b]
+        """,
+        {"E": "embedding", **_HEADS, "Q": "router", "W2": "expert_in", "W3": "expert_out", "U": "readout"},
+    ),
     "bottleneck": _Text(
         "dense MLP that narrows to the expert width and widens again",
         "h1[a] = W1[a,x] data[x]\nh2[k] = W2[k,a] h1[a]\nh3[b] = W3[b,k] h2[k]\nf = W4[b] h3[b]",
@@ -209,20 +284,6 @@ _SHIPPED |= {
         "dense MLP whose embedding is its readout, too: the logit of its own input (Press and Wolf 2016)",
         "h1[a] = E[a,x] data[x]\nh2[b] = V[b,a] h1[a]\nf = out E[b,x] h2[b] data[x]",
         {"E": "embedding", "V": "hidden"},
-    ),
-    "attention": _Text(
-        "softmax attention with a growing number of heads of fixed dimension (Vaswani et al. 2017)",
-        """
-        h[s,a]   = W1[a,x] data[s,x]
-        q[s,j,e] = Wq[j,e,a] h[s,a]
-        k[s,j,e] = Wk[j,e,a] h[s,a]
-        v[s,j,e] = Wv[j,e,a] h[s,a]
-        p[j,t,s] = softmax(q[t,j,e] k[s,j,e]; s)
-        o[t,j,e] = p[j,t,s] v[s,j,e]
-        u[t,b]   = Wo[b,j,e] o[t,j,e]
-        f        = W4[b] u[t,b]
-        """,
-        {"W1": "input", "Wq": "query", "Wk": "key", "Wv": "value", "Wo": "attention_out", "W4": "readout"},
     ),
     "linear-attention": _Text(
         "attention without a softmax, one head as wide as the network (Katharopoulos et al. 2020)",

@@ -1,0 +1,96 @@
+"""What holds after any number of updates: bounds that one more update keeps, and what must break them."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from scaling_algebra import derive
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.proofs.every_step import every_step
+from scaling_algebra.proofs.prover import prove
+from scaling_algebra.spec.desiderata import HORIZON, Structure
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+
+FREE = {("mssp", "II"): frozenset({"h3i"})}
+CASES = [(o, p, r) for o in ("sgd", "adam") for p in ("mup", "mssp") for r in ("I", "II", "III")]
+RAYS = ["N=1,N_e=1/2,M=1", "N=1,N_e=1/2,M=1/2", "N=1,N_e=3/2,M=1", "N=1,N_e=3/2,M=1/2", "N=1,N_e=1/2,M=2"]
+
+
+def looked(d, point=None):
+    """The engine at a derived point or another one, and the demands under the structure that was derived."""
+    c, point = d.configuration, point or d.scaling.point(d.ray)
+    zero = frozenset(r for r, b in point.b.items() if b is None)
+    structure = Structure(zero, point.tied, FREE.get((c.parameterization.name, d.ray.name), frozenset()))
+    demands = PARAMETERIZATIONS[c.parameterization.name].demanded(d.network, structure)
+    return Analysis(d.ray, point, d.optimizer, d.network), demands
+
+
+def examined(d, point=None):
+    return every_step(*looked(d, point), HORIZON)
+
+
+@pytest.mark.parametrize("optimizer, parameterization, regime", CASES)
+def test_every_demand_of_the_block_holds_at_every_step(optimizer, parameterization, regime):
+    found = examined(derive(regime, optimizer, parameterization))
+    assert found.holds, found.open
+    assert max(x for (what, _), x in found.bounds.items() if what == "gradient") <= 0
+
+
+@pytest.mark.parametrize("ray", RAYS)
+def test_on_other_rays(ray):
+    assert examined(derive(ray=ray, optimizer="sgd", parameterization="mup")).holds
+
+
+@pytest.mark.parametrize("architecture, ray", [("mlp", "N=1"), ("loop", "N=1"), ("deep-moe", "N=1,N_e=1,M=1,L=1")])
+def test_of_other_networks(architecture, ray):
+    d = derive(ray=ray, optimizer="adam", parameterization="mup", architecture=architecture)
+    assert examined(d).holds
+
+
+@pytest.mark.parametrize("parameterization, regime", [("mup", "III"), ("mssp", "II")])
+def test_no_size_of_the_first_steps_exceeds_its_bound(parameterization, regime):
+    d = derive(regime, "sgd", parameterization)
+    look, _ = looked(d)
+    bounds = examined(d).bounds
+    seen = 0
+    for signal in d.network.signals:
+        for what, name in (("change", f"{signal}.change"), ("gradient", f"g{signal}")):
+            for t in (1, 2, 3) if name in look.table and (what, signal) in bounds else ():
+                size = look(name, t).size
+                assert size is None or size <= bounds[what, signal], (name, t)
+                seen += 1
+    assert seen > 20
+
+
+@pytest.mark.parametrize("role", ["input", "router", "expert_in", "expert_out", "readout"])
+@pytest.mark.parametrize("what", ["b", "c"])
+def test_a_planted_larger_value_is_not_kept(role, what):
+    """The negative control: any init std or learning rate that is larger by n^(1/4)."""
+    d = derive("III", "sgd", "mup")
+    point = d.scaling.point(d.ray)
+    larger = {**getattr(point, what), role: getattr(point, what)[role] - Fraction(1, 4)}
+    found = examined(d, replace(point, **{what: larger}))
+    assert not found.holds and found.open
+
+
+def test_standard_parameterization_is_not_kept():
+    d = derive("I", "sgd", "mup")
+    assert not examined(d, derive("I", "sgd", "sp").scaling.point(d.ray)).holds
+
+
+def test_beyond_the_wall_the_formula_of_the_next_cell_is_not_kept():
+    """M + N_e < N, where no muP exists."""
+    inside = derive(ray="N=1,N_e=1/2,M=1/2", optimizer="sgd", parameterization="mup")
+    outside = derive(ray="N=1,N_e=1/4,M=1/2", optimizer="sgd", parameterization="sp")
+    _, demands = looked(inside)
+    look = Analysis(outside.ray, inside.scaling.point(outside.ray), inside.optimizer, inside.network)
+    assert not every_step(look, demands, HORIZON).holds
+
+
+def test_a_proof_says_it():
+    proof = prove("III", "sgd", "mup")
+    assert proof.later is not None and proof.later.holds
+    assert proof.as_json()["every_step"] == {"holds": True, "open": []}
+    assert "after any number of updates: every demand holds" in str(proof)
+    assert prove("II", "sgd", "mup", readout_init="zero").as_json()["every_step"] is None
