@@ -19,12 +19,12 @@ from .language import Network
 
 AXES = {
     **{"a": "N", "b": "N", "i": "M", "k": "N_e", "l": "L"},
-    **{"j": "N", "e": "E", "g": "C", "y": "C", "d": "N", "z": "N"},
+    **{"j": "N", "e": "E", "g": "C", "y": "C", "d": "N", "c": "N"},
     **{"x": "D", "s": "S", "t": "S", "r": "R"},
 }
 """Axes of the letters of every shipped network: a, b width; i experts; k expert width; l layers; j heads, as many as
 the width, of a fixed dimension e, or a fixed number g of heads of a dimension d that grows; y queries of a group, fixed;
-z latent width; x input, s and t tokens, r rank, all fixed."""
+c latent width; x input, s and t tokens, r rank, all fixed."""
 ROLES = {"W1": "input", "Q": "router", "W2": "expert_in", "W3": "expert_out", "W4": "readout"}
 """Roles of the tensors of the MoE block (MSSP paper, App. J.1)."""
 
@@ -163,7 +163,7 @@ _SHIPPED |= {
         (
             "attention-latent",
             "softmax attention with keys and values read from a latent vector (DeepSeek-V2, 2024)",
-            "\nc[s,z] = Wc[z,a] h[s,a]" + _attention(cache="c[s,z]"),
+            "\nz[s,c] = Wc[c,a] h[s,a]" + _attention(cache="z[s,c]"),
             {"Wc": "latent"},
         ),
     )
