@@ -54,16 +54,16 @@ def command(
     from scaling_algebra.laws.presentation import balance as document
 
     if plot is not None:
-        _drawable(plot)
+        drawable(plot)
     found = balance(expression, names(minimise), names(growing), constraints, names(fixed), parameters(values))
     checks = [] if rates is None else [checked(found, parameters(rates, "1"))]
     if plot is not None:
-        drawn(found, plot)
+        drawn(found, plot, checks[0].rates if checks else None)
     emit(document(found, reach, checks), form, output)
     return 0 if all(c.agrees for c in checks) else 1
 
 
-def _drawable(plot: Path) -> None:
+def drawable(plot: Path) -> None:
     """Before the work: the picture can be written."""
     if plot.suffix.lower() not in (".svg", ".png", ".pdf"):
         raise UsageError(f"cannot tell the format of {plot} by its ending; give one of .svg, .png, .pdf")

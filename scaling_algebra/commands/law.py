@@ -9,7 +9,7 @@ import click
 from scaling_algebra.documents.blocks import Block, Lines, literal
 from scaling_algebra.errors import UsageError
 
-from .balance import names, parameters
+from .balance import drawable, names, parameters
 from .options import Place, emit, examples, printed
 
 FIT = "fit"
@@ -19,7 +19,7 @@ FIT = "fit"
     "law",
     epilog=examples(
         "scalecalc law moe-transformer",
-        "scalecalc law moe-transformer --axis compute --at beta=1,d=32",
+        "scalecalc law moe-transformer --axis compute --at beta=1,d=32 --check C=1,R=1/4 --plot compute.svg",
         "scalecalc law moe-transformer --axis charts --count total",
         "scalecalc law moe-transformer --at d=32 --invert alpha_N=0.076",
         "scalecalc law mine.toml",
@@ -35,6 +35,8 @@ FIT = "fit"
 @click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents: beta=1,d=32.")
 @click.option("--invert", metavar="NAME=VALUE", help="The parameter that gives an exponent this value: alpha_N=0.076.")
 @click.option("--model", type=Place(), metavar="SHAPES.toml", help="The law at the shapes of models.")
+@click.option("--check", "rates", metavar="RATES", help="With --axis: minimise numerically, e.g. n=1,R=1/4.")
+@click.option("--plot", type=Place(), metavar="FILE", help="With --axis: draw the terms (needs matplotlib).")
 @click.option("--against", default="moe-transformer", show_default=True, metavar="NAME", help="With fit: the law.")
 @printed
 def command(
@@ -47,6 +49,8 @@ def command(
     values: str,
     invert: str | None,
     model: Path | None,
+    rates: str | None,
+    plot: Path | None,
     against: str,
     form: str | None,
     output: Path | None,
@@ -57,13 +61,15 @@ def command(
     minimise = ["N"], grows = ["n"]. `law fit FITS.csv` holds fitted exponents, or losses, against the identities of
     a law.
 
-    Exit code 1: a minimum is below what nothing can be below, or a fit refutes an identity.
+    Exit code 1: an exponent, or the axis that is asked for, is below what nothing can be below, numbers disagree, or a
+    fit refutes an identity. An axis without an exponent of its own is only reported among others.
     """
     from scaling_algebra.laws.expressions import exponent
     from scaling_algebra.laws.files import law
     from scaling_algebra.laws.fits import compared, read_fits
     from scaling_algebra.laws.library import answer, inverted
     from scaling_algebra.laws.models import placed, read_models, shown
+    from scaling_algebra.laws.numeric import checked, drawn
     from scaling_algebra.laws.presentation import law as document
 
     if (fits is not None) != (name == FIT):
@@ -74,7 +80,12 @@ def command(
         if not equals or option in choices:
             raise UsageError(f"cannot read {text!r}; give an option once with its choice, as rate=slow")
         choices[option] = choice
+    if plot is not None:
+        drawable(plot)
     found = answer(law(against if name == FIT else name), axis, choices, parameters(values))
+    numeric = rates is not None or plot is not None
+    if numeric and len(found.axes) != 1:
+        raise UsageError(f"--check and --plot are about one axis; give --axis, one of {', '.join(found.axes)}")
     if fits is not None:
         comparison = compared(found, read_fits(fits, list(found.exponents)))
         emit(comparison.document(), form, output)
@@ -92,5 +103,9 @@ def command(
         models = placed(found, read_models(model))
         further += shown(models)
         more["models"] = [m.record() for m in models]
-    emit(document(found, *further, more=more), form, output)
-    return 0 if found.agrees else 1
+    one = next(iter(found.axes.values()))
+    checks = [] if rates is None else [checked(one, parameters(rates, "1"))]
+    if plot is not None:
+        drawn(one, plot, checks[0].rates if checks else None)
+    emit(document(found, *further, more=more, checks=checks), form, output)
+    return 0 if found.agrees and all(c.agrees for c in checks) else 1

@@ -6,7 +6,7 @@ beside a law), ``models.py`` (a law at the shapes of a model).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import sympy
@@ -69,6 +69,7 @@ class Answer(Rendered):
         exponents: with which the first cell of an axis falls, by their names.
         identities: each with whether it holds for every parameter.
         below: axes whose minimum is below the floor: everywhere (True), or where a condition holds.
+        repairs: choices of options, one for each text, with which such an axis is not below it.
     """
 
     law: Law
@@ -78,11 +79,12 @@ class Answer(Rendered):
     exponents: Mapping[str, Expr]
     identities: Mapping[str, bool]
     below: Mapping[str, Condition | bool]
+    repairs: Mapping[str, tuple[str, ...]]
 
     @property
     def agrees(self) -> bool:
-        """Nothing that is known contradicts it."""
-        return not self.below
+        """Nothing that is known contradicts the axis that was asked for, or the exponents."""
+        return not any(len(self.axes) == 1 or self.law.axes[name].exponent for name in self.below)
 
     @property
     def about(self) -> str:
@@ -107,8 +109,7 @@ def answer(
         UsageError: no such axis, option, choice or parameter.
     """
     picked = _picked(law, choices or {})
-    swaps = {name: text for option, choice in picked.items() for name, text in law.options[option][choice].items()}
-    sums = {name: _swapped(a.sum, swaps) for name, a in law.axes.items()}
+    sums = {name: _chosen(law, a.sum, picked) for name, a in law.axes.items()}
     known = {p for total in sums.values() for p in total.parameters}
     at = {**law.at, **(values or {})}
     if strange := sorted(set(at) - known):
@@ -123,10 +124,11 @@ def answer(
             exponents |= {key: monomial(text).substituted(cell.optimum)[of] for key, text in a.ratios.items()}
     identities = {text: _identical(text, exponents) for text in law.identities if axis is None}
     below: dict[str, Condition | bool] = {}
+    repairs: dict[str, tuple[str, ...]] = {}
     for name in asked:
         if law.floor is not None and law.axes[name].floored and (b := _below(found[name], law.floor, at)):
-            below[name] = b
-    return Answer(law, picked, {name: found[name] for name in asked}, at, exponents, identities, below)
+            below[name], repairs[name] = b, tuple(_repairs(law, name, picked, at))
+    return Answer(law, picked, {name: found[name] for name in asked}, at, exponents, identities, below, repairs)
 
 
 def sides(text: str) -> tuple[str, Expr]:
@@ -169,8 +171,9 @@ def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
     return wanted
 
 
-def _swapped(total: Sum, swaps: Mapping[str, str]) -> Sum:
+def _chosen(law: Law, total: Sum, picked: Mapping[str, str]) -> Sum:
     """A sum with the choices put in: exponents for parameters, monomials for quantities."""
+    swaps = {name: text for option, choice in picked.items() for name, text in law.options[option][choice].items()}
     total = total.with_parameters({p: exponent(t) for p, t in swaps.items() if p in total.parameters})
     return total.substituted({q: monomial(t) for q, t in swaps.items() if q in total.quantities})
 
@@ -191,6 +194,17 @@ def _identical(text: str, exponents: Mapping[str, Expr]) -> bool:
         raise unknown_name(f"exponent in {text!r}", min(unknown), exponents)
     put = {parameter(n): e for n, e in exponents.items()}
     return bool(simplified(exponents[name] - right.subs(put, simultaneous=True)) == 0)
+
+
+def _repairs(law: Law, name: str, picked: Mapping[str, str], at: Mapping[str, Expr]) -> Iterator[str]:
+    """One other choice with which an axis is not below the floor."""
+    assert law.floor is not None
+    for option, known in law.options.items():
+        for choice in known:
+            if choice != picked[option]:
+                total = _chosen(law, law.axes[name].sum, {**picked, option: choice})
+                if not _below(_balanced(law.axes[name], total, at), law.floor, at):
+                    yield f"{option} {choice}"
 
 
 def _below(b: Balance, floor: Monomial, at: Mapping[str, Expr]) -> Condition | bool:

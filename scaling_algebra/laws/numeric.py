@@ -124,29 +124,38 @@ def _logarithm(row: _Row, at: Mapping[str, float]) -> float:
     return found
 
 
-def drawn(b: Balance, file: Path) -> None:
+def drawn(b: Balance, file: Path, rates: Mapping[str, Expr] | None = None) -> None:
     """The exponents of all terms over that of what is minimised: the minimum is the lowest point of the largest.
 
+    Args:
+        rates: of the growing quantities, in powers of the first; by default the others stay constant.
+
     Raises:
-        UsageError: not one quantity over one that grows, or parameters without values.
+        UsageError: not one quantity to minimise over, or parameters without values.
     """
     free = [name for name in b.minimised if any(t[name] != 0 for t in b.reduced.terms)]
-    if len(free) != 1 or len(b.growing) != 1:
-        raise UsageError("a plot has one quantity to minimise over and one that grows; name one each")
-    (x,), (n,) = free, b.growing
-    cell = leading(b, {n: sympy.S.One})
+    if len(free) != 1:
+        raise UsageError(f"a plot has one quantity to minimise over, not {len(free)}; give one")
+    (x,), n = free, b.growing[0]
+    at = rates or {name: sympy.Integer(name == n) for name in b.growing}
+    cell = leading(b, at)
+
+    def on(m: Monomial) -> float:
+        return sum(float(m[name] * e) for name, e in at.items())
+
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    best, low = float(cell.optimum.get(x, Monomial())[n]), float(cell.minimum[n])
+    best, low = on(cell.optimum.get(x, Monomial())), on(cell.minimum)
     ends = [best - 1, best + 1]
     figure, axes = plt.subplots(figsize=(5, 3.5))
     for t in b.reduced.terms:
-        axes.plot(ends, [float(t[x]) * e + float(t[n]) for e in ends], label=str(t))
-    axes.plot(best, low, "ko", label=f"minimum {n}^{cell.minimum[n]}")
-    axes.set(xlabel=f"exponent of {x} in {n}", ylabel=f"exponent of a term in {n}")
+        axes.plot(ends, [float(t[x]) * e + on(t) for e in ends], label=str(t))
+    axes.plot(best, low, "ko", label=f"minimum {n}^{low:.4g}")
+    others = [f"{name} constant" if e == 0 else f"{name} = {n}^{e}" for name, e in at.items() if name != n]
+    axes.set(xlabel=f"exponent of {x} in {n}", ylabel=f"exponent of a term in {n}", title=", ".join(others))
     axes.legend(fontsize=8)
     figure.savefig(file, bbox_inches="tight")
     plt.close(figure)

@@ -103,15 +103,16 @@ def strings(m: Monomial) -> dict[str, str]:
     return {name: written(e) for name, e in m.powers}
 
 
-def law(a: Answer, *further: Block, more: Mapping[str, object] | None = None) -> Document:
+def law(a: Answer, *further: Block, more: Mapping[str, object] | None = None, checks: Sequence[Check] = ()) -> Document:
     """Every axis in one line, or one axis in full; exponents, identities, and what contradicts it.
 
     Args:
+        checks: of the one axis, in numbers.
         further, more: blocks behind it, and what they say for programs.
     """
     blocks: list[Block] = [Heading(literal(a.about), 2)]
     if len(a.axes) == 1:
-        blocks += balance(next(iter(a.axes.values()))).blocks
+        blocks += balance(next(iter(a.axes.values())), checks=checks).blocks
     else:
         rows = [row for name, b in a.axes.items() for row in _rows(name, b)]
         blocks.append(Grid.of(("axis", "of", "grows as", "where"), rows))
@@ -124,12 +125,15 @@ def law(a: Answer, *further: Block, more: Mapping[str, object] | None = None) ->
     for name, where in a.below.items():
         place = "" if where is True else f" where {where}"
         least = a.axes[name].cells[-1].minimum
-        wrong.append(f"{name}: the minimum {power(least).plain} is below {a.law.floor}{place}: the sum lacks a term")
+        known = f"; not with {', '.join(a.repairs[name])}" if a.repairs[name] else ""
+        wrong.append(
+            f"{name}: the minimum {power(least).plain} is below {a.law.floor}{place}: a term is missing{known}"
+        )
     if wrong:
         blocks += [Heading("below the floor", 3), Lines.of(*map(literal, wrong), listed=True)]
     if names := [f"{name}: {said}" for name, said in a.law.names.items() if _named(a, name)]:
         blocks += [Heading("names", 3), Lines.of(*map(literal, names), listed=True)]
-    return Document((*blocks, *further), {**law_record(a), **(more or {})})
+    return Document((*blocks, *further), {**law_record(a, checks), **(more or {})})
 
 
 def _rows(name: str, b: Balance) -> list[tuple[Piece, ...]]:
@@ -148,16 +152,17 @@ def _named(a: Answer, name: str) -> bool:
     return (name in a.exponents and len(a.axes) > 1) or any(name in x.quantities | x.parameters for x in sums)
 
 
-def law_record(a: Answer) -> dict[str, Any]:
+def law_record(a: Answer, checks: Sequence[Check] = ()) -> dict[str, Any]:
     """The JSON contract."""
     return {
         "law": a.law.name,
         "choices": dict(a.choices),
         "at": {name: written(x) for name, x in a.values.items()},
-        "axes": {name: record(b) for name, b in a.axes.items()},
+        "axes": {name: record(b, checks=checks) for name, b in a.axes.items()},
         "exponents": {name: written(e) for name, e in a.exponents.items()},
         "identities": dict(a.identities),
         "below_floor": {name: True if where is True else str(where) for name, where in a.below.items()},
+        "repairs": {name: list(choices) for name, choices in a.repairs.items()},
     }
 
 

@@ -84,6 +84,30 @@ def test_active_parameters_alone_are_below_the_floor():
     assert str(moe("charts", rate="slow").below["charts"]) == "d > 2*beta"
 
 
+def test_what_is_below_the_floor_fails_where_it_is_asked_for(tmp_path):
+    """charts gives no exponent: among the others it is reported only. An exponent that is below the floor fails."""
+    everything = moe()
+    assert everything.below == {"charts": True} and everything.repairs == {"charts": ("count total",)}
+    assert everything.agrees and not moe("charts").agrees
+    file = tmp_path / "mine.toml"
+    axis = 'sum = "1/n"\ngrows = ["n"]\n'
+    axes = f'floor = "n**(-1/2)"\n[axes.a]\n{axis}floored = true\n{{}}[axes.b]\n{axis}'
+    for more, agrees in (("", True), ('exponent = "alpha"\n', False)):
+        file.write_text(axes.format(more), encoding="utf-8")
+        assert answer(read(file)).agrees is agrees and set(answer(read(file)).below) == {"a"}
+
+
+def test_an_axis_in_numbers_and_drawn(tmp_path):
+    pytest.importorskip("scipy")
+    pytest.importorskip("matplotlib")
+    args = ["law", "moe-transformer", "--axis", "compute", "--at", "beta=1,d=32"]
+    file = tmp_path / "x.svg"
+    result = CliRunner().invoke(main, [*args, "--check", "C=1,R=1/4", "--plot", str(file), "--format", "json"])
+    (check,) = json.loads(result.stdout)["axes"]["compute"]["checks"]
+    assert result.exit_code == 0 and check["agrees"] and file.stat().st_size
+    assert CliRunner().invoke(main, [*args, "--plot", str(file)]).exit_code == 0, "R constant"
+
+
 def test_no_other_axis_is_below_the_floor():
     for choices in ({}, {"count": "total"}, {"rate": "slow"}):
         assert set(moe(**choices).below) <= {"charts"}
@@ -326,6 +350,11 @@ def test_a_law_that_is_none_is_one_line(tmp_path, text, says):
         (["moe-transformer", "--invert", "x"], "cannot read"),
         (["moe-transformer", "--invert", "x=1"], "no exponent named"),
         (["moe-transformer", "x.csv"], "goes with fit"),
+        (["moe-transformer", "--at", "beta=1,d=2", "--plot", "x.svg"], "about one axis"),
+        (["moe-transformer", "--axis", "data", "--check", "n=1"], "rates of n were given; give those of n, R"),
+        (["moe-transformer", "--axis", "data", "--plot", "x.svg"], "give values of all parameters"),
+        (["moe-transformer", "--axis", "model", "--plot", "x.svg"], "one quantity to minimise over, not 0"),
+        (["moe-transformer", "--axis", "data", "--plot", "x.docx"], "format"),
         (["fit"], "goes with fit"),
         (["fit", "/none.csv"], "cannot read"),
         (["fit", __file__], "no column named"),

@@ -546,6 +546,8 @@ VERBS |= {
             "--at": Maker.values,
             "--invert": Maker.values,
             "--model": Maker.read,
+            "--check": Maker.values,
+            "--plot": Maker.written,
         },
     ),
     "law fit": ((), {"FILE": Maker.read, "--against": Maker.text}),
