@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 TABLE_5 = [[0, 0, 3971, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 4, 4005, 0], [8, 4, 4, 6, 0, 1304, 4, 2711], [3979] + [0] * 7]
+TABLE_13 = [[1374, 3745, 2999, 31882], [23470, 3335, 13182, 13], [833, 9405, 7723, 39]]
 TABLE_6 = [
     [0, 630, 1629, 1298, 27, 87, 4, 296],
     [136, 1107, 1884, 651, 0, 0, 0, 231],
@@ -44,11 +45,27 @@ def drawn(n=300, setting=1, seed=0):
 
 
 def test_entropy_of_the_published_dispatch_tables():
-    """Tables 5 and 6 of the paper: a cubic and a linear mixture."""
+    """Tables 5, 6 and 13 of the paper: a cubic mixture, a linear one, and one of languages."""
     assert dispatch_entropy(TABLE_5) == pytest.approx(0.0092549, abs=1e-6)
     assert dispatch_entropy(TABLE_6) == pytest.approx(1.3145780, abs=1e-6)
     assert dispatch_entropy(np.full((4, 8), 5)) == pytest.approx(np.log(4))
+    assert dispatch_entropy(TABLE_13) == pytest.approx(0.493, abs=5e-4)
     assert dispatch_entropy([[7, 0, 0], [0, 9, 0]]) == 0
+
+
+def test_noise_on_the_logits_smooths_the_choice():
+    """Lemma 5.1 (chances of experts move by at most M^2 times the logits), and an expert 1 below is never chosen."""
+    draw = np.random.default_rng(1)
+    noise = draw.random((100_000, 4))
+
+    def chances(h):
+        return np.bincount((h + noise).argmax(1), minlength=4) / len(noise)
+
+    for size in (0.01, 0.03):
+        h = 0.3 * draw.random(4)
+        moved = np.abs(chances(h + size * np.array([1.0, -1.0, 1.0, -1.0])) - chances(h)).max()
+        assert 0 < moved <= 4**2 * size
+    assert chances(np.array([1.0, 0.0, 0.9, 0.5]))[1] == 0 and chances(np.array([0.9, 0.0, 0.9, 0.5]))[1] > 0
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
