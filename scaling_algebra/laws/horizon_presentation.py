@@ -60,7 +60,8 @@ def horizon(
     blocks.append(Grid.of(["held", "what stays the same", "because", "source"], known))
     notes = ["a run has T/B steps; powers of the width (derive) multiply these and contain neither B nor T"]
     notes += [f"free: {', '.join(map(text, h.free))}: the invariants held leave it open"] * bool(h.free)
-    notes += ["an expert sees K/M of batch and tokens; the router sees all of both, as a dense tensor does"] * experts
+    row = "and so does its row of the router, unless gates are normalised over all experts"
+    notes += [f"an expert sees K/M of batch and tokens, {row}"] * experts
     blocks.append(Lines.of(*map(literal, notes), listed=True))
     record: dict[str, object] = {
         "optimizer": h.optimizer,

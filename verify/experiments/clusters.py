@@ -27,17 +27,21 @@ ALIGNED = 0.9
 
 @dataclass(frozen=True)
 class Setting:
-    """Data distribution: feature noise gamma ~ Unif(0.5, ``gamma``), random noise of size ``noise`` (sigma_p).
+    """Data distribution: feature noise gamma ~ Unif(``low``, ``gamma``), random noise of size ``noise`` (sigma_p).
 
     Source: Sec. 6.1 (settings 1, 2) and App. A (3, 4). Signals alpha ~ Unif(0.5, 2), centres beta ~ Unif(1, 2).
     """
 
     gamma: float
     noise: float
+    low: float = 0.5
 
 
 SETTINGS = {1: Setting(3.0, 1.0), 2: Setting(3.0, 2.0), 3: Setting(2.0, 1.0), 4: Setting(2.0, 2.0)}
 """Settings by their number in the paper; in 3 and 4 signal and feature noise have the same law (Theorem 4.1)."""
+
+FIGURE_1 = Setting(2.0, 1.0, 1.0)
+"""That of Fig. 1. Source: App. A."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def examples(n: int, setting: Setting, directions: Tensor, generator: torch.Gene
     y, x = sign(), torch.empty(n, PATCHES, DIMENSION)
     x[:, 0] = y * uniform(0.5, 2.0) * directions[cluster]
     x[:, 1] = uniform(1.0, 2.0) * directions[CLUSTERS + cluster]
-    x[:, 2] = sign() * uniform(0.5, setting.gamma) * directions[other]
+    x[:, 2] = sign() * uniform(setting.low, setting.gamma) * directions[other]
     x[:, 3:] = setting.noise / DIMENSION**0.5 * torch.randn(n, PATCHES - 3, DIMENSION, generator=generator)
     order = torch.rand(n, PATCHES, generator=generator).argsort(1)
     return Examples(x.gather(1, order[:, :, None].expand_as(x)), y[:, 0], cluster)

@@ -150,16 +150,19 @@ def exponent(
     )
 
 
-def bound(quantity: str, values: Array, sign: str, limit: float, source: str, by: By = By.PREDICTED) -> Finding:
+def bound(
+    quantity: str, values: Array, sign: str, limit: float, source: str, by: By = By.PREDICTED, wrong: bool = False
+) -> Finding:
     """A claim that the mean over seeds is above (``>``) or below (``<``) a limit; a planted one must be refuted.
 
     Args:
         values: one number per seed. The interval of their mean is Student's.
+        wrong: a published claim that contradicts the prediction, so that it must be refuted.
     """
     mean, few = float(np.mean(values)), len(values) < MIN_SEEDS
     reach = float("nan") if few else float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
     low, high = mean - reach, mean + reach
-    expected = Verdict.REFUTED if by is By.PLANTED else Verdict.AGREES
+    expected = Verdict.REFUTED if wrong or by is By.PLANTED else Verdict.AGREES
     verdict = judge_bound(low, high, sign, limit)
     return Finding(
         quantity, by, f"{sign} {limit:g}", mean, low, high, verdict, expected, f"{len(values)} seeds", source

@@ -25,10 +25,14 @@ from .batch import BATCH
 from .charts import CHARTS
 from .cluster_claims import CLUSTERED
 from .epsilon import EPSILON
+from .expert_rates import EXPERT_RATES
 from .findings import Experiment, Finding, Plan, Trial, restored
+from .matched_time import MATCHED
 from .routers import ROUTERS
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (ROUTERS, EPSILON, CLUSTERED, CHARTS, BATCH)}
+EXPERIMENTS: dict[str, Experiment] = {
+    e.name: e for e in (ROUTERS, EPSILON, CLUSTERED, CHARTS, BATCH, MATCHED, EXPERT_RATES)
+}
 """Every experiment, by name."""
 
 Watch = Callable[[int, int, str], None]
