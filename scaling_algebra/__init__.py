@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
-    from .laws.balance import Balance, balance
-    from .laws.feasible import feasible, read_assumptions
-    from .laws.horizon import horizon
+    from .laws.balance.balance import Balance, balance
+    from .laws.feasible.feasible import feasible
+    from .laws.feasible.files import read_assumptions
+    from .laws.horizon.horizon import horizon
     from .phase_map.phases import phases
     from .proofs.prover import prove
     from .recipes.recipe import Recipe, recipe
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .tables.derived.layouts import table
 
 _HOME = {
-    "Balance": "laws.balance",
+    "Balance": "laws.balance.balance",
     "Configuration": "spec.configuration",
     "Derivation": "solver.derivation",
     "Formula": "formulas.formula",
@@ -51,17 +52,17 @@ _HOME = {
     "Theorems": "all_rays.theorems",
     "UsageError": "errors",
     "audit": "tables.audit.comparison",
-    "balance": "laws.balance",
+    "balance": "laws.balance.balance",
     "derive": "solver.derivation",
     "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
-    "feasible": "laws.feasible",
+    "feasible": "laws.feasible.feasible",
     "formula": "formulas.formula",
-    "horizon": "laws.horizon",
+    "horizon": "laws.horizon.horizon",
     "network": "spec.networks.grammar",
     "phases": "phase_map.phases",
     "prove": "proofs.prover",
-    "read_assumptions": "laws.feasible",
+    "read_assumptions": "laws.feasible.files",
     "read_network": "spec.networks.files",
     "recipe": "recipes.recipe",
     "signals": "solver.derivation",

@@ -49,9 +49,9 @@ def command(
     Names in bases are quantities, names in exponents positive parameters. Without --min: which term is the largest
     where. What a sum cannot decide by itself is said in cells.
     """
-    from scaling_algebra.laws.balance import balance
-    from scaling_algebra.laws.numeric import checked, drawn
-    from scaling_algebra.laws.presentation import balance as document
+    from scaling_algebra.laws.balance.balance import balance
+    from scaling_algebra.laws.balance.numeric import checked, drawn
+    from scaling_algebra.laws.balance.presentation import balance as document
 
     if plot is not None:
         drawable(plot)

@@ -8,8 +8,9 @@ import click
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.feasible import SHIPPED, feasible, read_assumptions, shipped
-from scaling_algebra.laws.feasible_presentation import feasible as document
+from scaling_algebra.laws.feasible.feasible import feasible
+from scaling_algebra.laws.feasible.files import SHIPPED, read_assumptions, shipped
+from scaling_algebra.laws.feasible.presentation import feasible as document
 from scaling_algebra.laws.monomials import Monomial
 
 from .options import Place, emit, examples, printed
@@ -39,7 +40,7 @@ def command(
     Assumptions are relations (<<, <=, =) between monomials in quantities that are powers of one that grows; constants
     and powers of logarithms do not count. Exit code 1: they contradict each other, and a smallest set is named.
     """
-    from scaling_algebra.laws.onset import onsets, value
+    from scaling_algebra.laws.feasible.onset import onsets, value
 
     system = shipped(str(what)) if str(what) in SHIPPED or not _file(what) else read_assumptions(what)
     given: dict[str, Monomial] = {}

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.laws import horizon as laws
-from scaling_algebra.laws import rules
-from scaling_algebra.laws.horizon_presentation import horizon as document
+from scaling_algebra.laws.horizon import horizon as laws
+from scaling_algebra.laws.horizon import rules
+from scaling_algebra.laws.horizon.presentation import horizon as document
 from scaling_algebra.limits import real
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 

@@ -64,13 +64,13 @@ def command(
     Exit code 1: an exponent, or the axis that is asked for, is below what nothing can be below, numbers disagree, or a
     fit refutes an identity. An axis without an exponent of its own is only reported among others.
     """
+    from scaling_algebra.laws.balance.numeric import checked, drawn
     from scaling_algebra.laws.expressions import exponent
-    from scaling_algebra.laws.files import law
-    from scaling_algebra.laws.fits import compared, read_fits
-    from scaling_algebra.laws.library import answer, inverted
-    from scaling_algebra.laws.models import placed, read_models, shown
-    from scaling_algebra.laws.numeric import checked, drawn
-    from scaling_algebra.laws.presentation import law as document
+    from scaling_algebra.laws.law.files import law
+    from scaling_algebra.laws.law.fits import compared, read_fits
+    from scaling_algebra.laws.law.library import answer, inverted
+    from scaling_algebra.laws.law.models import placed, read_models, shown
+    from scaling_algebra.laws.law.presentation import law as document
 
     if (fits is not None) != (name == FIT):
         raise UsageError("a file of fits goes with fit: scalecalc law fit FITS.csv")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import sympy
@@ -86,6 +87,10 @@ class Monomial:
         at = {parameter(name): value for name, value in values.items()}
         logs = ((a.with_parameters(values), sympy.sympify(e).subs(at)) for a, e in self.logs)
         return Monomial.of({n: e.subs(at) for n, e in self.powers}, self.coefficient.subs(at), logs)
+
+    def at(self, values: Mapping[str, float]) -> float:
+        """Its size at numbers; a quantity without one is 1. There must be no parameters and logarithms."""
+        return prod((float(values.get(n, 1.0)) ** float(e) for n, e in self.powers), start=float(self.coefficient))
 
     @property
     def quantities(self) -> frozenset[str]:

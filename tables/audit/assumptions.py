@@ -1,7 +1,7 @@
 """A printed order beside what a set of assumptions gives: a monomial, an upper bound, or a window of exponents.
 
 ``law`` in a published table names the set and says what the printed object ``is``: how it is composed of the set's
-quantities. Read next: ``comparison.py`` (who asks), ``scaling_algebra/laws/feasible.py`` (what answers).
+quantities. Read next: ``comparison.py`` (who asks), ``scaling_algebra/laws/feasible/feasible.py`` (what answers).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from functools import lru_cache
 import sympy
 
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.feasible import Feasible, feasible, shipped
+from scaling_algebra.laws.feasible.feasible import Feasible, feasible
+from scaling_algebra.laws.feasible.files import shipped
+from scaling_algebra.laws.feasible.windows import End
 from scaling_algebra.laws.monomials import Monomial
-from scaling_algebra.laws.windows import End
 from scaling_algebra.tables.published.reading import Printed
 
 

@@ -1,7 +1,7 @@
 """A printed cell about a law beside what the law gives: exponents, powers, thresholds, identities and numbers.
 
 ``law`` in a published table says what to ask: the axis and cell of a balance, and what of it. Read next:
-``comparison.py`` (who asks), ``scaling_algebra/laws/library.py`` (what answers).
+``comparison.py`` (who asks), ``scaling_algebra/laws/law/library.py`` (what answers).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import sympy
 
 from scaling_algebra.laws.expressions import Monomial, Sum, exponent, expression, monomial, parameter, simplified
-from scaling_algebra.laws.files import law
-from scaling_algebra.laws.library import Answer, answer, sides
+from scaling_algebra.laws.law.files import law
+from scaling_algebra.laws.law.library import Answer, answer, sides
 from scaling_algebra.tables.published.reading import Printed
 
 

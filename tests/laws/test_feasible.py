@@ -14,9 +14,10 @@ from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.feasible import SHIPPED, feasible, read_assumptions, shipped
-from scaling_algebra.laws.onset import onsets
-from scaling_algebra.laws.windows import Inequality, contradiction, window
+from scaling_algebra.laws.feasible.feasible import feasible
+from scaling_algebra.laws.feasible.files import SHIPPED, read_assumptions, shipped
+from scaling_algebra.laws.feasible.onset import onsets
+from scaling_algebra.laws.feasible.windows import Inequality, contradiction, window
 
 CLUSTER = shipped("switch-cluster")
 MINE = 'grows = "d"\nassume = ["n**(-1/2) <= sigma", "sigma << d**(-1/2)", "n <= d**3"]\n'
@@ -214,4 +215,6 @@ def test_bad_arguments_are_one_line(arguments, said):
 
 
 def test_every_file_that_ships_is_packaged():
-    assert set(SHIPPED) == {p.stem for p in (Path(__file__).parents[2] / "scaling_algebra/laws/assumptions").iterdir()}
+    assert set(SHIPPED) == {
+        p.stem for p in (Path(__file__).parents[2] / "scaling_algebra/laws/feasible/assumptions").iterdir()
+    }

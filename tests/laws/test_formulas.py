@@ -3,11 +3,11 @@
 import pytest
 import sympy
 
-from scaling_algebra.laws.balance import balance
+from scaling_algebra.laws.balance.balance import balance
+from scaling_algebra.laws.balance.lambert import stationary
 from scaling_algebra.laws.expressions import expression, parameter
-from scaling_algebra.laws.files import law
-from scaling_algebra.laws.lambert import stationary
-from scaling_algebra.laws.library import answer
+from scaling_algebra.laws.law.files import law
+from scaling_algebra.laws.law.library import answer
 
 A, B, M, k, n, p = (parameter(name) for name in ("A", "B", "M", "k", "n", "p"))
 RISK = "(A*k)**-p + A*k/n + B*k*log(exp(1)*M/k)/n"

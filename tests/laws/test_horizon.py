@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
-from scaling_algebra.laws import rules
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.horizon import QUANTITIES, horizon, invariants, of, optimizers
+from scaling_algebra.laws.horizon import rules
+from scaling_algebra.laws.horizon.horizon import QUANTITIES, horizon, invariants, of, optimizers
 from scaling_algebra.solver.linear import eliminate, solve_linear
 
 

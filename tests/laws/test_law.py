@@ -10,13 +10,13 @@ from click.testing import CliRunner
 from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
-from scaling_algebra.laws.balance import balance
+from scaling_algebra.laws.balance.balance import balance
+from scaling_algebra.laws.balance.lambert import stationary
 from scaling_algebra.laws.expressions import exponent, simplified
-from scaling_algebra.laws.files import law, laws, read
-from scaling_algebra.laws.fits import compared, power_law, read_fits
-from scaling_algebra.laws.lambert import stationary
-from scaling_algebra.laws.library import answer, inverted
-from scaling_algebra.laws.models import placed
+from scaling_algebra.laws.law.files import law, laws, read
+from scaling_algebra.laws.law.fits import compared, power_law, read_fits
+from scaling_algebra.laws.law.library import answer, inverted
+from scaling_algebra.laws.law.models import placed
 
 OWN = """sum = "N**-alpha + D**-gamma"
 minimise = ["N", "D"]

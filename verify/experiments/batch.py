@@ -3,7 +3,7 @@
 The gradient is ``slope + curvature w + z / sqrt(B)`` with z standard normal and far above the rest, as the equation of
 Malladi et al. (2205.10287) assumes; steps are those of ``torch.optim.AdamW``. Every predicted exponent is what a rule
 of ``horizon`` makes of the monomial of an observable.
-Read next: ``laws/horizon.py`` (the rules), ``findings.py`` (claims and verdicts).
+Read next: ``laws/horizon/horizon.py`` (the rules), ``findings.py`` (claims and verdicts).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.horizon import horizon
+from scaling_algebra.laws.horizon.horizon import horizon
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.judging.fit import Array, fit
 
@@ -78,8 +78,8 @@ def where(axis: str) -> dict[str, Monomial]:
 def run(of: Observable, rule: Rule, axis: str, factor: float, seeds: int, device: str) -> Array:
     """The observable of every replica where the axis has grown by a factor."""
     at = {axis: float(factor)}
-    value = {name: BASE[name] * _at(rule.get(name, monomial("1")), at) for name in BASE}
-    placed = {name: _at(m, at) for name, m in where(axis).items()}
+    value = {name: BASE[name] * rule.get(name, monomial("1")).at(at) for name in BASE}
+    placed = {name: m.at(at) for name, m in where(axis).items()}
     batch, steps = placed.get("B", at.get("B", 1.0)), round(of.steps * placed["S"])
     share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
     generator = torch.Generator(device).manual_seed(20240)
@@ -113,10 +113,6 @@ def judged(rule: Rule, axis: str, claims: Mapping[str, Fraction], plan: Plan) ->
         for by, e in ((By.PREDICTED, right), (By.PLANTED, planted)):
             found.append(exponent(name, measured, e, right, by, SOURCE, FACTORS[axis], Fraction(1, 4), axis))
     return found
-
-
-def _at(m: Monomial, values: Mapping[str, float]) -> float:
-    return float(np.prod([values.get(name, 1.0) ** float(e) for name, e in m.powers]))
 
 
 def held(*names: str) -> Rule:

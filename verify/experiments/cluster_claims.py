@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from scaling_algebra.laws.feasible import shipped
+from scaling_algebra.laws.feasible.files import shipped
 from scaling_algebra.verify.judging.fit import Array, fit
 
 from .clusters import FIGURE_1, SETTINGS, Network, Outcome, learn, own_outputs, steps_to_align
@@ -47,8 +47,8 @@ SCALES = (5e-4, 1e-3, 2e-3)
 EARLY = Network(lr=1e-4, init=1e-7)
 """Filters so small that experts align long before T_2."""
 
-FRESH = 100
-"""First seed of Fig. 1: what is claimed of it was found on others."""
+FRESH, TYPICAL = 200, 0.9
+"""First seed of Fig. 1 (what is claimed of it was found on others), and the share of seeds that a typical run has."""
 
 EXPERTS = (3, 4, 5, 6)
 """Numbers of experts M at which their outputs at T_2 are measured."""
@@ -146,7 +146,7 @@ def margins(setting: int, network: Network, experts: tuple[int, ...], plan: Plan
 
 
 def figure(plan: Plan) -> list[Finding]:
-    """Fig. 1, four experts for four clusters on 1600 examples, on many seeds; and the same with eight experts.
+    """Fig. 1, four experts for four clusters on 1600 examples, on many seeds; and the same with sixteen experts.
 
     Theorem 4.2 asks for more experts than clusters: random ones do not cover as many clusters.
     """
@@ -157,18 +157,17 @@ def figure(plan: Plan) -> list[Finding]:
         return [learn(network, FIGURE_1, FRESH + seed, n=1600, device=plan.device) for seed in range(seeds)]
 
     few, shown, theorem = 5 * plan.seeds, "switch-cluster paper, Fig. 1", "switch-cluster paper, Theorem 4.2: M above K"
-    one, other = runs(4, True, few), runs(4, False, few)
-    more, line = runs(8, True, 2 * plan.seeds), runs(8, False, 2 * plan.seeds)
+    one, other, more = runs(4, True, few), runs(4, False, few), runs(16, True, 2 * plan.seeds)
     found, share = (entropies(one) < SPECIALISED).astype(np.float64), "4 cubic: share of seeds with every cluster"
     return [
-        bound(share, found, "<", 0.5, theorem),
-        bound(share, found, ">", 0.5, f"{shown}, if it is typical", By.PUBLISHED, wrong=True),
+        bound(share, found, "<", TYPICAL, theorem),
+        bound(share, found, ">", TYPICAL, f"{shown}, if it is typical", By.PUBLISHED, wrong=True),
         bound("4 linear: dispatch entropy", entropies(other), ">", MIXED, shown, By.PUBLISHED),
         bound(
             "4 cubic minus 4 linear: accuracy", accuracies(one) - accuracies(other), ">", 0, shown, By.PUBLISHED, True
         ),
-        bound("8 cubic: dispatch entropy", entropies(more), "<", SPECIALISED, theorem),
-        bound("8 cubic minus 8 linear: accuracy", accuracies(more) - accuracies(line), ">", 0, theorem),
+        bound("16 cubic: dispatch entropy", entropies(more), "<", MIXED, theorem),
+        bound("16 cubic: dispatch entropy", entropies(more), ">", MIXED, theorem, By.PLANTED),
     ]
 
 
@@ -193,7 +192,7 @@ CLUSTERED = Experiment(
         Trial("setting 3: a mixture and a single expert", partial(ceiling, 3, CUBIC, (SINGLE, SINGLE_LINEAR))),
         Trial("setting 1: steps until experts align", partial(exploration, 1, SLOW, SCALES)),
         Trial("setting 3: output of experts at T_2", partial(margins, 3, EARLY, EXPERTS)),
-        Trial("figure 1: as many experts as clusters, and twice as many", figure),
+        Trial("figure 1: as many experts as clusters, and four times as many", figure),
     ),
     sizes=(),
     seeds=5,

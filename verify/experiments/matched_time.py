@@ -3,7 +3,7 @@
 Every run sees the same number of examples. With lr, eps and betas as ``horizon`` says (Malladi et al., 2205.10287),
 steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial weights, at any
 part of the run. Batches are so small that noise rules the gradient.
-Read next: ``laws/horizon.py`` (the rule), ``batch.py`` (the same on a noisy quadratic), ``findings.py`` (verdicts).
+Read next: ``laws/horizon/horizon.py`` (the rule), ``batch.py`` (the same on a quadratic), ``findings.py`` (verdicts).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.horizon import horizon
+from scaling_algebra.laws.horizon.horizon import horizon
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.judging.fit import Array, fit
@@ -63,7 +63,7 @@ def compared(rule: Rule, kept: bool, plan: Plan) -> list[Finding]:
     runs = []
     for batch in BATCHES:
         plan.say(f", batch {batch}")
-        at = {name: x * batch ** float(rule[name]["B"]) for name, x in BASE.items()}
+        at = {name: x * rule[name].at({"B": batch}) for name, x in BASE.items()}
         betas = 1 - at["one_minus_beta1"], 1 - at["one_minus_beta2"]
         runs.append(trajectory(batch, at["lr"], at["eps"], *betas, plan.seeds, plan.device))
     found, zero = [], Fraction(0)

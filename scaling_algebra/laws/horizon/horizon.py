@@ -22,8 +22,8 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.files import toml
 from scaling_algebra.solver.linear import Equation, eliminate, solve_linear
 
-from .expressions import monomial
-from .monomials import Monomial
+from ..expressions import monomial
+from ..monomials import Monomial
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {
@@ -93,7 +93,7 @@ class Horizon(Rendered):
         return f"{self.optimizer}, {', '.join(i.name for i in self.held)} held"
 
     def document(self) -> Document:
-        from .horizon_presentation import horizon
+        from .presentation import horizon
 
         return horizon(self)
 
@@ -125,7 +125,7 @@ class Horizon(Rendered):
                 raise UsageError(f"{AXES[axis]} changes, but only {', '.join(self.axes)} may; leave out --axes")
         change |= {name: 1.0 for name in self.free} | dict(free or {})
         powers = {**{name: monomial(name) for name in self.free}, **self.powers}
-        return {name: _value(powers[name], change) for name in QUANTITIES if name in powers}
+        return {name: powers[name].at(change) for name in QUANTITIES if name in powers}
 
     @property
     def experts(self) -> dict[str, Monomial]:
@@ -140,13 +140,6 @@ class Horizon(Rendered):
             extra = 1 if name == "eps" else sum(power[free] for free in self.free if free == "eps")
             found[name] = share ** (power["B"] + power["T"] + extra)
         return found
-
-
-def _value(power: Monomial, values: Mapping[str, float]) -> float:
-    found = 1.0
-    for name, e in power.powers:
-        found *= float(values[name]) ** float(e)
-    return found
 
 
 @cache

@@ -4,7 +4,7 @@ With logarithms of the quantities this is a linear program: minimise over x the 
 the minimum is the maximum over the corners of ``{l >= 0, sum l = 1, sum l_i a_i = 0}``, and a corner is a *circuit*: a
 smallest set of terms whose exponents cancel with positive shares. A circuit is a nullspace, so parameters may stay
 symbols; at the optimum every term is its share of the minimum (the inequality of the means), hence the prefactors.
-Read next: ``presentation.py`` (what a balance says), ``library.py`` (laws that are built of balances).
+Read next: ``presentation.py`` (what a balance says), ``law/library.py`` (laws that are built of them).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 
+from ..expressions import Expr, Monomial, Relation, Sum, expression, parameter, relation
 from .circuits import Cell, Row, cells
 from .conditions import Condition, condition, possible
-from .expressions import Expr, Monomial, Relation, Sum, expression, parameter, relation
 
 MOST_TERMS, MOST_FREE = 12, 4
 """Terms with constraints, and quantities to minimise over."""

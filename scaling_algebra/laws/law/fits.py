@@ -22,7 +22,7 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece,
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import read_text
 
-from .expressions import parameter
+from ..expressions import parameter
 from .library import Answer, sides
 
 RAW = ("exponent", "size", "loss")

@@ -15,9 +15,9 @@ import sympy
 
 from scaling_algebra.errors import UsageError
 
+from ..expressions import Expr, Monomial, parameter
 from .balance import Balance
 from .circuits import Cell
-from .expressions import Expr, Monomial, parameter
 
 SIZES = tuple(10.0**k for k in range(24, 37, 3))
 """Values of n, where a quantity of rate r has the value n^r: large, so that smaller terms have died out."""

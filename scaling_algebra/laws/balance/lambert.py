@@ -14,7 +14,7 @@ from typing import Any
 import mpmath
 import sympy
 
-from .expressions import Expr, Monomial, Sum, parameter
+from ..expressions import Expr, Monomial, Sum, parameter
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from scaling_algebra.errors import UsageError, unknown_name
 
+from ..monomials import Monomial
 from .feasible import Feasible
-from .monomials import Monomial
 
 _STEP, _FARTHEST = 1.05, 1e15
 """Ratio of neighbouring points of the search, and its end: both in the logarithm of what grows."""

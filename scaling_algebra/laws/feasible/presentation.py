@@ -10,7 +10,7 @@ import sympy
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.spec.powers import exponent_text
 
-from .monomials import Monomial
+from ..monomials import Monomial
 
 if TYPE_CHECKING:
     from .feasible import Assumption, Feasible

@@ -3,35 +3,22 @@
 Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
 relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
 with an open end: where both sides have one power, logarithms decide.
-Read next: ``windows.py`` (solves them), ``onset.py`` (from which size on), ``assumptions/`` (what ships).
+Read next: ``windows.py`` (solves them), ``onset.py`` (from which size on), ``files.py`` (how they are written).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.files import read_text, toml
 
-from .expressions import monomial, relation
-from .monomials import Monomial, Relation, parameter
+from ..monomials import Monomial, Relation, parameter
 from .windows import Inequality, Window, contradiction, window
-
-FOLDER = Path(__file__).parent / "assumptions"
-SHIPPED = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
-"""Sets of assumptions that ship: one file each."""
-MOST, MANY = 2**16, 100
-"""Bytes of a file, and entries of each kind in it."""
-KEYS = ("name", "title", "grows", "assume", "define")
-ASSUME = ("name", "relation", "because", "source")
-DEFINE = ("name", "is", "about", "printed", "source")
 
 
 @dataclass(frozen=True)
@@ -116,7 +103,7 @@ class Feasible(Rendered):
         return tuple(a for a in self.system.assumptions if a.name not in self.dropped)
 
     def document(self) -> Document:
-        from .feasible_presentation import feasible
+        from .presentation import feasible
 
         return feasible(self)
 
@@ -153,6 +140,7 @@ def feasible(system: System, given: Mapping[str, Monomial] | None = None, drop: 
         UsageError: a name that the system does not have; relations that are not linear in the exponents.
 
     Examples:
+        >>> from .files import shipped
         >>> f = feasible(shipped("switch-cluster"))
         >>> w = f.windows["sigma_0"]
         >>> print(w.low.value, w.high.value, [d.name for d in f.misprints()])
@@ -229,84 +217,3 @@ def _exponents(m: Monomial, grows: str, where: str) -> tuple[dict[str, Fraction]
             raise UsageError(f"{where}: {name} is a quantity and stands in an exponent; give one another name")
         found[name] = Fraction(str(e.coeff(symbol)))
     return found, Fraction(str(e.subs(dict.fromkeys(symbols, 0))))
-
-
-def shipped(name: str) -> System:
-    """A set of assumptions that ships.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
-    if name not in SHIPPED:
-        raise unknown_name("set of assumptions", name, (*SHIPPED, "FILE.toml"))
-    return read_assumptions(SHIPPED[name])
-
-
-def read_assumptions(path: Path | str) -> System:
-    """The assumptions in a TOML file: ``grows = "d"`` and ``assume = ["n**(-1/2) << sigma", ...]``; an entry may also
-    be a table with name, relation, because and source, and ``[[define]]`` names monomials.
-
-    Raises:
-        UsageError: one line that begins with the file's name.
-    """
-    file = Path(path)
-    text = read_text(file, "give a TOML file with assumptions", MOST)
-    try:
-        return _system(toml(text), file.stem)
-    except UsageError as error:
-        raise UsageError(f"{file}: {error}") from None
-
-
-def _system(data: Mapping[str, Any], name: str) -> System:
-    for key in data:
-        if key not in KEYS:
-            raise unknown_name("key", key, KEYS)
-    grows = _text(data, "grows", "d")
-    if not grows.isidentifier() or not grows.isascii():
-        raise UsageError(f"grows is {grows!r}; write the name of the quantity that grows, as d")
-    entries = [e if isinstance(e, Mapping) else {"relation": e} for e in _listed(data, "assume")]
-    if not entries:
-        raise UsageError('assume is missing; write assume = ["n**(-1/2) << sigma", ...]')
-    assumptions = []
-    for number, entry in enumerate(entries, 1):
-        _known(entry, ASSUME, f"assumption {number}")
-        found = relation(_text(entry, "relation"))
-        called = _text(entry, "name", str(found))
-        assumptions.append(Assumption(called, found, _text(entry, "because", ""), _text(entry, "source", "")))
-    definitions: list[Definition] = []
-    for number, entry in enumerate(_listed(data, "define"), 1):
-        if not isinstance(entry, Mapping):
-            raise UsageError(f"definition {number} is {entry!r}; write a table with name and is")
-        _known(entry, DEFINE, f"definition {number}")
-        printed = monomial(_text(entry, "printed")) if "printed" in entry else None
-        value = monomial(_text(entry, "is"))
-        called, later = _text(entry, "name"), [_text(e, "name") for e in _listed(data, "define")[number - 1 :]]
-        if called == grows or value.quantities & set(later):
-            raise UsageError(f"definition {number}: {called} needs what is defined at or after it, or is what grows")
-        texts = _text(entry, "about", ""), printed, _text(entry, "source", "")
-        definitions.append(Definition(called, value, *texts))
-    for kind, names in (("assumption", [a.name for a in assumptions]), ("definition", [d.name for d in definitions])):
-        if twice := {n for n in names if names.count(n) > 1}:
-            raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
-    called = _text(data, "name", name)
-    return System(called, _text(data, "title", called), grows, tuple(assumptions), tuple(definitions))
-
-
-def _text(entry: Mapping[str, Any], key: str, default: str | None = None) -> str:
-    value = entry.get(key, default)
-    if not isinstance(value, str) or "\n" in value:
-        raise UsageError(f"{key} is {value!r}; it must be one line of text")
-    return value
-
-
-def _listed(data: Mapping[str, Any], key: str) -> Sequence[Any]:
-    found = data.get(key, [])
-    if not isinstance(found, list) or len(found) > MANY:
-        raise UsageError(f"{key} must be a list of at most {MANY} entries")
-    return found
-
-
-def _known(entry: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
-    for key in entry:
-        if key not in keys:
-            raise unknown_name(f"key of {where}", key, keys)

@@ -10,19 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, named
 from scaling_algebra.files import read_text, toml
 
-from .expressions import exponent, expression, monomial, relation
+from ..entries import MOST, entry, table
+from ..expressions import exponent, expression, monomial, relation
 from .library import Axis, Law, sides
 
 AXIS: dict[str, type] = {"sum": str, "minimise": list, "grows": list, "constraints": list, "fixed": list,
                          "exponent": str, "ratios": dict, "floored": bool}  # fmt: skip
 KEYS: dict[str, type] = {"title": str, "source": str, "identities": list, "floor": str, "names": dict, "options": dict,
                          "axes": dict, "model": dict, "at": dict}  # fmt: skip
-KINDS = {str: "a text", list: "a list of texts", dict: "a table", bool: "true or false"}
-MOST = 2**16
-"""Bytes of a file with a law."""
 
 
 @cache
@@ -60,15 +58,15 @@ def read(path: Path) -> Law:
 
 def _law(name: str, data: Mapping[str, Any]) -> Law:
     flat = {key: value for key, value in data.items() if key in AXIS}
-    _check(data, KEYS | AXIS, "")
+    entry(data, KEYS | AXIS)
     if flat and "axes" in data:
         raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
     entries = {"law": flat} if flat else data.get("axes", {})
     if not entries:
         raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n"')
-    axes = {key: _axis(key, _table(key, entry)) for key, entry in entries.items()}
+    axes = {key: _axis(key, e) for key, e in entries.items()}
     options = {
-        option: {choice: _texts(f"{option} {choice}", put) for choice, put in _table(option, choices).items()}
+        option: {choice: _texts(f"{option} {choice}", put) for choice, put in table(choices, option).items()}
         for option, choices in data.get("options", {}).items()
     }
     for text in (identities := tuple(_listed("identities", data.get("identities", [])))):
@@ -87,25 +85,14 @@ def _law(name: str, data: Mapping[str, Any]) -> Law:
     )
 
 
-def _axis(name: str, entry: Mapping[str, Any]) -> Axis:
-    _check(entry, AXIS, f"{name}: ")
-    for key in ("sum", "grows"):
-        if key not in entry:
-            raise UsageError(f"{name}: {key} is missing; an axis has a sum, what it minimises over, and what grows")
-    lists = {key: tuple(_listed(key, entry.get(key, []))) for key, kind in AXIS.items() if kind is list}
+def _axis(name: str, data: Any) -> Axis:
+    e = entry(data, AXIS, name, ["sum", "grows"])
+    lists = {key: tuple(_listed(key, e.get(key, []))) for key, kind in AXIS.items() if kind is list}
     for text in lists["constraints"]:
         relation(text)
-    ratios = _texts("ratios", entry.get("ratios", {}))
-    floored = entry.get("floored", False)
-    return Axis(expression(entry["sum"]), exponent=entry.get("exponent", ""), ratios=ratios, floored=floored, **lists)
-
-
-def _check(entry: Mapping[str, Any], known: Mapping[str, type], where: str) -> None:
-    for key, value in entry.items():
-        if key not in known:
-            raise UsageError(where + str(unknown_name("key", key, known)))
-        if not isinstance(value, known[key]):
-            raise UsageError(f"{where}{key} is {value!r}; it must be {KINDS[known[key]]}")
+    ratios = _texts("ratios", e.get("ratios", {}))
+    return Axis(expression(e["sum"]), exponent=e.get("exponent", ""), ratios=ratios,
+                floored=e.get("floored", False), **lists)  # fmt: skip
 
 
 def _listed(key: str, value: list[Any]) -> list[str]:
@@ -114,15 +101,9 @@ def _listed(key: str, value: list[Any]) -> list[str]:
     return value
 
 
-def _table(key: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{key} is {value!r}; it must be a table")
-    return value
-
-
 def _texts(key: str, value: Any) -> dict[str, str]:
     """A table of texts and numbers, as texts."""
-    found = _table(key, value)
+    found = table(value, key)
     if wrong := [x for x in found.values() if isinstance(x, bool) or not isinstance(x, str | int)]:
         raise UsageError(f"{key} holds {wrong[0]!r}; it must be a text or a number")
     return {name: str(x) for name, x in found.items()}

@@ -14,9 +14,9 @@ import sympy
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, named, unknown_name
 
-from .balance import Balance, balance
-from .conditions import Condition, sign
-from .expressions import Expr, Monomial, Sum, exponent, monomial, parameter, relation, simplified
+from ..balance.balance import Balance, balance
+from ..balance.conditions import Condition, sign
+from ..expressions import Expr, Monomial, Sum, exponent, monomial, parameter, relation, simplified
 
 
 @dataclass(frozen=True)

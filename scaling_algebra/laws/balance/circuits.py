@@ -15,8 +15,8 @@ import sympy
 
 from scaling_algebra.errors import UsageError
 
+from ..expressions import Expr, Monomial, monomial, simplified
 from .conditions import Condition, condition, possible, sign
-from .expressions import Expr, Monomial, monomial, simplified
 
 
 @dataclass(frozen=True)

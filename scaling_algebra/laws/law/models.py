@@ -17,10 +17,10 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, litera
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import read_text, toml
 
-from .balance import Balance
-from .expressions import Monomial, Sum, parameter
-from .files import MOST
-from .lambert import stationary
+from ..balance.balance import Balance
+from ..balance.lambert import stationary
+from ..entries import MOST
+from ..expressions import Monomial, Sum, parameter
 from .library import Answer
 
 MODELS = 1_000

@@ -8,8 +8,8 @@ import sympy
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
 
+from ..monomials import Monomial, parameter
 from .horizon import AXES, QUANTITIES
-from .monomials import Monomial, parameter
 
 if TYPE_CHECKING:
     from .horizon import Conflict, Horizon
@@ -60,8 +60,8 @@ def horizon(
     blocks.append(Grid.of(["held", "what stays the same", "because", "source"], known))
     notes = ["a run has T/B steps; powers of the width (derive) multiply these and contain neither B nor T"]
     notes += [f"free: {', '.join(map(text, h.free))}: the invariants held leave it open"] * bool(h.free)
-    row = "and so does its row of the router, unless gates are normalised over all experts"
-    notes += [f"an expert sees K/M of batch and tokens, {row}"] * experts
+    routed = "and so does its row of the router, unless gates are normalised over all experts"
+    notes += [f"an expert sees K/M of batch and tokens, {routed}"] * experts
     blocks.append(Lines.of(*map(literal, notes), listed=True))
     record: dict[str, object] = {
         "optimizer": h.optimizer,

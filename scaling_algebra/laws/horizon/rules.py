@@ -12,9 +12,9 @@ from typing import Literal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 
-from .expressions import monomial
+from ..expressions import monomial
+from ..monomials import Monomial
 from .horizon import AXES, QUANTITIES, Invariant, _data, of
-from .monomials import Monomial
 
 Verdict = Literal["kept", "broken", "silent"]
 
@@ -67,7 +67,7 @@ class RuleAudit(Rendered):
         return f"{len(self.rules)} rules for batch and tokens"
 
     def document(self) -> Document:
-        from .horizon_presentation import audit
+        from .presentation import audit
 
         return audit(self)
 

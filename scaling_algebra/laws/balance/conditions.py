@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from .expressions import Expr, Monomial, simplified, written
+from ..expressions import Expr, Monomial, simplified, written
 
 PATIENCE = 2_000_000
 """Steps (rlimit) that z3 may take for a question: the same on every machine."""
@@ -80,7 +80,7 @@ def sign(e: Expr) -> int | None:
     """Of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
 
     Examples:
-        >>> from .expressions import exponent
+        >>> from ..expressions import exponent
         >>> sign(exponent("-2*beta/(2*beta + d)")), sign(exponent("beta - d"))
         (-1, None)
     """

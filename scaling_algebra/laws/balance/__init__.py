@@ -1,0 +1,1 @@
+"""The minimum of a sum of monomials: which terms balance, where, and the same in numbers."""

@@ -1,0 +1,1 @@
+"""Assumptions between growing quantities: what they allow, or which of them contradict each other."""
