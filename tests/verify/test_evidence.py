@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 from scaling_algebra.verify.campaigns.plans import Job, load
 from scaling_algebra.verify.judging.report import REQUIRED
 from scaling_algebra.verify.reports.output import EVIDENCE
+from scaling_algebra.verify.transfer.improvement import improvement
 from scaling_algebra.verify.transfer.optimum import Curve, drift
 
 FOLDER = Path(__file__).parents[2] / "verify" / "evidence"
@@ -81,13 +82,18 @@ def test_the_quick_campaign_is_the_committed_one():
 SWEEPS = {path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / "transfer").glob("*.json"))}
 
 
-def drifts(sweep):
-    """Drift of every parameterization, from the committed losses of every seed."""
+def curves(sweep):
+    """Curves of every parameterization, from the committed losses of every seed."""
     found = {}
     for name, run in sweep["parameterizations"].items():
         kept = [(w, np.array(w["losses"]), np.array(w["held_out_losses"])) for w in run["widths"]]
-        found[name] = drift([Curve(w["width"], w["dims"], w["parameters"], tuple(w["grid"]), *x) for w, *x in kept])
+        found[name] = [Curve(w["width"], w["dims"], w["parameters"], tuple(w["grid"]), *x) for w, *x in kept]
     return found
+
+
+def drifts(sweep):
+    """Drift of every parameterization."""
+    return {name: drift(found) for name, found in curves(sweep).items()}
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -97,9 +103,8 @@ def test_committed_sweeps_show_what_is_said_of_them(name):
         assert str(seen.verdict) == said[parameterization]["drift"]["verdict"]
         assert seen.slope == pytest.approx(said[parameterization]["drift"]["slope"], abs=1e-3)
     verdicts = {p: str(d.verdict) for p, d in found.items()}
-    assert verdicts == {"mup": "TRANSFERS", "mssp": "TRANSFERS", "sp": "DRIFTS"} and all(
-        d.improves for d in found.values()
-    )
+    assert verdicts == {"mup": "TRANSFERS", "mssp": "TRANSFERS", "sp": "DRIFTS"}
+    assert {str(improvement(kept).verdict) for kept in curves(SWEEPS[name]).values()} == {"IMPROVES"}
     assert {"device", "machine", "torch", "dtype", "wall_seconds"} <= set(SWEEPS[name]["environment"])
 
 

@@ -17,7 +17,8 @@ pytest.importorskip("sklearn")
 from scaling_algebra.cli import main
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
-from scaling_algebra.verify.transfer.optimum import Curve, Transfer, drift, improves, optimum, overall, vertex
+from scaling_algebra.verify.transfer.improvement import compare, improvement
+from scaling_algebra.verify.transfer.optimum import Curve, Transfer, drift, optimum, overall, vertex
 from scaling_algebra.verify.transfer.sweep import Course, rate, sweep
 from scaling_algebra.verify.transfer.tasks import TASKS
 from scaling_algebra.verify.transfer.tuning import better, tune
@@ -79,11 +80,67 @@ def test_a_control_that_does_not_drift_makes_a_pass_worthless():
     assert overall([], [NO]) == NO and overall([], []) == OPEN
 
 
-def test_improvement_with_scale_has_three_answers():
-    optima = [optimum(curve(w, -5.5, noise=0.01)) for w in (32, 64, 128)]
-    assert improves(optima) is True
-    assert improves(optima[::-1]) is False
-    assert improves([replace(o, loss_se=1.0) for o in optima]) is None
+def lowest(width, loss, seeds=8, noise=0.01, seed=0):
+    """A parabola around log2 lr = -5.5 whose smallest value is ``loss``, times noise that every seed has of its own."""
+    rng = np.random.default_rng([width, seed])
+    spread = np.exp(noise * rng.standard_normal(seeds))
+    losses = loss * spread * (1 + 0.1 * (np.array(GRID)[:, None] + 5.5) ** 2)
+    return Curve(width, {"N": width}, width, tuple(GRID), losses, losses)
+
+
+WIDTHS = (16, 32, 64, 128)
+
+
+def grown(*losses, **given):
+    return improvement([lowest(w, x, **given) for w, x in zip(WIDTHS, losses, strict=False)])
+
+
+@pytest.mark.parametrize(
+    ("losses", "verdict", "factor"),
+    [
+        ((1.0, 0.8, 0.64, 0.512), "IMPROVES", 0.8),
+        ((1.0, 0.99, 0.98, 0.97), "IMPROVES", 0.99),
+        ((1.0, 0.5, 0.5, 0.5), "STALLS", 1.0),
+        ((1.0, 0.5, 0.55, 0.605), "WORSENS", 1.1),
+    ],
+)
+def test_planted_improvements_stalls_and_losses_are_found(losses, verdict, factor):
+    """Each is the negative control of the others; what happened before the middle width does not count."""
+    found = grown(*losses, noise=0.002)
+    assert found.verdict == verdict and found.used == WIDTHS[1:], found
+    assert 2**found.slope == pytest.approx(factor, rel=0.02) and found.low <= found.slope <= found.high
+    assert (found.whole < found.slope - 0.1) == (losses[1] == 0.5)
+
+
+def test_no_improvement_is_told_from_too_little_data():
+    assert grown(1.0, 1.0, 1.0, 1.0, noise=0.5).verdict == "INCONCLUSIVE"  # seeds disagree
+    assert "3 and 4 needed" in grown(1.0, 0.5).why and "3 and 4 needed" in grown(1.0, 0.5, 0.3, seeds=3).why
+    assert grown(1.0).verdict == "INCONCLUSIVE"
+    at_the_edge = improvement([*(lowest(w, 1 / w) for w in WIDTHS[:3]), curve(128, -12.0)])
+    assert at_the_edge.verdict == "INCONCLUSIVE" and "edge of the grid at width 128" in at_the_edge.why
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(0.9, "BETTER"), (1.0, "EQUAL"), (1.1, "WORSE")])
+def test_planted_differences_between_parameterizations_are_found(loss, verdict):
+    found = compare("mup", "mssp", (lowest(32, loss), lowest(32, 1.0, seed=1)))
+    assert found.verdict == verdict and (found.one, found.other, found.width) == ("mup", "mssp", 32), found
+    assert found.ratio == pytest.approx(np.log2(loss), abs=0.02) and found.low <= found.ratio <= found.high
+
+
+def test_seeds_are_paired_where_losses_are_compared():
+    """Noise that both share, because they saw the same batches, hides nothing; noise of their own does."""
+    shared = (lowest(32, 0.9, noise=0.5), lowest(32, 1.0, noise=0.5))
+    own = (lowest(32, 0.9, noise=0.5), lowest(32, 1.0, noise=0.5, seed=1))
+    assert compare("a", "b", shared).verdict == "BETTER" and compare("a", "b", own).verdict == "INCONCLUSIVE"
+    few = (lowest(32, 0.5, seeds=3), lowest(32, 1.0, seeds=3))
+    assert compare("a", "b", few).verdict == "INCONCLUSIVE" and compare("a", "b", (curve(32, -12.0),) * 2).why
+
+
+def test_the_teacher_repeats_itself_and_never_an_example():
+    data = TASKS["teacher"].data(["batch=4"])
+    (x, y), (again, _), (other, _) = (data.batch(0, step) for step in (0, 0, 1))
+    assert (x == again).all() and not (x == other).any() and x.shape == (4, 16) and y.max() < 10
+    assert data.settings["batch"] == 4 and np.bincount(data.batch(0, None)[1], minlength=10).min() > 0
 
 
 def test_the_schedule_warms_up_and_decays():
@@ -205,6 +262,7 @@ def test_json_is_only_json_and_carries_the_tuned_multipliers():
     report = json.loads(run(*QUICK, *args).stdout)
     tuned = report["parameterizations"]["mssp"]["multipliers"]
     assert tuned["trials"] == 4 and tuned["loss"] <= tuned["untuned"] and tuned["multipliers"]["init"] > 0
+    assert report["settings"] == {"batch": 32} and report["comparisons"] == []
     assert report["exit_code"] == {"TRANSFERS": 0, "DRIFTS": 1, "INCONCLUSIVE": 3}[report["verdict"]]
 
 

@@ -1,4 +1,4 @@
-"""Batches that networks learn from: handwritten digits, or the next byte of Python sources.
+"""Batches that networks learn from: handwritten digits, what a random network says, or the next byte of Python sources.
 
 Batches depend on seed and step only, so they are the same at every size, learning rate and parameterization.
 Read next: ``coordinates.py`` and ``transfer/sweep.py`` (train on them).
@@ -7,8 +7,8 @@ Read next: ``coordinates.py`` and ``transfer/sweep.py`` (train on them).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -35,11 +35,13 @@ class Data:
         build: the network of a recipe at some dimensions, one replica for each seed, on a device.
         batch: inputs and targets by seed and step; step None for the held-out batch.
         digest: tells data apart.
+        settings: what the task was given.
     """
 
     build: Callable[[Recipe, Dims, Sequence[int], str], Scaled]
     batch: Callable[[int, int | None], tuple[np.ndarray, np.ndarray]]
     digest: str
+    settings: Mapping[str, int] = field(default_factory=dict)
 
     def batches(self, seeds: Sequence[int], step: int | None, device: str) -> Batch:
         """One batch per replica, stacked."""
@@ -73,6 +75,33 @@ def digits(batch: int) -> Data:
         return MLPMoE(recipe, dims, seeds, device, inputs=x.shape[1], classes=10)
 
     return Data(build, cut, hashlib.sha256(images.tobytes()).hexdigest()[:16])
+
+
+CLASSES = 10
+"""Of the teacher's answers, as of digits: the loss starts at log 10."""
+
+HELD_OUT = 1024
+"""Examples in the teacher's held-out batch."""
+
+
+def teacher(batch: int, inputs: int, units: int) -> Data:
+    """Gaussian inputs, never the same twice, and the class that a fixed random network of one hidden layer gives them.
+
+    class = argmax(V tanh(U x)), x of ``inputs`` entries, U with rows of norm about 2, V Gaussian. A network that knew U
+    and V would reach loss 0.
+    """
+    rng = np.random.default_rng([inputs, units])
+    u, v = 2 * rng.standard_normal((inputs, units)) / inputs**0.5, rng.standard_normal((units, CLASSES))
+
+    def cut(seed: int, step: int | None) -> tuple[np.ndarray, np.ndarray]:
+        drawn = np.random.default_rng([1, seed, step] if step is not None else [0])
+        x = drawn.standard_normal((HELD_OUT if step is None else batch, inputs))
+        return x.astype(np.float32), (np.tanh(x @ u) @ v).argmax(axis=1)
+
+    def build(recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
+        return MLPMoE(recipe, dims, seeds, device, inputs=inputs, classes=CLASSES)
+
+    return Data(build, cut, hashlib.sha256(u.tobytes() + v.tobytes()).hexdigest()[:16])
 
 
 def text(batch: int, context: int, blocks: int, head: int) -> Data:

@@ -4,29 +4,25 @@ The optimum of a curve is the vertex of the parabola through its best point and 
 learning rate. Errors are bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE: an optimum
 on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not derived) does
 not drift.
-Read next: ``sweep.py`` (trains), ``study.py`` (reports).
+Read next: ``improvement.py`` (how low the loss is there), ``sweep.py`` (trains), ``study.py`` (reports).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 import numpy as np
-from scipy.stats import bootstrap
 
-from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, RESAMPLES, Array
+from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
 from scaling_algebra.verify.networks.scales import Dims
+
+from .resampling import resampled, slope_weights
 
 TOLERANCE = 0.25
 """Drift of log2 of the optimal rate per doubling of the width that still counts as none: exponents are multiples of
 1/2, so this is half way to the nearest wrong one."""
-
-
-Reduce = Callable[[Array], Array]
-"""A number from the optima of several curves, (curves, ...) -> (...)."""
 
 
 class Transfer(StrEnum):
@@ -99,7 +95,6 @@ class Drift:
 
     Attributes:
         slope, se, low, high: least squares, bootstrap standard error and 95 % interval; NaN where too little is known.
-        improves: does the best loss fall with every width? None where a step is within twice its standard error.
         why: one line for reports.
     """
 
@@ -108,7 +103,6 @@ class Drift:
     low: float
     high: float
     used: tuple[int, ...]
-    improves: bool | None
     verdict: Transfer
     why: str
 
@@ -130,7 +124,7 @@ def vertex(log2_lr: Sequence[float], losses: Array) -> Array:
 
 def optimum(curve: Curve) -> Optimum:
     """The best rate of one curve, with its error."""
-    found, (se, low, high) = _bootstrapped([curve], lambda at: at[0])
+    found, se, low, high = resampled([curve.losses], lambda means: _optima([curve], means)[0])
     at = int(curve.mean.argmin())
     best, held = curve.losses[at], float(curve.held[at].mean())
     seeds = len(best)
@@ -147,15 +141,15 @@ def drift(curves: Sequence[Curve]) -> Drift:
     """
     optima = [optimum(c) for c in curves]
     inside = [c for c, o in zip(curves, optima, strict=True) if not o.edge]
-    used, better = tuple(c.width for c in inside), improves(optima)
+    used = tuple(c.width for c in inside)
     seeds = min((c.losses.shape[1] for c in curves), default=0)
     nan = float("nan")
     if len(inside) < 2:
         why = "fewer than two widths have their optimum inside the grid"
-        return Drift(nan, nan, nan, nan, used, better, Transfer.INCONCLUSIVE, why)
-    doublings = np.log2(used) - np.log2(used).mean()
-    weights = doublings / (doublings @ doublings)
-    slope, (se, low, high) = _bootstrapped(inside, lambda at: np.tensordot(weights, at, 1))
+        return Drift(nan, nan, nan, nan, used, Transfer.INCONCLUSIVE, why)
+    weights = slope_weights(used)
+    found = resampled([c.losses for c in inside], lambda means: np.tensordot(weights, _optima(inside, means), 1))
+    slope, se, low, high = found
     verdict, why = _verdict(low, high)
     if len(inside) < len(curves):
         outside = ", ".join(str(o.width) for o in optima if o.edge)
@@ -163,16 +157,7 @@ def drift(curves: Sequence[Curve]) -> Drift:
     elif len(inside) < MIN_SIZES or seeds < MIN_SEEDS:
         few = f"{len(inside)} widths and {seeds} seeds; at least {MIN_SIZES} and {MIN_SEEDS} needed"
         verdict, why = Transfer.INCONCLUSIVE, few
-    return Drift(slope, se, low, high, used, better, verdict, why)
-
-
-def improves(optima: Sequence[Optimum]) -> bool | None:
-    """True where the best loss falls by more than twice its standard error at every width, False where it rises by
-    more than that at some width, None otherwise."""
-    steps = [(b.loss - a.loss, 2 * float(np.hypot(a.loss_se, b.loss_se))) for a, b in pairwise(optima)]
-    if any(change > error for change, error in steps):
-        return False
-    return True if steps and all(change < -error for change, error in steps) else None
+    return Drift(slope, se, low, high, used, verdict, why)
 
 
 def overall(derived: Sequence[Transfer], controls: Sequence[Transfer]) -> Transfer:
@@ -196,21 +181,6 @@ def _verdict(low: float, high: float) -> tuple[Transfer, str]:
     return Transfer.INCONCLUSIVE, f"the interval reaches across {TOLERANCE:g} of no drift"
 
 
-def _bootstrapped(curves: Sequence[Curve], reduce: Reduce) -> tuple[float, tuple[float, float, float]]:
-    """``reduce`` of the optima of the curves; its standard error and 95 % percentile interval over seeds.
-
-    Seeds are drawn anew at every width, all learning rates of a seed together.
-    """
-
-    def statistic(*drawn: Array, axis: int = -1) -> Array:
-        means = (c.losses[:, seeds.astype(int)].mean(axis=-1) for c, seeds in zip(curves, drawn, strict=True))
-        return reduce(np.stack([vertex(c.log2_lr, mean) for c, mean in zip(curves, means, strict=True)]))
-
-    every = [np.arange(c.losses.shape[1], dtype=np.float64) for c in curves]
-    found = float(statistic(*every))
-    if min(map(len, every)) < 2:
-        return found, (float("nan"),) * 3
-    rng = np.random.default_rng(20240)
-    result = bootstrap(every, statistic, vectorized=True, method="percentile", n_resamples=RESAMPLES, rng=rng)
-    interval = result.confidence_interval
-    return found, (float(result.standard_error), float(interval.low), float(interval.high))
+def _optima(curves: Sequence[Curve], means: Sequence[Array]) -> Array:
+    """log2 of the best rate of each curve, (curves, ...)."""
+    return np.stack([vertex(c.log2_lr, mean) for c, mean in zip(curves, means, strict=True)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import formula, plain
 from scaling_algebra.verify.judging.presentation import interval, signed
 
+from .improvement import Comparison
 from .optimum import Curve, Optimum, Transfer
 from .tuning import Tuned
 
@@ -16,16 +18,20 @@ if TYPE_CHECKING:
 
 
 def study(r: TransferReport) -> Document:
-    """Optima by width, tuned multipliers, drifts with verdicts, and one closing line."""
+    """Optima by width, tuned multipliers, drifts, improvements and comparisons with verdicts, and one closing line."""
     optima = [_optimum(s, o, c) for s in r.series for o, c in zip(s.optima, s.curves, strict=True)]
     header = ("", "N", "N_e", "M", "K", "parameters", "log2 lr", "interval", "loss", "held out")
     blocks: list[Block] = [Heading(r.title), Grid.of(header, optima)]
     if tuned := [_multipliers(s.recipe.name, s.tuned) for s in r.series if s.tuned]:
         blocks.append(Lines.of(*tuned))
-    blocks.append(Grid.of(("", "drift", "interval", "loss falls", "verdict", "because"), map(_drift, r.series)))
-    e = r.environment
+    blocks.append(Grid.of(("", "drift", "interval", "verdict", "because"), map(_drift, r.series)))
+    blocks.append(Grid.of(("", "scale", "interval", "verdict", "because"), map(_scale, r.series)))
+    if r.comparisons:
+        blocks.append(Grid.of(("", "N", "loss", "interval", "verdict", "because"), map(_comparison, r.comparisons)))
+    e, used = r.environment, r.series[0].improvement.used
     told = [
         "drift: change of log2 of the best learning rate per doubling of N",
+        f"scale: factor of the best loss per doubling of N, over N = {', '.join(map(str, used))}",
         f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
         f"{r.course.steps} steps, {len(r.course.seeds)} seeds{', compiled' if r.course.compiled else ''}",
     ]
@@ -46,8 +52,25 @@ def _optimum(s: Swept, o: Optimum, c: Curve) -> tuple[Piece, ...]:
 
 def _drift(s: Swept) -> tuple[Piece, ...]:
     d = s.drift
-    slope, falls = signed(d.slope, 2, "unknown"), {True: "yes", False: "no", None: "unclear"}[d.improves]
-    return s.recipe.name, slope, interval(d.low, d.high, 2), falls, str(d.verdict), d.why
+    return s.recipe.name, signed(d.slope, 2, "unknown"), interval(d.low, d.high, 2), str(d.verdict), d.why
+
+
+def _scale(s: Swept) -> tuple[Piece, ...]:
+    i = s.improvement
+    return s.recipe.name, _factor(i.slope), _factors(i.low, i.high), str(i.verdict), i.why
+
+
+def _comparison(c: Comparison) -> tuple[Piece, ...]:
+    told = _factor(c.ratio), _factors(c.low, c.high), str(c.verdict), c.why
+    return f"{c.one} over {c.other}", str(c.width), *told
+
+
+def _factor(log2: float) -> Piece:
+    return formula(f"{2**log2:.2f}") if isfinite(log2) else "unknown"
+
+
+def _factors(low: float, high: float) -> Piece:
+    return formula(f"[{2**low:.2f}, {2**high:.2f}]") if isfinite(low) else ""
 
 
 def _multipliers(name: str, tuned: Tuned) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.networks.base_shapes import Recipe
 from scaling_algebra.verify.networks.steppers import class_name
 
+from .improvement import Comparison, Improvement, compare, improvement
 from .optimum import Curve, Drift, Optimum, Transfer, drift, optimum, overall
 from .sweep import Course, sweep
 from .tuning import Tuned, tune
@@ -51,6 +53,7 @@ class Swept:
     curves: tuple[Curve, ...]
     optima: tuple[Optimum, ...]
     drift: Drift
+    improvement: Improvement
 
     @property
     def derived(self) -> bool:
@@ -78,6 +81,15 @@ class TransferReport(Rendered):
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
     @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Every parameterization against every later one, at every width."""
+        return tuple(
+            compare(one.recipe.name, other.recipe.name, both)
+            for one, other in combinations(self.series, 2)
+            for both in zip(one.curves, other.curves, strict=True)
+        )
+
+    @property
     def exit_code(self) -> int:
         return EXIT[self.verdict]
 
@@ -98,17 +110,20 @@ class TransferReport(Rendered):
                     for o, c in zip(s.optima, s.curves, strict=True)
                 ],
                 "drift": _plain(asdict(s.drift)),
+                "improvement": _plain(asdict(s.improvement)),
             }
             for s in self.series
         }
         return {
             "task": self.title,
+            "settings": dict(self.course.data.settings),
             "seeds": len(self.course.seeds),
             "steps": self.course.steps,
             "tune": self.sweeps.tune,
             "extend": self.sweeps.extend,
             "compiled": self.course.compiled,
             "parameterizations": found,
+            "comparisons": [_plain(asdict(c)) for c in self.comparisons],
             "environment": dict(self.environment),
             "verdict": str(self.verdict),
             "exit_code": self.exit_code,
@@ -161,7 +176,7 @@ def _swept(course: Course, recipe: Recipe, sweeps: Sweeps) -> Swept:
         first += tuned.log2_lr - middle
     grid = sweeps.grid or [first + k * spacing for k in range(count + 1)]
     curves = tuple(sweep(course, recipe, n, grid, sweeps.extend) for n in sweeps.widths)
-    return Swept(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves))
+    return Swept(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves), improvement(curves))
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array
     what = {
         "task": course.task.name,
         "data": course.data.digest,
+        "settings": dict(course.data.settings),
         "steps": course.steps,
         "seeds": list(course.seeds),
         "device": course.hardware.device.partition(":")[0],

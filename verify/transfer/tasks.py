@@ -7,7 +7,7 @@ Read next: ``measuring/batches.py`` (the data), ``sweep.py`` (trains on them).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scaling_algebra import limits
@@ -71,7 +71,7 @@ class Task:
                 example = f"{name}={self.settings[name]}"
                 raise UsageError(f"cannot read the setting {text!r}; write name=number, e.g. {example}")
         data: Data = getattr(batches, self.name)(**chosen)
-        return data
+        return replace(data, settings=chosen)
 
 
 TASKS: dict[str, Task] = {
@@ -86,6 +86,17 @@ TASKS: dict[str, Task] = {
             widths=(32, 64, 128),
             grid=(-10.0, -4.0, 1.0),
             steps=60,
+        ),
+        Task(
+            "teacher",
+            "MLP MoE on what a random network says of Gaussian inputs",
+            settings={"batch": 32, "inputs": 16, "units": 8},
+            transformer=False,
+            base={"N": 32, "N_e": 32, "M": 4, "K": 4},
+            widths=(32, 64, 128),
+            grid=(-10.0, -4.0, 1.0),
+            steps=120,
+            decay=0.1,
         ),
         Task(
             "text",
