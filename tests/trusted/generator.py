@@ -492,6 +492,7 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             **PRINTED,
             "--data": Maker.text,
             "--parameterization": Maker.text,
+            "--readout-init": Maker.text,
             "--widths": Maker.widths,
             "--base": Maker.base,
             "--grid": Maker.grid,

@@ -15,7 +15,7 @@ from scaling_algebra import limits
 from scaling_algebra.commands.options import WHERE, Count, Name, emit, examples, printed
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS
 
@@ -52,6 +52,15 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="NAME",
     help="Repeatable. Those that are not derived are the negative control.",
+)
+@click.option(
+    "--readout-init",
+    "readout",
+    type=Name("readout init", READOUTS),
+    default="zero",
+    show_default=True,
+    metavar="KIND",
+    help=f"Of every parameterization: {' or '.join(READOUTS)}.",
 )
 @click.option("--widths", metavar="N,N,...", help="Values of N, at least three for a verdict; default: the data's.")
 @click.option(
@@ -105,7 +114,7 @@ def command(**given: Any) -> int:
     from scaling_algebra.verify.transfer.sweep import Course
 
     hardware = Hardware.of(given["device"])
-    recipes = [recipe(one, base, task.transformer) for one in asked]
+    recipes = [recipe(one, base, task.transformer, given["readout"]) for one in asked]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     for each in recipes:  # fail before the long part
         check_memory(hardware, each, widths[-1], given["seeds"])

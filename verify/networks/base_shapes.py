@@ -82,8 +82,8 @@ class Recipe:
         return dims
 
 
-def recipe(asked: Configuration, base: Dims, transformer: bool) -> Recipe:
-    """The derived powers of every role. The readout starts at zero (MSSP paper, App. P).
+def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> Recipe:
+    """The derived powers of every role. The readout starts at zero (MSSP paper, App. P), or as ``readout`` says.
 
     In a transformer the roles outside the MoE layers (``input``, ``hidden``, ``readout``) have the powers of the dense
     MLP: muP for muP and MSSP, which differ inside the MoE layers only, and the same rule for SP and the like.
@@ -92,7 +92,7 @@ def recipe(asked: Configuration, base: Dims, transformer: bool) -> Recipe:
         UsageError: an optimizer that cannot be trained, or a ray on which N does not grow.
         Infeasible: as ``derive``.
     """
-    asked, rule = asked.but(readout_init="zero"), asked.parameterization
+    asked, rule = asked.but(readout_init=readout), asked.parameterization
     if not asked.ray["N"]:
         raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
     stepper(asked.optimizer)

@@ -74,7 +74,8 @@ class TransferReport(Rendered):
     def title(self) -> str:
         asked = self.series[0].recipe.configuration
         epsilon = "" if asked.optimizer.regime is None else f", epsilon {asked.optimizer.regime}"
-        return f"{self.course.task.title}; {asked.optimizer.name}, {asked.ray}{epsilon}"
+        readout = "" if asked.readout_init == "zero" else f", readout {asked.readout_init}"
+        return f"{self.course.task.title}; {asked.optimizer.name}, {asked.ray}{epsilon}{readout}"
 
     @property
     def verdict(self) -> Transfer:
