@@ -44,7 +44,11 @@ def run(folder: Path, deadline: bool) -> None:
         elif not out.exists():
             asked = [*arguments(plan, one), "--resume", str(folder / "pieces"), "-o", str(out)]
             click.echo(f"{datetime.now(UTC):%H:%M:%S} scalecalc {shlex.join(asked)}")
-            scalecalc(asked, standalone_mode=False)
+            try:
+                scalecalc(asked)
+            except SystemExit as end:  # a verdict is no failure
+                if end.code not in (0, 1, 3):
+                    raise
 
 
 if __name__ == "__main__":
