@@ -1,29 +1,82 @@
 """The headline experiment: runs the plan that was written before it, judges it by the plan's rule, and draws it.
 
-Run: ``python benchmarks/headline.py run -o DIR`` (trains, about half an hour of one core; goes on where it stopped),
+Run: ``python benchmarks/headline.py run -o DIR`` (trains, about an hour of one core; goes on where it stopped),
 ``... judge`` (the table of verdicts), ``... draw DIR`` (the figures); the last two read the committed evidence.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from tabulate import tabulate
 
 from scaling_algebra.cli import main as scalecalc
 
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "headline"
 PLAN = EVIDENCE / "plan.toml"
+FIRST = ("digits_sgd_I", "digits_sgd_II", "digits_sgd_III")
+"""The runs of the picture in the README."""
 
 
-def arguments(plan: dict[str, Any], run: dict[str, str]) -> list[str]:
+def planned() -> dict[str, Any]:
+    """The plan."""
+    return tomllib.loads(PLAN.read_text(encoding="utf-8"))
+
+
+def arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
     """Of ``scalecalc`` for one run of the plan."""
     asked = shlex.split(run["arguments"])
     return ["transfer", *asked, "--base", plan["base"][asked[asked.index("--regime") + 1]], "--device", "cpu"]
+
+
+def records(folder: Path = EVIDENCE) -> dict[str, dict[str, Any]]:
+    """What the runs of the plan wrote, in its order; those that were not run are left out."""
+    paths = {run["name"]: folder / f"{run['name']}.json" for run in planned()["run"]}
+    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
+
+
+def loss_verdict(record: Mapping[str, Any]) -> str:
+    """The plan's rule for improvement with scale, in regimes II and III."""
+    scale = {name: p["improvement"]["verdict"] for name, p in record["parameterizations"].items()}
+    gap = last(record)["verdict"]
+    if gap == "BETTER":
+        return "REFUTED"
+    if gap != "WORSE":
+        return "OPEN"
+    return "SHOWN" if scale["mup"] in ("STALLS", "WORSENS") and scale["mssp"] == "IMPROVES" else "GAP ONLY"
+
+
+def drift_verdict(record: Mapping[str, Any]) -> str:
+    """The plan's rule for the best learning rate, in regimes II and III."""
+    mup, mssp = (record["parameterizations"][name]["drift"] for name in ("mup", "mssp"))
+    if mup["verdict"] == "TRANSFERS":
+        return "REFUTED"
+    upwards = mup["verdict"] == "DRIFTS" and mup["slope"] > 0
+    return "SHOWN" if upwards and mssp["verdict"] == "TRANSFERS" else "OPEN"
+
+
+def control_verdict(record: Mapping[str, Any]) -> str:
+    """The plan's rule in regime I."""
+    gap = last(record)
+    return "HOLDS" if gap["verdict"] == "EQUAL" or gap["low"] <= 0 <= gap["high"] else "FAILS"
+
+
+def last(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """muP against MSSP at the largest width."""
+    found: list[Mapping[str, Any]] = [c for c in record["comparisons"] if (c["one"], c["other"]) == ("mup", "mssp")]
+    return max(found, key=lambda c: int(c["width"]))
+
+
+def factor(of: Mapping[str, Any], key: str) -> str:
+    """A change of log2 of the loss, as a factor with its interval."""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*(2 ** of[k] for k in (key, "low", "high")))
 
 
 @click.group()
@@ -36,7 +89,7 @@ def main() -> None:
 @click.option("--deadline/--no-deadline", default=False, help="Begin no run after the plan's deadline.")
 def run(folder: Path, deadline: bool) -> None:
     """Trains every run of the plan, in its order; those whose file is there are not run again."""
-    plan = tomllib.loads(PLAN.read_text(encoding="utf-8"))
+    plan = planned()
     for one in plan["run"]:
         out = folder / f"{one['name']}.json"
         if deadline and datetime.now(UTC) > datetime.fromisoformat(plan["deadline"]):
@@ -50,6 +103,48 @@ def run(folder: Path, deadline: bool) -> None:
                 if end.code not in (0, 1, 3):
                     raise
 
+
+@main.command()
+def judge() -> None:
+    """The plan's rule of decision, applied to the committed evidence."""
+    rows, found = [], records()
+    for name, record in found.items():
+        by = record["parameterizations"]
+        scale = [f"{factor(by[p]['improvement'], 'slope')} {by[p]['improvement']['verdict']}" for p in ("mup", "mssp")]
+        control = "_I" in name and "_II" not in name
+        said = [control_verdict(record), ""] if control else [loss_verdict(record), drift_verdict(record)]
+        maximal = name.endswith("maximal")
+        rows.append([name, *scale, factor(last(record), "ratio"), *(["", ""] if maximal else said)])
+    header = ("run", "muP, per doubling", "MSSP, per doubling", "muP over MSSP, largest N", "loss", "drift")
+    click.echo(tabulate(rows, header))
+    drifts = []
+    for name, record in found.items():
+        kept = {p: v["drift"] for p, v in record["parameterizations"].items()}
+        told = {p: f"{d['slope']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}] {d['verdict']}" for p, d in kept.items()}
+        drifts.append([name, *(told.get(p, "") for p in ("mup", "mssp", "sp"))])
+    click.echo()
+    click.echo(tabulate(drifts, ("drift per doubling", "muP", "MSSP", "SP")))
+    for one in planned()["run"]:
+        if one["name"] not in found:
+            click.echo(f"not run: {one['name']}")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def draw(folder: Path) -> None:
+    """The figures of docs/headline.md, from the committed evidence."""
+    from scaling_algebra.verify.transfer.figures import picture
+
+    names = [name for name in records() if not name.endswith("maximal")]
+    chosen = {"headline": ("losses", FIRST), "headline_losses": ("losses", names), "headline_optima": ("optima", names)}
+    chosen |= {f"headline_rates_{task}": ("rates", [n for n in names if n.startswith(task)]) for task in TASKS}
+    for name, (kind, runs) in chosen.items():
+        if runs:
+            titles = [f"{task}, {rule.upper()}, regime {regime}" for task, rule, regime in (n.split("_") for n in runs)]
+            picture(kind, folder / f"{name}.png", [EVIDENCE / f"{n}.json" for n in runs], titles)
+
+
+TASKS = ("digits_sgd", "digits_adam", "teacher_sgd", "teacher_adam")
 
 if __name__ == "__main__":
     main()

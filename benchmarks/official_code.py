@@ -11,13 +11,12 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import click
@@ -80,8 +79,7 @@ Values = dict[tuple[str, str], float]
 """By tensor and by what is scaled."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One number of theirs and ours: exponents of n, None for exactly zero."""
 
     config: str
