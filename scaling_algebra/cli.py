@@ -44,6 +44,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "table": ("tables.commands.table", "A published table with every cell derived."),
         "audit": ("tables.commands.audit", "Every published cell against the engine."),
         "errata": ("tables.commands.errata", "The published cells that are wrong, with the evidence."),
+        "page": ("commands.page", "The calculator in a browser, as a folder to serve."),
     },
     "Measure": {
         "verify": ("verify.commands.verify", "Train torch models and compare measured exponents with predicted ones."),

@@ -25,7 +25,7 @@ from .explanations import Explanation
 from .layers import GAP, LINE, ROW, Graph, Node, Point, graph_of, layout
 
 GRAPH_FORMATS = ("svg", "png", "dot")
-_LOOKS = {  # colour, line, legend
+LOOKS = {  # colour, line, legend of each kind of node
     "tensor": ("#333333", "solid", "initial tensor"),
     "pair": ("#7b3294", "solid", "two matched tensors"),
     "LLN": ("#1b7837", "solid", "coherent sum (LLN, weight 1)"),
@@ -49,23 +49,24 @@ def draw(found: Explanation, path: Path) -> None:
     write(path, drawn, "choose another --graph FILE")
 
 
-def _vectors(found: Explanation) -> list[tuple[str, Graph, str]]:
+def vectors(found: Explanation) -> list[tuple[str, Graph, str]]:
     """What is drawn, from top to bottom: heading, network, arithmetic. An outer product has two vectors."""
-    vectors = []
+    drawn = []
     for k, term in enumerate(found.terms if found.outer else found.terms[:1], 1):
         letters = ", ".join(dict.fromkeys(x.letter for x in term.mechanisms))
         first = (
             f"vector {k}, " if found.outer else f"leading monomial 1 of {found.leading}, " if found.leading > 1 else ""
         )
-        vectors.append((f"{first}mechanism {letters}", graph_of(found, term), f"exponent: {term.arithmetic}"))
-    return vectors
+        drawn.append((f"{first}mechanism {letters}", graph_of(found, term), f"exponent: {term.arithmetic}"))
+    return drawn
 
 
-def _title(found: Explanation) -> str:
+def title(found: Explanation) -> str:
+    """The quantity and the step."""
     return f"{found.quantity} after {found.step} update{'' if found.step == 1 else 's'}"
 
 
-def _total(found: Explanation) -> str:
+def total(found: Explanation) -> str:
     """The arithmetic of an outer product; empty for one monomial."""
     parts = [f"{c.exponent} ({c.label})" for c in found.constants]
     parts += [f"{term.exponent} (vector {k})" for k, term in enumerate(found.terms, 1)]
@@ -80,7 +81,7 @@ def _picture(found: Explanation, form: str) -> bytes:
         raise UsageError("--graph needs matplotlib; install it with: pip install 'scalecalc[graph]'") from None
     plt: Any = importlib.import_module("matplotlib.pyplot")
     patches: Any = importlib.import_module("matplotlib.patches")
-    drawn = [(heading, net, *layout(net), text) for heading, net, text in _vectors(found)]
+    drawn = [(heading, net, *layout(net), text) for heading, net, text in vectors(found)]
     right = [at[name][0] + node.size[0] / 2 for _, net, at, _, _ in drawn for name, node in net.nodes.items()]
     width = max([5.0, *right])
 
@@ -96,12 +97,12 @@ def _picture(found: Explanation, form: str) -> bytes:
                 axes.text(0, y - k * LINE, line, color=colour, va="center")
             return y - len(lines) * LINE
 
-        axes.text(0, 0, f"{_title(found)} $\\sim n^{{{found.exponent}}}$", fontsize=12, va="center")
+        axes.text(0, 0, f"{title(found)} $\\sim n^{{{found.exponent}}}$", fontsize=12, va="center")
         y = -0.3
         for heading, net, at, routes, text in drawn:
             y = put(heading, y, "#555555") - 0.45 * ROW
             for (_, index), points in routes.items():
-                colour, line, _ = _LOOKS[net.nodes[index].kind]
+                colour, line, _ = LOOKS[net.nodes[index].kind]
                 axes.add_patch(
                     patches.PathPatch(_curve(patches.Path, points, y), fill=False, ec=colour, ls=line, lw=1.6, zorder=1)
                 )
@@ -109,9 +110,9 @@ def _picture(found: Explanation, form: str) -> bytes:
                 _box(axes, patches, node, at[name][0], y - at[name][1])
             y -= max((point[1] for points in [*routes.values(), [*at.values()]] for point in points), default=0)
             y = put(text, y - 0.8 * ROW) - 0.6 * LINE
-        y = put(_total(found), y) - 0.5 * LINE
+        y = put(total(found), y) - 0.5 * LINE
         shown = {node.kind for _, net, *_ in drawn for node in net.nodes.values()}
-        for kind, (colour, line, name) in _LOOKS.items():
+        for kind, (colour, line, name) in LOOKS.items():
             if kind in shown:
                 if kind not in ("tensor", "pair"):
                     axes.plot([0, 0.6], [y, y], color=colour, ls=line, lw=1.6, zorder=1)
@@ -140,7 +141,7 @@ def _curve(path: Any, points: list[Point], y: float) -> Any:
 
 def _box(axes: Any, patches: Any, node: Node, x: float, y: float, scale: float = 1.0) -> None:
     """A node with its text; a pair is drawn twice."""
-    (width, height), colour = (scale * side for side in node.size), _LOOKS[node.kind][0]
+    (width, height), colour = (scale * side for side in node.size), LOOKS[node.kind][0]
     rounding = height / 2 if node.power is not None else 0.04
     for shift in (0.06, 0.0) if node.kind == "pair" else (0.0,):
         corner = (x - width / 2 + shift, y - height / 2 - shift)
@@ -152,18 +153,18 @@ def _box(axes: Any, patches: Any, node: Node, x: float, y: float, scale: float =
 
 def _dot(found: Explanation) -> str:
     lines = ["graph {", "rankdir=LR;", "labelloc=b;"]
-    vectors = _vectors(found)
-    text = "\n".join([_title(found), *(f"{heading}\n{text}" for heading, _, text in vectors), _total(found)])
+    drawn = vectors(found)
+    text = "\n".join([title(found), *(f"{heading}\n{text}" for heading, _, text in drawn), total(found)])
     lines.append(f"label={json.dumps(text)};")
-    for k, (_, net, _) in enumerate(vectors):
+    for k, (_, net, _) in enumerate(drawn):
         for name, node in net.nodes.items():
             shape = "ellipse" if node.power is not None else "box"
             twice = 2 if node.kind == "pair" else 1
-            colour = _LOOKS[node.kind][0]
+            colour = LOOKS[node.kind][0]
             name, label = json.dumps(f"{k}{name}"), json.dumps(node.text)
             lines.append(f'{name} [label={label}, shape={shape}, peripheries={twice}, color="{colour}"];')
         for tensor, index in net.edges:
-            colour, style, _ = _LOOKS[net.nodes[index].kind]
+            colour, style, _ = LOOKS[net.nodes[index].kind]
             ends = sorted((tensor, index), key=lambda name: net.nodes[name].column)
             left, right = (json.dumps(f"{k}{end}") for end in ends)
             lines.append(f'{left} -- {right} [color="{colour}", style={style}];')

@@ -277,6 +277,15 @@ def phases_svg(p: Phases) -> str:
     return "\n".join([_open(p.about, _HEIGHT + height), title, *_map(p).out, *below, "</svg>"])
 
 
+FRAME = {"left": _LEFT, "top": _TOP, "side": _SIDE, "most": int(SIDE)}
+"""Where the plane lies in the picture: its upper left corner and its side, for rates from 0 to ``most``."""
+
+
+def phases_map(p: Phases) -> str:
+    """The map alone, without title and legend, for a page that draws more into it (``FRAME`` says where)."""
+    return "\n".join([_open(p.about, _HEIGHT, _TOP - 10), *_map(p).out, "</svg>"])
+
+
 def phases_html(p: Phases) -> str:
     """A page without network access: the map, what is said about the chosen cell, wall or point, and the legend."""
     page, (legend, height), title = _map(p), _legend(p), p.about

@@ -1,0 +1,43 @@
+"""``scalecalc page``: the calculator as a folder of files for a web server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra import files
+from scaling_algebra.page import assembly
+
+from .options import Place, examples
+
+
+@click.command(
+    "page",
+    epilog=examples(
+        "scalecalc page -o site/calculator",
+        "scalecalc page -o calculator --assets downloads",
+        "python -m http.server -d calculator",
+    ),
+)
+@click.option(
+    "-o", "--output", type=Place(), metavar="DIR", required=True, help="Folder: new, empty, or one with such a page."
+)
+@click.option(
+    "--assets",
+    type=Place(),
+    metavar="DIR",
+    help="Folder with Pyodide and the wheels; what is missing is downloaded into it (npm, pip) and stays for the next "
+    "time.",
+)
+def command(output: Path, assets: Path | None) -> None:
+    """Put together the calculator page: this package, unmodified, running in a browser.
+
+    The page needs any web server and fetches nothing from elsewhere. Its assets are of fixed versions and checked by
+    sha256.
+    """
+    assembly.check(output)
+    if assets is not None:
+        files.check_place(assets, "give --assets another folder")
+    size = assembly.assemble(output, assets, lambda line: click.echo(line, err=True))
+    click.echo(f"{output}: {size / 2**20:.0f} MiB. To see it: python -m http.server -d {output}")

@@ -1,0 +1,141 @@
+"""The page as a folder that any web server can serve: site, runtime, wheels, maps and the answers that are made beforehand.
+
+Read next: ``questions.py`` (what is answered), ``assets.py`` (what comes from elsewhere).
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+from scaling_algebra import files
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import REGIMES
+
+from .assets import collected, runtime, runtime_files, wheels
+from .maps import kept
+from .package import wheel
+from .questions import COPIES, answered, choices
+
+MANIFEST = "page.json"
+MADE_BY = "scalecalc page"
+ANSWERED = ("adam", "adamw", "sgd")
+"""Optimizers whose answers in the regimes are made beforehand."""
+FIRST = {"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mssp"}
+"""What the page shows at first."""
+
+
+def questions() -> Iterator[dict[str, str]]:
+    """Every question that is answered beforehand: the regimes, each parameterization that is derived."""
+    for optimizer in ANSWERED:
+        for rule in choices()["derived"]:
+            for regime in REGIMES:
+                yield {"ask": "derive", "regime": regime, "optimizer": optimizer, "parameterization": rule}
+
+
+def key(question: dict[str, str]) -> str:
+    """A question as one text, as ``site/engine.js`` makes it."""
+    return json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def check(folder: Path) -> None:
+    """Tries whether the page may be put into a folder: a new one, an empty one, or one with a page.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"cannot write into {folder}: it is no folder; give -o another one")
+    if folder.is_dir() and _before(folder) is None and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty and holds no page of scalecalc; give -o another folder")
+    files.check_place(folder, "give -o another folder")
+
+
+def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None] = lambda _: None) -> int:
+    """Makes the page.
+
+    Args:
+        folder: where; a page that is there is replaced.
+        assets: a folder with the runtime and the wheels; what is missing is downloaded into it. Without it everything
+            is downloaded, and not kept.
+        say: gets a line on every step.
+
+    Returns:
+        Bytes of the page.
+
+    Raises:
+        UsageError: the folder holds something else, or an asset cannot be had.
+    """
+    check(folder)
+    made: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        source = Path(temporary) if assets is None else assets
+        files.make_folder(source, "give --assets another folder")
+        collected(source, say)
+        made |= dict(_runtime(source / runtime().file))
+        made |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in wheels()}
+    own, content = wheel()
+    made[f"wheels/{own}"] = content
+    made |= {f"maps/{name}.json": _json(record) for name, record in kept().items()}
+    made |= {x.name: x.read_bytes() for x in (resources(__package__) / "site").iterdir() if x.is_file()}
+    names: dict[str, str] = {}
+    for k, question in enumerate(questions(), 1):
+        say(f"answering {question['parameterization']}, {question['optimizer']}, regime {question['regime']}")
+        names[key(question)] = f"answers/{k}.json"
+        copies = {form: answered({**question, "as": form})["text"] for form in COPIES}
+        made[f"answers/{k}.json"] = _json({**answered(question), "copies": copies})
+    manifest = {
+        "made_by": MADE_BY,
+        "version": version("scalecalc"),
+        "pyodide": runtime().version,
+        "wheels": [{"file": w.file, "for": w.needed} for w in wheels()] + [{"file": own, "for": ""}],
+        "first": FIRST,
+        "answers": names,
+        "choices": choices(),
+        "files": sorted(made),
+    }
+    say(f"writing {folder}")
+    _write(folder, made, manifest)
+    return sum(map(len, made.values()))
+
+
+def _before(folder: Path) -> list[str] | None:
+    """The files of a page that is there; None for none."""
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        found = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if found.get("made_by") == MADE_BY:
+            return [
+                str(name) for name in found["files"] if ".." not in Path(name).parts and not Path(name).is_absolute()
+            ]
+    return None
+
+
+def _write(folder: Path, made: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    """What the old page had more goes; the manifest comes first, so that a page that was cut short is seen as one."""
+    files.make_folder(folder, "give -o another folder")
+    for name in set(_before(folder) or ()) - set(made):
+        with suppress(OSError):
+            (folder / name).unlink()
+    files.write(folder / MANIFEST, _json(manifest))
+    for name, content in made.items():
+        files.make_folder((folder / name).parent, "give -o another folder")
+        files.write(folder / name, content)
+
+
+def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(archive) as found:
+        for name in runtime_files():
+            member = found.extractfile(f"package/{name}")
+            assert member is not None
+            yield f"pyodide/{name}", member.read()
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,128 @@
+"""Where the page's runtime and wheels come from: a folder, or the registries that npm and pip are set to.
+
+What is taken is what ``assets.toml`` names, by its sha256; nothing else gets onto the page.
+Read next: ``assembly.py`` (puts them into place).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.files import reason, write
+
+REGISTRY = "https://registry.npmjs.org"
+"""Where the runtime is downloaded from without npm."""
+SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of a fixed content. ``needed``: the module whose import asks for it; empty if it is loaded at the start."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    needed: str = ""
+
+    def fits(self, path: Path) -> bool:
+        """Is this the file, to the last byte?"""
+        return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
+
+
+@cache
+def _known() -> Mapping[str, Any]:
+    return tomllib.loads((resources(__package__) / "assets.toml").read_text("utf-8"))
+
+
+def runtime() -> Asset:
+    """The npm archive of Pyodide."""
+    known = _known()["runtime"]
+    return Asset(known["name"], known["version"], known["archive"], known["sha256"])
+
+
+def runtime_files() -> Sequence[str]:
+    """What of that archive a page needs."""
+    return list(_known()["runtime"]["files"])
+
+
+def wheels() -> list[Asset]:
+    """The packages that the engine imports."""
+    return [Asset(w["name"], w["version"], w["file"], w["sha256"], w.get("for", "")) for w in _known()["wheel"]]
+
+
+def collected(folder: Path, say: Callable[[str], None]) -> None:
+    """Every asset in a folder; what is missing is downloaded into it.
+
+    Raises:
+        UsageError: it cannot be had, or is another file than ``assets.toml`` names.
+    """
+    if not runtime().fits(folder / runtime().file):
+        say(f"downloading {runtime().name} {runtime().version} (npm)")
+        _npm(runtime(), folder)
+    missing = [wheel for wheel in wheels() if not wheel.fits(folder / wheel.file)]
+    if missing:
+        say(f"downloading {', '.join(f'{w.name} {w.version}' for w in missing)} (pip)")
+        _pip(missing, folder)
+    for asset in (runtime(), *wheels()):
+        if not asset.fits(folder / asset.file):
+            raise UsageError(
+                f"{folder / asset.file} is not {asset.name} {asset.version}: its sha256 is another; remove it"
+            )
+
+
+def _npm(asset: Asset, folder: Path) -> None:
+    """By npm, with the user's configuration; without npm from its public registry."""
+    if npm := shutil.which("npm"):
+        _run([npm, "pack", f"{asset.name}@{asset.version}", "--silent", "--pack-destination", str(folder)], asset.name)
+        return
+    try:
+        with urlopen(f"{REGISTRY}/{asset.name}/-/{asset.file}", timeout=SECONDS) as answer:
+            write(folder / asset.file, answer.read())
+    except OSError as error:
+        raise _offline(asset.name, str(reason(error))) from None
+
+
+def _pip(missing: Sequence[Asset], folder: Path) -> None:
+    """By the pip of this python, with the user's configuration."""
+    known = _known()["runtime"]
+    named = [f"{wheel.name}=={wheel.version}" for wheel in missing]
+    only = ["--no-deps", "--only-binary", ":all:", "--platform", known["platform"], "--python-version", known["python"]]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", *only]
+    _run([*command, "--dest", str(folder), *named], ", ".join(wheel.name for wheel in missing))
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _offline(what, str(error)) from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        wrong = next(
+            (line for line in reversed(said) if "error" in line.lower()), said[-1] if said else "no reason given"
+        )
+        raise _offline(what, wrong)
+
+
+def _offline(what: str, why: str) -> UsageError:
+    files = ", ".join(_files())
+    return UsageError(
+        f"cannot download {what} ({why.strip()[:160]}); go online, or give --assets a folder with {files}"
+    )
+
+
+def _files() -> Iterator[str]:
+    yield from (asset.file for asset in (runtime(), *wheels()))

@@ -1,0 +1,62 @@
+"""Maps of rays as the page shows them: drawn, with the walls and cells that say where a ray lies.
+
+A map takes up to a minute, so that four are kept in ``maps``; ``python -m scaling_algebra.page.maps`` writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import Any
+
+from scaling_algebra.files import write
+from scaling_algebra.phase_map.phases import phases
+from scaling_algebra.phase_map.picture import FRAME, phases_map
+from scaling_algebra.phase_map.presentation import status
+from scaling_algebra.solver.cones import PLANE_AXES, Wall
+from scaling_algebra.spec.axes import Ray
+
+KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mup", "mssp"))
+"""Optimizers and parameterizations with a map."""
+
+
+def drawn(optimizer: str, parameterization: str) -> dict[str, Any]:
+    """The record of one map: its picture, walls as coefficients of N, N_e, M, and cells by the sides they lie on."""
+    p = phases(optimizer, parameterization)
+    return {
+        "about": p.about,
+        "plane": list(p.plane),
+        "frame": FRAME,
+        "walls": [list(w.coefficients) for w in p.walls],
+        "cells": [{"name": c.name, "inequalities": list(c.inequalities), "status": status(c)} for c in p.cells],
+        "svg": phases_map(p),
+    }
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """Every map that is kept, as ``sgd-mup``."""
+    folder = resources(__package__) / "maps"
+    return {name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("-".join(x) for x in KEPT)}
+
+
+def place(ray: Ray, record: Mapping[str, Any]) -> list[str]:
+    """Where a ray lies on a map: its cells, or the wall between them, one line each; none for K < M.
+
+    A wall belongs to the cells on both sides.
+    """
+    if ray["K"] != ray["M"] or ray["L"]:
+        return []
+    walls = [Wall(tuple(found)) for found in record["walls"]]
+    rates = [ray[axis] for axis in PLANE_AXES]
+    on = [wall for wall in walls if wall.at(rates) == 0]
+    sides = {wall.side(rates) for wall in walls if wall not in on}
+    beside = [cell for cell in record["cells"] if sides <= set(cell["inequalities"])]
+    lines = [f"on the wall {wall}" for wall in on]
+    return lines + [f"cell {c['name']}: {', '.join(c['inequalities'])} ({c['status']})" for c in beside]
+
+
+if __name__ == "__main__":
+    for optimizer, rule in KEPT:
+        write(Path(__file__).parent / "maps" / f"{optimizer}-{rule}.json", json.dumps(drawn(optimizer, rule), indent=1))

@@ -1,0 +1,252 @@
+"""The one module that the page's worker calls: a question as JSON, its answer as JSON, by the public functions.
+
+A question is a flat object of texts; ``ask`` says which, the rest are arguments as the command line takes them. An answer
+is made of the documents of ``documents``; with ``as`` it is the text to copy. What is not installed is named
+(``needs``), so that the worker fetches z3 and sympy only when something asks for them.
+Read next: ``assembly.py`` (answers some questions beforehand), ``site/worker.js`` (asks the others).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scaling_algebra import files
+from scaling_algebra.documents import Document, render
+from scaling_algebra.documents.writers.html import fragment
+from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.explanations.explanations import Explanation, Setting, explain
+from scaling_algebra.proofs.presentation import proved
+from scaling_algebra.solver.demands import Infeasible, NotFound
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
+from scaling_algebra.spec.networks.files import as_toml, from_toml
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES
+from scaling_algebra.spec.networks.printing import as_text
+from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
+
+from .maps import KEPT, kept, place
+
+Question = Mapping[str, str]
+ASKED = ("regime", "ray", "optimizer", "parameterization", "epsilon", "readout_init", "architecture", "network")
+"""What names a configuration."""
+TUNED = ("lr", "std", "eps", "decay")
+SIZES = ("base", "target", *TUNED)
+"""What a recipe takes besides, instead of a regime or a ray."""
+COPIES = ("markdown", "latex", "json", "python", "command")
+"""Texts to copy: formats of documents, the call that asks the same, and the command."""
+_FILE = "mine.toml"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a question gives.
+
+    Attributes:
+        document: what it says.
+        picture: SVG of the leading monomial of an explanation.
+        place: where the ray lies on the map, a line each.
+        more: what else the page uses, by name.
+    """
+
+    document: Document
+    picture: str = ""
+    place: tuple[str, ...] = ()
+    more: Mapping[str, Any] | None = None
+
+
+def answer(question: str) -> str:
+    """The answer to a question, both JSON.
+
+    A wrong question gives ``error``, one line, and for a network of one's own ``line``, counted from 1; where a search
+    finds nothing, ``missing`` is true; ``needs`` names a module that is not installed.
+    """
+    return json.dumps(answered(json.loads(question)))
+
+
+def answered(question: Question) -> dict[str, Any]:
+    """The same of objects."""
+    try:
+        if wrong := set(question) - {"ask", "as", "what", *ASKED, *SIZES}:
+            raise unknown_name("word in a question", min(wrong), ("ask", "as", "what", *ASKED, *SIZES))
+        if "as" in question:
+            return {"text": copied(question, question["as"])}
+        found = named("question", question.get("ask", ""), ASKS)(question)
+        html = fragment([found.document])
+        return {"html": html, "picture": found.picture, "place": list(found.place), **(found.more or {})}
+    except ModuleNotFoundError as error:
+        return {"needs": error.name}
+    except UsageError as error:
+        return {"error": str(error), "line": _line(question.get("network", ""), str(error))}
+    except Infeasible as error:
+        return {"error": str(error), "line": None, "missing": isinstance(error, NotFound)}
+
+
+def copied(question: Question, form: str) -> str:
+    """An answer as text to copy.
+
+    Raises:
+        UsageError: no such form, or what the question raises.
+    """
+    asked = {key: value for key, value in question.items() if key != "as"}
+    if form == "python":
+        return _python(asked)
+    if form == "command":
+        return _command(asked)
+    return render(named("question", asked.get("ask", ""), ASKS)(asked).document, form)
+
+
+# questions -----------------------------------------------------------------------------------------------------------
+
+
+def _configuration(question: Question) -> Configuration:
+    where: dict[str, Any] = {key: question[key] for key in ("epsilon", "readout_init") if question.get(key)}
+    where |= {"ray": question.get("ray") or None} | _network(question)
+    named_ = {key: question[key] for key in ("optimizer", "parameterization") if question.get(key)}
+    return Configuration.of(question.get("regime") or None, **named_, **where)
+
+
+def _network(question: Question) -> dict[str, Network]:
+    if text := question.get("network"):
+        return {"network": from_toml(text, _FILE, "mine")}
+    if name := question.get("architecture"):
+        return {"network": named("architecture", name, ARCHITECTURES)}
+    return {}
+
+
+def _derive(question: Question) -> Answer:
+    asked = _configuration(question)
+    name = f"{asked.optimizer.name}-{asked.parameterization.name}"
+    on_map = asked.network == ARCHITECTURES[DEFAULT_ARCHITECTURE] and name in kept()
+    lies = place(asked.ray, kept()[name]) if on_map and asked.optimizer.regime in (None, "derived") else []
+    return Answer(derive(asked).document(), place=tuple(lies))
+
+
+def _explain(question: Question) -> Answer:
+    from scaling_algebra.explanations.inline import picture
+
+    found = explain(question.get("what", ""), _configuration(question))
+    behind = found.behind if isinstance(found, Setting) else found if isinstance(found, Explanation) else None
+    drawn = picture(behind) if behind is not None and behind.terms else ""
+    return Answer(found.document(), picture=drawn)
+
+
+def _prove(question: Question) -> Answer:
+    from scaling_algebra.proofs.prover import prove
+
+    asked = _configuration(question)
+    proof = prove(asked)
+    try:
+        derived = replace(derive(asked), unique=proof.unique)
+    except Infeasible:
+        derived = None
+    return Answer(proved(proof, derived), more={"unique": proof.unique})
+
+
+def _recipe(question: Question) -> Answer:
+    return Answer(_recipe_of(question).document())
+
+
+def _recipe_of(question: Question) -> Any:
+    from scaling_algebra.recipes.files import values
+    from scaling_algebra.recipes.recipe import recipe
+
+    tuned = {name: values(name, question[name].replace(",", " ").split()) for name in TUNED if question.get(name)}
+    names = ("optimizer", "parameterization", "epsilon", "readout_init")
+    where: dict[str, Any] = {key: question[key] for key in names if question.get(key)}
+    return recipe(question.get("base", ""), question.get("target", ""), **where, **_network(question), **tuned)
+
+
+def _read(question: Question) -> Answer:
+    """How a network is read: its equations, and the quantities that may be explained."""
+    found = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
+    more = {"equations": as_text(found), "quantities": list(quantities(found))}
+    return Answer(Document((), {}), more=more)
+
+
+ASKS: Mapping[str, Callable[[Question], Answer]] = {
+    "derive": _derive,
+    "explain": _explain,
+    "prove": _prove,
+    "recipe": _recipe,
+    "read": _read,
+}
+"""Every question."""
+
+
+# texts ---------------------------------------------------------------------------------------------------------------
+
+
+def _given(question: Question) -> Iterator[tuple[str, str]]:
+    keys = (*SIZES, *ASKED) if question["ask"] == "recipe" else ASKED
+    yield from ((key, question[key]) for key in keys if question.get(key))
+
+
+def _python(question: Question) -> str:
+    """For a recipe the numbers to paste; else the call that asks the same."""
+    if question["ask"] == "recipe":
+        from scaling_algebra.recipes.presentation import as_python
+
+        return as_python(_recipe_of(question))
+    given = dict(_given(question))
+    own = given.pop("network", None) is not None
+    arguments = [repr(question["what"])] if question["ask"] == "explain" else []
+    arguments += [f"{key}={value!r}" for key, value in given.items()]
+    arguments += [f"network=read_network({_FILE!r})"] * own
+    names = ", ".join([question["ask"], *["read_network"] * own])
+    return f"from scaling_algebra import {names}\n\nprint({question['ask']}({', '.join(arguments)}))"
+
+
+def _command(question: Question) -> str:
+    verb = {"prove": ["derive"], "explain": ["explain", question.get("what", "")]}.get(
+        question["ask"], [question["ask"]]
+    )
+    words = ["scalecalc", *verb]
+    for key, value in _given(question):
+        texts = value.replace(",", " ").split() if key in TUNED else [_FILE if key == "network" else value]
+        for text in texts:
+            words += [f"--{key.replace('_', '-')}", text]
+    return shlex.join([*words, *["--prove"] * (question["ask"] == "prove")])
+
+
+def _line(text: str, message: str) -> int | None:
+    """The line of a network's text that a message is about, where it names one."""
+    if found := re.search(r"at line (\d+)", message):
+        return int(found[1])
+    if not text:
+        return None
+    if found := re.search(r"equation (\d+)", message):
+        equations = str(files.toml(text)["equations"]).removeprefix("\n")
+        before, _, rest = text.partition(equations)
+        return before.count("\n") + int(found[1]) if rest or text.endswith(equations) else None
+    said = message.partition(": ")[2]
+    lines = [
+        n for n, line in enumerate(text.splitlines(), 1) if (m := re.match(r"\w+", line)) and said.startswith(m[0])
+    ]
+    return lines[0] if lines else None
+
+
+def choices() -> dict[str, Any]:
+    """Every name that the form offers, from the registries."""
+    example = replace(ARCHITECTURES["mlp"], name="mine", title="mine")
+    return {
+        "regimes": {name: ",".join(f"{k}={v}" for k, v in ray.rates.items()) for name, ray in REGIMES.items()},
+        "optimizers": {name: f"{name}" for name in OPTIMIZERS},
+        "parameterizations": {name: p.title for name, p in PARAMETERIZATIONS.items()},
+        "derived": [name for name, p in PARAMETERIZATIONS.items() if p.derived],
+        "epsilons": list(EPSILONS),
+        "readouts": list(READOUTS),
+        "architectures": {name: TITLES.get(name, name) for name in ARCHITECTURES},
+        "quantities": list(quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])),
+        "maps": ["-".join(x) for x in KEPT],
+        "example": as_toml(example),
+        "copies": list(COPIES),
+    }
