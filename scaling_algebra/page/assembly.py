@@ -1,4 +1,4 @@
-"""The page as a folder that any web server can serve: site, runtime, wheels, maps and the answers that are made beforehand.
+"""The page as a folder that any web server can serve: site, runtime, wheels, maps, and answers made beforehand.
 
 Read next: ``questions.py`` (what is answered), ``assets.py`` (what comes from elsewhere).
 """

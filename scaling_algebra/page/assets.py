@@ -29,7 +29,7 @@ SECONDS = 300
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of a fixed content. ``needed``: the module whose import asks for it; empty if it is loaded at the start."""
+    """A file of a fixed content. ``needed``: the module whose import asks for it; empty for the start."""
 
     name: str
     version: str

@@ -1,12 +1,13 @@
 """Maps of rays as the page shows them: drawn, with the walls and cells that say where a ray lies.
 
-A map takes up to a minute, so that four are kept in ``maps``; ``python -m scaling_algebra.page.maps`` writes them again.
+A map takes up to a minute, so that four are kept in ``maps``; ``python -m scaling_algebra.page.maps`` writes them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
@@ -30,31 +31,37 @@ def drawn(optimizer: str, parameterization: str) -> dict[str, Any]:
         "plane": list(p.plane),
         "frame": FRAME,
         "walls": [list(w.coefficients) for w in p.walls],
-        "cells": [{"name": c.name, "inequalities": list(c.inequalities), "status": status(c)} for c in p.cells],
+        "cells": [
+            {"name": c.name if c.scaling else "", "inequalities": list(c.inequalities), "status": status(c)}
+            for c in p.cells
+        ],
         "svg": phases_map(p),
     }
 
 
+@cache
 def kept() -> dict[str, dict[str, Any]]:
     """Every map that is kept, as ``sgd-mup``."""
     folder = resources(__package__) / "maps"
     return {name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("-".join(x) for x in KEPT)}
 
 
-def place(ray: Ray, record: Mapping[str, Any]) -> list[str]:
-    """Where a ray lies on a map: its cells, or the wall between them, one line each; none for K < M.
-
-    A wall belongs to the cells on both sides.
-    """
+def place(ray: Ray, record: Mapping[str, Any]) -> str:
+    """Where a ray lies on a map: in a cell, with what bounds it, or on walls between cells; empty for K < M."""
     if ray["K"] != ray["M"] or ray["L"]:
-        return []
+        return ""
     walls = [Wall(tuple(found)) for found in record["walls"]]
     rates = [ray[axis] for axis in PLANE_AXES]
     on = [wall for wall in walls if wall.at(rates) == 0]
     sides = {wall.side(rates) for wall in walls if wall not in on}
     beside = [cell for cell in record["cells"] if sides <= set(cell["inequalities"])]
-    lines = [f"on the wall {wall}" for wall in on]
-    return lines + [f"cell {c['name']}: {', '.join(c['inequalities'])} ({c['status']})" for c in beside]
+    if on:
+        names = sorted(dict.fromkeys(cell["name"] for cell in beside if cell["name"]))
+        between = f", beside {'cell' if len(names) == 1 else 'cells'} {', '.join(names)}" if names else ""
+        return f"on {'the wall' if len(on) == 1 else 'the walls'} {'; '.join(map(str, on))}{between}"
+    (cell,) = beside
+    name = f"cell {cell['name']}" if cell["name"] else "a cell without a formula"
+    return f"{name}: {', '.join(cell['inequalities'])} ({cell['status']})"
 
 
 if __name__ == "__main__":

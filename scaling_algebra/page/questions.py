@@ -1,7 +1,7 @@
 """The one module that the page's worker calls: a question as JSON, its answer as JSON, by the public functions.
 
-A question is a flat object of texts; ``ask`` says which, the rest are arguments as the command line takes them. An answer
-is made of the documents of ``documents``; with ``as`` it is the text to copy. What is not installed is named
+A question is a flat object of texts; ``ask`` says which, the rest are arguments as the command line takes them. An
+answer is made of the documents of ``documents``; with ``as`` it is the text to copy. What is not installed is named
 (``needs``), so that the worker fetches z3 and sympy only when something asks for them.
 Read next: ``assembly.py`` (answers some questions beforehand), ``site/worker.js`` (asks the others).
 """
@@ -25,7 +25,7 @@ from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import REGIMES
-from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
+from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, Configuration
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES
@@ -53,13 +53,13 @@ class Answer:
     Attributes:
         document: what it says.
         picture: SVG of the leading monomial of an explanation.
-        place: where the ray lies on the map, a line each.
+        place: where the ray lies on the map, in a line.
         more: what else the page uses, by name.
     """
 
     document: Document
     picture: str = ""
-    place: tuple[str, ...] = ()
+    place: str = ""
     more: Mapping[str, Any] | None = None
 
 
@@ -81,13 +81,14 @@ def answered(question: Question) -> dict[str, Any]:
             return {"text": copied(question, question["as"])}
         found = named("question", question.get("ask", ""), ASKS)(question)
         html = fragment([found.document])
-        return {"html": html, "picture": found.picture, "place": list(found.place), **(found.more or {})}
+        return {"html": html, "picture": found.picture, "place": found.place, **(found.more or {})}
     except ModuleNotFoundError as error:
         return {"needs": error.name}
     except UsageError as error:
         return {"error": str(error), "line": _line(question.get("network", ""), str(error))}
     except Infeasible as error:
-        return {"error": str(error), "line": None, "missing": isinstance(error, NotFound)}
+        missing = isinstance(error, NotFound)
+        return {"error": str(error), "line": None, "missing": missing, "place": _lies(_configuration(question))}
 
 
 def copied(question: Question, form: str) -> str:
@@ -124,10 +125,14 @@ def _network(question: Question) -> dict[str, Network]:
 
 def _derive(question: Question) -> Answer:
     asked = _configuration(question)
-    name = f"{asked.optimizer.name}-{asked.parameterization.name}"
-    on_map = asked.network == ARCHITECTURES[DEFAULT_ARCHITECTURE] and name in kept()
-    lies = place(asked.ray, kept()[name]) if on_map and asked.optimizer.regime in (None, "derived") else []
-    return Answer(derive(asked).document(), place=tuple(lies))
+    return Answer(derive(asked).document(), place=_lies(asked))
+
+
+def _lies(asked: Configuration) -> str:
+    """Where a ray lies on the map of its optimizer and parameterization; empty if there is none."""
+    record = kept().get(f"{asked.optimizer.name}-{asked.parameterization.name}")
+    usual = asked.network == ARCHITECTURES[DEFAULT_ARCHITECTURE] and asked.optimizer.regime in (None, "derived")
+    return place(asked.ray, record) if record is not None and usual else ""
 
 
 def _explain(question: Question) -> Answer:
@@ -161,7 +166,7 @@ def _recipe_of(question: Question) -> Any:
 
     tuned = {name: values(name, question[name].replace(",", " ").split()) for name in TUNED if question.get(name)}
     names = ("optimizer", "parameterization", "epsilon", "readout_init")
-    where: dict[str, Any] = {key: question[key] for key in names if question.get(key)}
+    where: dict[str, Any] = {"optimizer": DEFAULT_OPTIMIZER, **{k: question[k] for k in names if question.get(k)}}
     return recipe(question.get("base", ""), question.get("target", ""), **where, **_network(question), **tuned)
 
 
@@ -239,7 +244,7 @@ def choices() -> dict[str, Any]:
     example = replace(ARCHITECTURES["mlp"], name="mine", title="mine")
     return {
         "regimes": {name: ",".join(f"{k}={v}" for k, v in ray.rates.items()) for name, ray in REGIMES.items()},
-        "optimizers": {name: f"{name}" for name in OPTIMIZERS},
+        "optimizers": {name: name for name in OPTIMIZERS},
         "parameterizations": {name: p.title for name, p in PARAMETERIZATIONS.items()},
         "derived": [name for name, p in PARAMETERIZATIONS.items() if p.derived],
         "epsilons": list(EPSILONS),

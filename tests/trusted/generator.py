@@ -276,6 +276,12 @@ class Maker:
     def place(self) -> str:
         return self.draw.choice(["", "/proc/none", f"{__file__}/x", "n" * 5000, "n" * 300, " "])
 
+    def unpaged(self) -> str:
+        """A folder that no page may be put into: what is no folder, cannot be made, or holds something else."""
+        (self.folder / "full").mkdir(exist_ok=True)
+        (self.folder / "full" / "mine.txt").touch()
+        return self.draw.choice([self.place(), self.file("x"), str(self.folder / "full")])
+
     def stored(self) -> str:
         """A folder with a plan that is none."""
         plan, run = json.loads(json.dumps(PLAN)), {}
@@ -454,6 +460,7 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
     "table b1": ((), {**PRINTED, "--ray": Maker.ray}),
     "audit": ((), {**PRINTED, "--source": Maker.text}),
     "errata": ((), PRINTED),
+    "page": (("-o", "nowhere"), {"-o": Maker.unpaged, "--assets": Maker.place}),
     "verify": (
         ("--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18", "--seeds", "4"),
         {

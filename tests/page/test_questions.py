@@ -1,0 +1,220 @@
+"""What the page's worker answers is what the command line prints; and what the folder is put together from."""
+
+import io
+import json
+import shlex
+import subprocess
+import xml.etree.ElementTree as ET
+import zipfile
+from importlib.resources import files as resources
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra import REGIMES, Ray, explain
+from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.inline import picture
+from scaling_algebra.explanations.layers import graph_of
+from scaling_algebra.page import assembly, assets, package
+from scaling_algebra.page.maps import KEPT, drawn, kept, place
+from scaling_algebra.page.questions import answer, answered, choices, copied
+
+OWN = """axes = { a = "N", b = "N", x = "D" }
+equations = \"\"\"
+h0[a] = W1[a,x] data[x]
+h1[a] = h0[a] + V[a,b] h0[b]     # the stream
+f     = W2[a] h1[a]
+\"\"\"
+"""
+QUESTIONS = [
+    {"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mssp"},
+    {
+        "ask": "derive",
+        "ray": "N=1,N_e=1/2,M=3/2",
+        "optimizer": "sgd",
+        "parameterization": "mup",
+        "readout_init": "zero",
+    },
+    {"ask": "derive", "regime": "I", "optimizer": "adam", "parameterization": "sp", "architecture": "swiglu"},
+    {"ask": "derive", "ray": "N=1", "optimizer": "adamw", "parameterization": "mup", "network": OWN},
+    {"ask": "explain", "what": "h3.A2.2@1", "regime": "III", "optimizer": "sgd", "parameterization": "mup"},
+    {"ask": "explain", "what": "V.lr", "ray": "N=1", "optimizer": "sgd", "parameterization": "mup", "network": OWN},
+    {
+        "ask": "recipe",
+        "base": "N=64,L=2",
+        "target": "N=256,L=8",
+        "lr": "3e-3, embedding=1e-2",
+        "parameterization": "mup",
+    },
+    {"ask": "prove", "regime": "II", "optimizer": "sgd", "parameterization": "mup"},
+]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q["ask"])
+def test_answers_are_those_of_the_command_line(question, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(OWN, encoding="utf-8")
+    command = shlex.split(copied(question, "command"))[1:]
+    for form in ("json", "markdown"):
+        printed = CliRunner().invoke(main, [*command, "--format", form])
+        assert printed.exit_code == 0, printed.output
+        assert copied(question, form) + "\n" == printed.stdout
+    page = CliRunner().invoke(main, [*command, "--format", "html"]).stdout
+    assert answered(question)["html"] in page
+
+
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q["ask"] != "prove"], ids=lambda q: q["ask"])
+def test_the_python_to_copy_says_the_same(question, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(OWN, encoding="utf-8")
+    made = {}
+    exec(copied(question, "python"), made)
+    if question["ask"] == "recipe":
+        assert made["RECIPE"]["tensors"]["embedding"]["lr"] == 0.01
+    else:
+        command = shlex.split(copied(question, "command"))[1:]
+        assert capsys.readouterr().out == CliRunner().invoke(main, command).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (OWN.replace("h0[a] + V", "h0[a] - V"), 4),
+        (OWN.replace('"""\nh0', '"""\n\n# nothing\nh0').replace("h0[a] + V", "h0[a] - V"), 6),
+        (OWN.replace('a = "N"', 'a = "Q"'), 1),
+        (OWN.replace("}", ""), 1),
+        ('title = "no equations"\naxes = { a = "N" }', None),
+    ],
+)
+def test_an_error_of_a_network_names_its_line(text, line):
+    found = json.loads(answer(json.dumps({"ask": "read", "network": text})))
+    assert found["line"] == line and found["error"].startswith("mine.toml: ")
+
+
+def test_a_network_is_read():
+    found = answered({"ask": "read", "network": OWN})
+    assert "h1_1[a] = V[a,b] h0[b]" in found["equations"] and "h1.change" in found["quantities"]
+
+
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        ({}, "no question named ''"),
+        ({"ask": "derive", "regimes": "I"}, "did you mean 'regime'"),
+        ({"ask": "derive", "ray": "N=x"}, "the rate of N is 'x'"),
+        ({"ask": "derive", "regime": "I", "optimizer": "adm"}, "did you mean 'adam'"),
+        ({"ask": "recipe", "base": "N=64", "target": "N"}, "target"),
+        ({"ask": "derive", "regime": "I", "as": "pdf"}, "no format named 'pdf'"),
+    ],
+)
+def test_a_wrong_question_is_one_line(question, says):
+    found = answered(question)
+    assert says in found["error"] and "\n" not in found["error"]
+
+
+def test_what_a_search_does_not_find_may_be_proved():
+    found = answered({"ask": "derive", "ray": "N=1,N_e=1/4,M=1/4", "optimizer": "sgd", "parameterization": "mup"})
+    assert found["missing"] and found["error"].startswith("found no muP") and "a cell without" in found["place"]
+
+
+def test_a_module_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "scaling_algebra.recipes.recipe", None)
+    assert answered(QUESTIONS[6])["needs"] == "scaling_algebra.recipes.recipe"
+
+
+# the picture ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_picture_has_every_node_and_edge():
+    found = explain("router.lr", "III", "sgd", "mup").behind
+    root = ET.fromstring(picture(found))
+    net = graph_of(found, found.terms[0])
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f"{svg}path")) == len(net.edges)
+    text = " ".join("".join(x.itertext()) for x in root.iter(f"{svg}text"))
+    assert all(line in text for node in net.nodes.values() for line in node.lines)
+
+
+# maps ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [
+        ("N=1,N_e=1/2,M=3/2", "cell B: N_e + M >= N, M >= N, N_e <= N (found at 21 of 21"),
+        ("N=2,N_e=1,M=3", "cell B: "),
+        ("N=1,N_e=1/2,M=1", "on the wall M = N, beside cells B, C"),
+        ("N=1,N_e=1/4,M=1/4", "a cell without a formula: N_e + M <= N"),
+        ("N=1,N_e=1,M=1,K=1/2", ""),
+    ],
+)
+def test_a_ray_lies_in_a_cell_or_on_walls(rates, says):
+    found = place(Ray.parse(rates), kept()["sgd-mup"])
+    assert found.startswith(says) and bool(found) == bool(says)
+
+
+def test_regimes_lie_on_two_walls():
+    assert all("on the walls" in place(ray, record) for ray in REGIMES.values() for record in kept().values())
+
+
+@pytest.mark.slow
+def test_the_maps_that_are_kept_are_those_of_today():
+    for optimizer, rule in KEPT:
+        assert json.loads(json.dumps(drawn(optimizer, rule))) == kept()[f"{optimizer}-{rule}"]
+
+
+# the folder ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_package_goes_in_unmodified():
+    name, content = package.wheel()
+    assert (name, content) == package.wheel()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        there = {x: archive.read(x) for x in archive.namelist() if ".dist-info/" not in x}
+    assert there == {x: path.read_bytes() for x, path in package.installed()}
+    assert {"scaling_algebra/tables/__init__.py", "scaling_algebra/page/maps/sgd-mup.json"} <= set(there)
+    assert not any(part in x for x in there for part in ("__pycache__", "/emitted/", "/evidence/"))
+
+
+def test_regimes_are_answered_beforehand():
+    asked = list(assembly.questions())
+    assert len(asked) == len(REGIMES) * len(assembly.ANSWERED) * len(choices()["derived"])
+    assert assembly.FIRST in asked
+
+
+def test_the_site_names_nothing_outside():
+    for file in (resources("scaling_algebra.page") / "site").iterdir():
+        text = file.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "//" not in text.replace("// ", "") or "http" not in text, file.name
+
+
+def made(folder, *more):
+    return CliRunner().invoke(main, ["page", "-o", str(folder), *more])
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / assembly.MANIFEST).write_text("{}", encoding="utf-8")
+    found = made(tmp_path)
+    assert found.exit_code == 2 and "holds no page of scalecalc" in found.stderr and found.stderr.count("\n") == 1
+    found = made(tmp_path / "mine.txt")
+    assert found.exit_code == 2 and "it is no folder" in found.stderr
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["mine.txt", assembly.MANIFEST]
+
+
+def test_another_file_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "", ""))
+    for asset in (assets.runtime(), *assets.wheels()):
+        (tmp_path / asset.file).write_bytes(b"another")
+    with pytest.raises(UsageError, match="its sha256 is another"):
+        assets.collected(tmp_path, lambda _: None)
+
+
+def test_without_a_network_it_says_what_to_do(tmp_path, monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "trying\nERROR: no connection\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(assets.shutil, "which", lambda _: "npm")
+    found = made(tmp_path / "page")
+    assert found.exit_code == 2 and "(ERROR: no connection); go online, or give --assets" in found.stderr
+    assert not (tmp_path / "page").exists()
