@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup browser demo tree static docs check test bench clean
+.PHONY: setup browser demo tree static docs page check test bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -15,7 +15,7 @@ $(BIN)/scalecalc: pyproject.toml constraints.txt
 
 setup: $(BIN)/scalecalc
 
-# One test opens a report in a headless browser; without one it is skipped.
+# Some tests open a report, a map and the calculator in a headless browser; without one they are skipped.
 browser:
 	command -v chromium >/dev/null || (apt-get update -q && apt-get install -qy chromium) >/dev/null 2>&1 \
 	  || echo "no chromium and no way to install it: the browser test will be skipped"
@@ -46,6 +46,10 @@ test: static docs browser
 docs: tree
 	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The calculator, beside the guide; what it is made of is downloaded once, into runs/.
+page: setup
+	$(BIN)/scalecalc page -o site/calculator --assets runs/page-assets
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

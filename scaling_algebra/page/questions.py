@@ -167,7 +167,8 @@ def _recipe_of(question: Question) -> Any:
     tuned = {name: values(name, question[name].replace(",", " ").split()) for name in TUNED if question.get(name)}
     names = ("optimizer", "parameterization", "epsilon", "readout_init")
     where: dict[str, Any] = {"optimizer": DEFAULT_OPTIMIZER, **{k: question[k] for k in names if question.get(k)}}
-    return recipe(question.get("base", ""), question.get("target", ""), **where, **_network(question), **tuned)
+    where |= {**_network(question), **tuned}
+    return recipe(question.get("base", ""), question.get("target", ""), **where)
 
 
 def _read(question: Question) -> Answer:

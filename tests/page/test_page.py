@@ -78,6 +78,14 @@ def ask(page, question, seconds=RAY):
     return page.until("['shown', 'error'].includes(document.querySelector('#answer').dataset.state)", seconds)
 
 
+def copy(page, form):
+    """What a button of the answer copies."""
+    button = f"document.querySelector('#tools [data-form={form}]')"
+    page.run(f"delete {button}.dataset.copied; {button}.click()")
+    page.until(f"{button}.dataset.copied !== undefined")
+    return page.run(f"{button}.dataset.copied")
+
+
 def printed(question, form):
     found = CliRunner().invoke(main, [*shlex.split(copied(question, "command"))[1:], "--format", form])
     return found.stdout.removesuffix("\n")
@@ -100,10 +108,7 @@ def test_a_regime_is_that_of_the_command_line(page):
     assert ask(page, question) < FIRST
     same(page, question, "#document")
     for form in choices()["copies"]:
-        button = f"document.querySelector('#tools [data-form={form}]')"
-        page.run(f"{button}.click()")
-        page.until(f"{button}.dataset.copied !== undefined")
-        assert page.run(f"{button}.dataset.copied") == copied(question, form)
+        assert copy(page, form) == copied(question, form)
 
 
 def test_a_ray_is_that_of_the_command_line(page):
@@ -111,9 +116,7 @@ def test_a_ray_is_that_of_the_command_line(page):
     page.times["ray"] = ask(page, question)
     same(page, question, "#document")
     assert page.run("document.querySelector('#place').textContent").startswith("On the map: cell B")
-    page.run("document.querySelector('[data-form=json]').click()")
-    page.until("document.querySelector('[data-form=json]').dataset.copied !== undefined")
-    assert page.run("document.querySelector('[data-form=json]').dataset.copied") == printed(question, "json")
+    assert copy(page, "json") == printed(question, "json")
 
 
 def test_the_point_moves_by_keys_and_the_link_follows(page):
