@@ -187,7 +187,9 @@ def test_a_proof_can_be_cancelled_and_is_that_of_the_command_line(page):
 
 
 def test_nothing_is_wider_than_a_phone(page):
-    ask(page, {"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mssp"})
+    ask(page, {"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mup"})
+    page.run("document.querySelector('button[aria-label^=\"expert_in lr\"]').click()")
+    page.until("document.querySelector('#more').dataset.state === 'shown'", RAY)
     for width in (390, 1280):
         page.size(width)
         assert page.run("document.documentElement.scrollWidth") == width
