@@ -75,11 +75,11 @@ def spans(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def latex_power(p: Power) -> str:
-    """``M^{1/2} N_e^{-1/2}``, each factor set by sympy."""
-    from sympy import Rational, Symbol, latex
-
-    factors = ((latex(Symbol(axis)), Rational(e.numerator, e.denominator)) for axis, e in p.ordered())
-    return " ".join(base if e == 1 else f"{base}^{{{e}}}" for base, e in factors) or "1"
+    """``M^{1/2} N_{e}^{-1/2}``: an axis has at most one index."""
+    named = (
+        (name + f"_{{{index}}}" * bool(index), e) for axis, e in p.ordered() for name, _, index in [axis.partition("_")]
+    )
+    return " ".join(base if e == 1 else f"{base}^{{{e}}}" for base, e in named) or "1"
 
 
 # from LaTeX ----------------------------------------------------------------------------------------------------

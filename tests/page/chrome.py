@@ -75,10 +75,11 @@ class Chrome:
                 self.faults.append(f"{given['entry']['text']} {given['entry'].get('url', '')}")
 
     def open(self, address, width=1280, height=900):
-        """Opens an address in a window of some width."""
+        """Opens an address in a window of some width, and waits until its body is there."""
         self.size(width, height)
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=address)
+        self.until("document.body && location.href !== 'about:blank'")
 
     def size(self, width, height=900):
         phone = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}

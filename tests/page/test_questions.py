@@ -4,6 +4,7 @@ import io
 import json
 import shlex
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 import zipfile
 from importlib.resources import files as resources
@@ -118,8 +119,21 @@ def test_what_a_search_does_not_find_may_be_proved():
     assert found["missing"] and found["error"].startswith("found no muP") and "a cell without" in found["place"]
 
 
+def test_deriving_and_explaining_need_neither_sympy_nor_z3():
+    """So that the browser has less to load; a recipe and a proof name what they need."""
+    code = (
+        "import json, sys\nfor name in ('sympy', 'mpmath', 'z3', 'numpy', 'click', 'torch'): sys.modules[name] = None\n"
+        "from scaling_algebra.page.questions import COPIES, answered\n"
+        f"asked = [{{**q, **more}} for q in {QUESTIONS!r} for more in ({{}}, *({{'as': x}} for x in COPIES))]\n"
+        "print(json.dumps([[q['ask'], answered(q).get('needs')] for q in asked]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = {(ask, need) for ask, need in json.loads(done.stdout) if need}
+    assert found == {("recipe", "sympy"), ("prove", "z3")}
+
+
 def test_a_module_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "scaling_algebra.recipes.recipe", None)
+    monkeypatch.setitem(sys.modules, "scaling_algebra.recipes.recipe", None)
     assert answered(QUESTIONS[6])["needs"] == "scaling_algebra.recipes.recipe"
 
 
