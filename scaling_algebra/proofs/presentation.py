@@ -32,8 +32,8 @@ def proof(p: Proof, freed: Freed | None = None) -> Document:
     said = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
     blocks: list[Block] = [Heading(said, 2), Lines.of(literal(p.about), listed=True)]
     if p.later is not None:
-        said = "every demand holds" if p.later.holds else "not shown for every demand"
-        blocks.append(Lines.of(f"after any number of updates: {said}", *map(typeset, p.later.open), listed=True))
+        holds = "every demand holds" if p.later.holds else "not shown for every demand"
+        blocks.append(Lines.of(f"after any number of updates: {holds}", *map(typeset, p.later.open), listed=True))
     for a in p.attempts:
         blocks += _attempt(p, a)
     if freed:

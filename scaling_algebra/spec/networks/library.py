@@ -23,8 +23,8 @@ AXES = {
     **{"x": "D", "s": "S", "t": "S", "r": "R"},
 }
 """Axes of the letters of every shipped network: a, b width; i experts; k expert width; l layers; j heads, as many as
-the width, of a fixed dimension e, or a fixed number g of heads of a dimension d that grows; y queries of a group, fixed;
-c latent width; x input, s and t tokens, r rank, all fixed."""
+the width, of a fixed dimension e, or a fixed number g of heads of a dimension d that grows; c latent width; x input, s
+and t tokens, r rank, y queries of a group, all fixed."""
 ROLES = {"W1": "input", "Q": "router", "W2": "expert_in", "W3": "expert_out", "W4": "readout"}
 """Roles of the tensors of the MoE block (MSSP paper, App. J.1)."""
 
