@@ -1,20 +1,18 @@
-"""Does a plan hold on a real model? Real AdamW steps at several sizes, changes of signals, slopes, verdicts.
+"""Does a plan hold on a real model? Real AdamW steps at several sizes, parts of signals, slopes, verdicts.
 
-Every change is to be Theta(1) under muP: exponent 0. The readout starts at zero, so that the first step moves the
-logits alone, and the changes of all else are exactly zero until the second. Routing is held where the experts' output
-is split: their input, weights and indices are recorded, and ``functional_call`` replays them with initial or trained
-weights. The library's own default, one std and one learning rate, is trained beside it and must be refuted.
-Read next: ``models.py`` (families of transformers), ``verify/judging/report.py`` (the verdicts).
+Every linear map and every sum over experts is split into what initial tensors make of their input and what updates
+add, and each part is held against its certified exponent. The readout starts at zero: the first step moves the logits
+alone, and after the second, the last that is judged, all tensors have moved along a coherent gradient. A batch has few
+tokens, since the gradients of T tokens share a sign sum: each keeps T^-1/2 of the coherent part, beside a random part
+N^-1/2. The library's own default, one std and one learning rate, is trained beside it and must be refuted.
+Read next: ``parts.py`` (what is measured), ``predictions.py`` (what it is to be), ``models.py`` (families).
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -24,20 +22,25 @@ from torch import Tensor, nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import Recipe, Setting, recipe
 from scaling_algebra.recipes.sizes import Sizes, way
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import Report, judge
 
-from .plans import Plan, plain_name, plan
+from .parts import Parts
+from .plans import Plan, plan
+from .predictions import predicted
 
 Build = Callable[[Sizes], nn.Module]
 """A model at these sizes, on the CPU, that maps token ids (batch, length) to logits or an object with ``logits``."""
 
-Signals = dict[str, Tensor]
+Found = dict[tuple[str, int], tuple[tuple[str, str], float]]
+"""By name and step: what it is predicted by, and its root-mean-square."""
 LAYERS = r"(^|\.)(layers|blocks|h)\.\d+$"
 """Modules whose outputs are the residual stream, by name."""
 EPS = 1e-12
-"""Adam's epsilon at the base."""
-BATCH, LENGTH = 4, 16
+"""Adam's epsilon, far below every gradient."""
+BATCH, LENGTH = 1, 4
+"""Few tokens: see the module text."""
 VOCABULARY = 64
 
 
@@ -47,11 +50,12 @@ def check_model(
     roles: Mapping[str, str] | None = None,
     *,
     seeds: int = 6,
-    steps: int = 3,
+    steps: int = 2,
     lr: float = 1e-2,
     optimizer: str = "adamw",
     parameterization: str = "mup",
     layers: str = LAYERS,
+    rules: Mapping[str, Mapping[str, Power]] | None = None,
 ) -> Report:
     """Trains a model at several sizes with the numbers of a recipe and judges how its signals change.
 
@@ -60,6 +64,8 @@ def check_model(
         sizes: on one ray from the base, which is the first.
         roles: as for ``plan``. layers: regular expression on names of the modules whose outputs are watched.
         seeds: replicas at every size. lr: at the base, of every tensor.
+        rules: powers to train with instead of the derived ones, by role and ``init_std`` or ``lr``; what is predicted
+            stays, so that a rule that differs is refuted where it matters.
 
     Raises:
         UsageError: fewer than two sizes, sizes off one ray, no layers, or what ``plan`` raises.
@@ -70,26 +76,32 @@ def check_model(
     whole = way(base, sizes[-1])
     if whole.ray is None:
         raise UsageError("the sizes lie on no ray: an axis shrinks or K outgrows M")
-    numbers = recipe(base, sizes[-1], optimizer, parameterization, lr=lr, eps=EPS, readout_init="zero")
+    asked: Any = {"readout_init": "zero", "epsilon": "negligible"}
+    numbers = recipe(base, sizes[-1], optimizer, parameterization, lr=lr, **asked)
     stds = {role: _std(role, settings["init_std"], base) for role, settings in numbers.tensors.items()}
     tensors = {r: {**x, "init_std": replace(x["init_std"], base=stds[r])} for r, x in numbers.tensors.items()}
     numbers = replace(numbers, tensors=tensors)
+    trained = _ruled(numbers, rules or {})
     m = Measurement(whole.ray, steps, watched=("logits",))
     m.sizes = [s["N"] / base["N"] for s in sizes]
     m.dims = [dict(s) for s in sizes]
-    plain = optimizer, lr
+    plain, keys, gate = (optimizer, lr), {}, ""
     for i, size in enumerate(sizes):
         for seed in range(seeds):
             model = _built(build, size, seed)
             if seed == 0:
                 m.parameters.append(sum(p.numel() for p in model.parameters()))
                 m.inputs.append(str(_tokens().sum().item()))
-            scaled = plan(model, at(numbers, size), roles=roles)
-            _record(m.values, i, len(sizes), _changes(model, scaled, steps, layers))
-            _record(m.standard, i, len(sizes), _changes(_built(build, size, seed), plain, steps, layers))
+            scaled = plan(model, at(trained, size), roles=roles)
+            by_name = {e.name: e.role for e in scaled.entries}
+            seen = _train(model, scaled, by_name, steps, layers)
+            keys |= {name: key for (name, _), (key, _) in seen.items()}
+            gate = scaled.family.gate if scaled.family else gate
+            _record(m.values, i, len(sizes), seen)
+            _record(m.standard, i, len(sizes), _train(_built(build, size, seed), plain, by_name, steps, layers))
             model = _built(build, base, 10_000 + seed + seeds * i)
-            frozen = plan(model, at(numbers, base), roles=roles)
-            _record(m.control, i, len(sizes), _changes(model, frozen, steps, layers))
+            frozen = plan(model, at(trained, base), roles=roles)
+            _record(m.control, i, len(sizes), _train(model, frozen, by_name, steps, layers))
     for series in (m.values, m.standard, m.control):
         series.update({key: [np.array(v) for v in values] for key, values in series.items()})
     m.environment = {
@@ -99,11 +111,10 @@ def check_model(
         "dtype": "float32",
         "wall_seconds": time.monotonic() - start,
     }
-    flat = [Fraction(0)] * steps
-    report = judge(m, {q: [None, *(flat if q == "logits" else [None, *flat[1:]])] for q in m.names})
-    if "M" in base and not any(".experts." in q for q in m.names):
+    if "M" in base and not any(role == "experts" for role, _ in keys.values()):
         raise UsageError("no module named experts was seen; its output cannot be split")
-    return report
+    known = predicted(numbers, gate)
+    return judge(m, {name: known[key] for name, key in keys.items() if key in known})
 
 
 def at(numbers: Recipe, size: Sizes) -> Recipe:
@@ -115,6 +126,15 @@ def at(numbers: Recipe, size: Sizes) -> Recipe:
     tensors = {role: {what: moved(s) for what, s in settings.items()} for role, settings in numbers.tensors.items()}
     multipliers = {name: moved(s) for name, s in numbers.multipliers.items()}
     return replace(numbers, way=replace(numbers.way, target=size), tensors=tensors, multipliers=multipliers)
+
+
+def _ruled(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
+    """The recipe with other powers for some tensors."""
+    tensors = {role: dict(numbers[role]) for role in (*numbers, *rules)}
+    for role, powers in rules.items():
+        for what, power in powers.items():
+            tensors[role][what] = replace(numbers[role][what], rule=power)
+    return replace(numbers, tensors=tensors)
 
 
 def _std(role: str, setting: Setting, base: Sizes) -> float:
@@ -133,94 +153,29 @@ def _tokens() -> Tensor:
     return torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(1))
 
 
-def _record(series: dict[Any, list[Any]], i: int, sizes: int, found: Mapping[tuple[str, int], float]) -> None:
-    for key, value in found.items():
+def _record(series: dict[Any, list[Any]], i: int, sizes: int, found: Found) -> None:
+    for key, (_, value) in found.items():
         series.setdefault(key, [[] for _ in range(sizes)])[i].append(value)
 
 
-def _changes(model: nn.Module, how: Plan | tuple[str, float], steps: int, layers: str) -> dict[tuple[str, int], float]:
-    """Root-mean-square changes since the start after every step; ``how``: a plan, or one learning rate for all."""
+def _train(model: nn.Module, how: Plan | tuple[str, float], roles: Mapping[str, str], steps: int, layers: str) -> Found:
+    """Sizes of every part after every step; ``how``: a plan, or one learning rate for all."""
     if isinstance(how, Plan):
         if left := [name for name, x in how.multipliers.items() if x != 1]:
             raise UsageError(f"the model must multiply {left[0]} itself on this ray; choose one on which it need not")
         how.init_(model)
-        optimizer = torch.optim.AdamW(how.param_groups(model))
+        optimizer = torch.optim.AdamW(how.param_groups(model), eps=EPS)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=how[1], eps=EPS, weight_decay=0.0)
     tokens = _tokens()
-    first = {name: module for name, module in model.named_modules() if re.search(r"(^|\.)experts$", name)}
-    weights = {n: {k: p.detach().clone() for k, p in module.named_parameters()} for n, module in first.items()}
-    begin, held = _watched(model, tokens, layers)
-    found: dict[tuple[str, int], float] = {}
+    parts = Parts(model, tokens[:, :-1], roles, layers)
+    found: Found = {}
     for t in range(steps + 1):
         if t:
             optimizer.zero_grad()
-            logits = _logits(model, tokens[:, :-1])
+            out = model(tokens[:, :-1])
+            logits = getattr(out, "logits", out)
             nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
             optimizer.step()
-        with torch.no_grad():
-            now, calls = _watched(model, tokens, layers)
-            found |= {(name, t): _rms(x - begin[name]) for name, x in now.items()}
-            for name, module in first.items():
-                x, rest = calls[name][0], held[name][1:]
-                old = torch.func.functional_call(module, weights[name], (x, *rest))
-                base = torch.func.functional_call(module, weights[name], held[name])
-                short = _short(name)
-                found[f"{short}.effective", t] = _rms(module(x, *rest) - old)
-                found[f"{short}.propagating", t] = _rms(old - base)
+        found |= {(part.name, t): (part.key, part.size) for part in parts()}
     return found
-
-
-def _watched(model: nn.Module, tokens: Tensor, layers: str) -> tuple[Signals, dict[str, tuple[Tensor, ...]]]:
-    """Outputs of layers and routers and the logits; and what every module of experts was called with."""
-    seen: Signals = {}
-    calls: dict[str, tuple[Tensor, ...]] = {}
-    with torch.no_grad(), _hooks(model, layers, seen, calls):
-        logits = _logits(model, tokens[:, :-1])
-    if not seen:
-        raise UsageError(f"no module matches layers={layers!r}; give a pattern of your layers' names")
-    return {**seen, "logits": logits}, calls
-
-
-@contextmanager
-def _hooks(model: nn.Module, layers: str, seen: Signals, calls: dict[str, tuple[Tensor, ...]]) -> Iterator[None]:
-    def output(name: str) -> Callable[..., None]:
-        def keep(module: nn.Module, given: Any, out: Any) -> None:
-            seen[name] = (out[0] if isinstance(out, tuple) else out).detach().clone()
-
-        return keep
-
-    def given(name: str) -> Callable[..., None]:
-        def keep(module: nn.Module, arguments: Any) -> None:
-            calls[name] = tuple(x.detach().clone() for x in arguments)
-
-        return keep
-
-    handles = []
-    for name, module in model.named_modules():
-        if re.search(layers, name) or re.search(r"(mlp\.gate|\.router)$", name):
-            handles.append(module.register_forward_hook(output(_short(name))))
-        elif re.search(r"(^|\.)experts$", name):
-            handles.append(module.register_forward_pre_hook(given(name)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _short(name: str) -> str:
-    """``layer0``, ``layer0.router``, ``layer0.experts``."""
-    name = plain_name(name)
-    number = next((part for part in name.split(".") if part.isdigit()), "")
-    last = {"gate": ".router", "router": ".router", "experts": ".experts"}.get(name.rsplit(".", 1)[-1], "")
-    return f"layer{number}{last}"
-
-
-def _logits(model: nn.Module, ids: Tensor) -> Tensor:
-    out = model(ids)
-    return getattr(out, "logits", out)
-
-
-def _rms(x: Tensor) -> float:
-    return float(x.double().square().mean().sqrt())

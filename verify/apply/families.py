@@ -27,6 +27,15 @@ class Family:
     gate: str = ""
 
 
+AGGREGATION: Mapping[str, str] = {
+    "1/K": "the weights of the chosen experts sum to 1: the gate brings 1/K to their sum; K and M may change, and "
+    "nothing is left to multiply",
+    "1/M": "a softmax over all experts, not renormalised: the gate brings 1/M to the sum over the K chosen; where "
+    "K / M changes multiply that sum by M / K, target over base",
+}
+"""What a gate means for transfer, by what it brings to the sum over experts."""
+
+
 @cache
 def _table() -> Mapping[str, Any]:
     return tomllib.loads(files(__package__).joinpath("families.toml").read_text("utf-8"))

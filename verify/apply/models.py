@@ -24,8 +24,23 @@ _EXPERTS: dict[str, dict[str, str]] = {
     "qwen3_moe": {"M": "num_experts", "N_e": "moe_intermediate_size"},
     "olmoe": {"M": "num_experts", "N_e": "intermediate_size"},
     "granitemoe": {"M": "num_local_experts", "N_e": "intermediate_size"},
+    "qwen2_moe": {"M": "num_experts", "N_e": "moe_intermediate_size"},
+    "glm4_moe": {"M": "n_routed_experts", "N_e": "moe_intermediate_size"},
+    "deepseek_v3": {"M": "n_routed_experts", "N_e": "moe_intermediate_size"},
 }
 """Where the configuration keeps M and N_e, of the families that are built here."""
+_ROUTED = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 0, "n_shared_experts": 1}
+_FIXED: dict[str, dict[str, int]] = {
+    "qwen3_moe": {"head_dim": HEAD},
+    "glm4_moe": {"head_dim": HEAD, **_ROUTED},
+    "deepseek_v3": {"qk_nope_head_dim": HEAD, "qk_rope_head_dim": HEAD, "v_head_dim": HEAD, **_ROUTED},
+}
+"""What a family's configuration has besides, the same at every size."""
+_WIDE: dict[str, tuple[str, ...]] = {
+    "qwen2_moe": ("shared_expert_intermediate_size",),
+    "deepseek_v3": ("q_lora_rank", "kv_lora_rank"),
+}
+"""What grows with the width: it is as large as N."""
 
 
 def dense(name: str) -> bool:
@@ -67,8 +82,7 @@ def build(name: str, sizes: Sizes) -> nn.Module:
         "eos_token_id": None,
         "attn_implementation": "eager",
     }
-    if name == "qwen3_moe":
-        given["head_dim"] = HEAD
+    given |= _FIXED.get(name, {}) | dict.fromkeys(_WIDE.get(name, ()), sizes["N"])
     if stacked:
         given |= {field: sizes[axis] for axis, field in _EXPERTS[name].items()}
         given |= {"num_experts_per_tok": sizes["K"], "experts_implementation": "eager"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from scaling_algebra.commands.options import FORMAT, RAY, Count, Place, emit, examples, tried
+from scaling_algebra.documents.blocks import Document, Lines
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 
@@ -24,11 +25,13 @@ from .shared import integers
         "scalecalc check-model --family llama --regime I --widths 32,64,128 --seeds 8",
     ),
 )
-@click.option("--family", required=True, metavar="NAME", help="mixtral, qwen3_moe, olmoe, granitemoe or llama.")
+@click.option("--family", required=True, metavar="NAME", help="llama, mixtral, qwen3_moe, olmoe, ...")
 @RAY
 @click.option("--widths", default="32,64,128", show_default=True, metavar="N,N,...", help="First: the base.")
 @click.option("--seeds", type=Count(1, 1000), default=6, show_default=True, metavar="N", help="Replicas at every size.")
-@click.option("--steps", type=Count(2, 100), default=3, show_default=True, metavar="T", help="AdamW steps.")
+@click.option(
+    "--steps", type=Count(2, 100), default=2, show_default=True, metavar="T", help="AdamW steps; two are judged."
+)
 @click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
 @FORMAT
 @click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout.")
@@ -63,11 +66,16 @@ def command(
         raise UsageError("the width does not grow on this ray; give one with N=1")
 
     from scaling_algebra.verify.apply.checking import check_model
+    from scaling_algebra.verify.apply.families import AGGREGATION
+    from scaling_algebra.verify.apply.families import family as known
     from scaling_algebra.verify.apply.models import build, dense
 
     start = {"N": numbers[0]} if dense(family) else {"N": numbers[0], "N_e": numbers[0], "M": 4, "K": 2}
     rates = {axis: float(grows[axis] / grows["N"]) for axis in start}
     sizes = [{a: round(size * (n / numbers[0]) ** rates[a]) for a, size in start.items()} for n in numbers]
     report = check_model(lambda size: build(family, size), sizes, seeds=seeds, steps=steps)
-    emit(report.document(f"{family}, {grows}", every), form, output)
+    gate = known(family).gate
+    said = report.document(f"{family}, {grows}", every)
+    blocks = [*said.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
+    emit(Document(tuple(blocks), {**said.record, "gate": gate or None}), form, output)
     return report.exit_code
