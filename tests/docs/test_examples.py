@@ -4,6 +4,7 @@ import doctest
 import re
 import shlex
 from functools import cache
+from importlib.util import find_spec
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from scaling_algebra.cli import main
 
 from .pages import ROOT, blocks, write_files
 
-MEASURES = {"verify", "experiment", "transfer"}
+MEASURES = {"verify", "experiment", "transfer", "check-model"}
 SLOW = {*MEASURES, "phases", "theorems", "audit", "--prove"}
 
 
@@ -54,7 +55,10 @@ def plain(lines, command):
 def marked(block):
     """The block as a parameter: trainings, maps, audits and proofs take seconds."""
     slow = any(SLOW & set(shlex.split(command)) for command in block.commands())
-    return pytest.param(block, id=str(block), marks=[pytest.mark.slow] if slow else [])
+    marks = [pytest.mark.slow] if slow else []
+    if find_spec("transformers") is None and any("check-model" in command for command in block.commands()):
+        marks.append(pytest.mark.skip(reason="needs transformers"))
+    return pytest.param(block, id=str(block), marks=marks)
 
 
 @pytest.mark.parametrize("block", [marked(b) for b in blocks("console")])

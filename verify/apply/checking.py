@@ -85,7 +85,8 @@ def check_model(
     m = Measurement(whole.ray, steps, watched=("logits",))
     m.sizes = [s["N"] / base["N"] for s in sizes]
     m.dims = [dict(s) for s in sizes]
-    plain, keys, gate = (optimizer, lr), {}, ""
+    keys: dict[str, tuple[str, str]] = {}
+    plain, gate = (optimizer, lr), ""
     for i, size in enumerate(sizes):
         for seed in range(seeds):
             model = _built(build, size, seed)

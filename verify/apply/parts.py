@@ -107,7 +107,9 @@ class Parts:
             yield Part(f"{_short(name)}.{piece}", ("experts", piece), _rms(value))
 
     def _look(self) -> Seen:
-        inputs, outputs, calls = {}, {}, {}
+        inputs: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+        calls: dict[str, tuple[Tensor, ...]] = {}
         with torch.no_grad(), _hooks(self.model, inputs, outputs, calls):
             out = self.model(self.ids)
         return Seen(inputs, outputs, calls, getattr(out, "logits", out).detach().clone())

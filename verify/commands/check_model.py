@@ -46,10 +46,11 @@ def command(
     form: str | None,
     output: Path | None,
 ) -> int:
-    """Train a family of transformers at several sizes with the numbers of a recipe, and judge how its signals change.
+    """Train a family of transformers at several sizes with a recipe, and judge the parts of its signals.
 
     Two layers, random weights, the same tokens at every size, real AdamW steps. The base has N = N_e = the first width,
-    4 experts and 2 active. Every change is to keep its size; one std and one learning rate for all is the control.
+    4 experts and 2 active. Every part is to grow as the engine certifies for the family's gate; one std and one
+    learning rate for all is the control.
 
     Exit codes as of verify: 0 agrees, 1 refuted, 2 wrong usage, 3 inconclusive. Needs transformers.
     """
