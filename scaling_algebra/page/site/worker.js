@@ -1,0 +1,47 @@
+// The package, unmodified, under Pyodide. Takes {id, question}, gives {id, answer}; {state, text} says how far loading is.
+import { loadPyodide } from "./pyodide/pyodide.mjs";
+
+const say = (state, text) => postMessage({ state, text });
+const waiting = [];
+let page, pyodide, answer;
+
+async function load(wheels) {
+  await pyodide.loadPackage(wheels.map((w) => new URL(`wheels/${w.file}`, import.meta.url).href), { messageCallback() {} });
+}
+
+async function ask({ id, question }) {
+  for (const tried = new Set(); ; ) {
+    const found = JSON.parse(answer(JSON.stringify(question)));
+    const wheels = page.wheels.filter((w) => w.for === found.needs);
+    if (!found.needs || !wheels.length || tried.has(found.needs)) return postMessage({ id, answer: found });
+    tried.add(found.needs);
+    postMessage({ id, loading: `loading ${found.needs}` });
+    await load(wheels);
+  }
+}
+
+let turn = Promise.resolve();
+const queue = (message) => {
+  turn = turn.then(() => ask(message)).catch((error) => postMessage({ id: message.id, fault: String(error.message || error) }));
+};
+onmessage = ({ data }) => (answer ? queue(data) : waiting.push(data));
+
+try {
+  say("loading", "loading Python");
+  [page, pyodide] = await Promise.all([
+    fetch(new URL("page.json", import.meta.url)).then((found) => found.json()),
+    loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href }),
+  ]);
+  say("loading", "loading the package");
+  await load(page.wheels.filter((w) => !w.for));
+  const module = pyodide.pyimport("scaling_algebra.page.questions");
+  if (!waiting.length) {
+    say("loading", "warming up");
+    module.answer(JSON.stringify(page.first)); // imports what every derivation imports
+  }
+  answer = module.answer;
+  say("ready", "ready: everything runs in this browser");
+  waiting.forEach(queue);
+} catch (error) {
+  say("failed", `cannot load: ${error.message || error}`);
+}
