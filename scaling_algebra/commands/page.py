@@ -17,7 +17,6 @@ from .options import Place, examples
     epilog=examples(
         "scalecalc page -o site/calculator",
         "scalecalc page -o calculator --assets downloads",
-        "python -m http.server -d calculator",
     ),
 )
 @click.option(
