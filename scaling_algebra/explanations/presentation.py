@@ -13,7 +13,7 @@ from typing import Any
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.powers import Power
 
 from .alignments import Alignments
@@ -115,8 +115,8 @@ def _term(d: Derivation, term: Term) -> list[Block]:
     if m.indices:
         rows = []
         for i in m.indices.values():
-            gives = Power.of({i.axis: i.weight})
-            rows.append((Text(i.name, f"${i.name}$"), AXES[i.axis], _weight(i.weight, i.touched), gives))
+            gives = Power.of({i.axis: i.weight} if i.axis in AXES else {})
+            rows.append((Text(i.name, f"${i.name}$"), {**AXES, **FIXED}[i.axis], _weight(i.weight, i.touched), gives))
         blocks.append(Grid.of(("index", "runs over", "weight", "gives"), rows))
     if term.constants:
         times = Counter(term.constants)
