@@ -1,6 +1,7 @@
-"""``scalecalc audit``: every published cell against the engine, and on request against a measurement.
+"""``scalecalc audit``: every published cell against the engine, and on request against a measurement; or shipped rules.
 
-Read next: ``audit/comparison.py`` (the comparison), ``audit/errata.py`` (what is known already).
+Read next: ``audit/comparison.py`` (the comparison), ``audit/errata.py`` (what is known already),
+``implementations/comparison.py`` (the rules that public code ships).
 """
 
 from __future__ import annotations
@@ -11,22 +12,47 @@ from pathlib import Path
 import click
 
 from scaling_algebra.commands.options import Name, emit, examples, printed
+from scaling_algebra.errors import UsageError
 from scaling_algebra.tables.audit.comparison import Audit, Key, audit
 from scaling_algebra.tables.audit.errata import errata, unlisted
 from scaling_algebra.tables.audit.presentation import difference
+from scaling_algebra.tables.implementations.comparison import implementations as shipped
+from scaling_algebra.tables.implementations.reading import NAMES
 from scaling_algebra.tables.published.reading import SOURCES
 
 
-@click.command("audit", epilog=examples("scalecalc audit", "scalecalc audit --source routers -o audit.md"))
-@click.option("--source", type=Name("source", SOURCES), metavar="NAME", help=f"Only this paper: {', '.join(SOURCES)}.")
+@click.command(
+    "audit",
+    epilog=examples(
+        "scalecalc audit",
+        "scalecalc audit --source routers -o audit.md",
+        "scalecalc audit --implementations --source megatron-lm",
+    ),
+)
+@click.option(
+    "--source",
+    type=Name("source", (*SOURCES, *NAMES)),
+    metavar="NAME",
+    help=f"Only this paper: {', '.join(SOURCES)}; with --implementations only this code: {', '.join(NAMES)}.",
+)
 @click.option("--measure", is_flag=True, help="Also train torch models and fit the slope of every disagreement.")
+@click.option("--implementations", is_flag=True, help="Instead of papers, the rules that public code ships.")
 @printed
-def command(source: str | None, measure: bool, form: str | None, output: Path | None) -> int:
+def command(source: str | None, measure: bool, implementations: bool, form: str | None, output: Path | None) -> int:
     """Hold every published table against the engine, cell by cell.
 
     Each cell AGREES, DISAGREES or is NOT COMPARABLE, with the reason. Exit code 0 when every disagreement is a listed
     erratum (scalecalc errata), 1 when there is a new one or a listed one has gone.
+
+    With --implementations: which powers of a rule differ from the derived ones, and which desiderata fail at the rule.
+    Exit code 0, or 3 when a desideratum is undecided.
     """
+    if implementations:
+        if measure:
+            raise UsageError("--measure is about the cells of papers; leave it out with --implementations")
+        rules = shipped(source)
+        emit(rules.document(), form, output)
+        return 3 if any(h.undecided for h in rules.held) else 0
     found = audit(source)
     new, gone = unlisted(found, errata())
     emit((replace(found, slopes=_slopes(found)) if measure else found).document(), form, output)

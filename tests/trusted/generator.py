@@ -459,6 +459,7 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
     "table": ((), {"NAME": Maker.text}),
     "table b1": ((), {**PRINTED, "--ray": Maker.ray}),
     "audit": ((), {**PRINTED, "--source": Maker.text}),
+    "audit --implementations": ((), {**PRINTED, "--source": Maker.text}),
     "errata": ((), PRINTED),
     "page": (("-o", "nowhere"), {"-o": Maker.unpaged, "--assets": Maker.place}),
     "verify": (

@@ -1,0 +1,184 @@
+"""A shipped rule beside the derivation: which powers differ, and which desiderata fail at the rule.
+
+A power that differs is a fact about two rules, not a defect. Whether the rule keeps what is demanded is asked of the
+engine, at the point that the rule sets. Read next: ``reading.py`` (the rules), ``presentation.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.solver.demands import unfaithful, violation
+from scaling_algebra.solver.derivation import Derivation, derive, solved
+from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.given import AGGREGATION, Given
+from scaling_algebra.spec.powers import Power
+
+from .reading import Rule, chosen
+
+Verdict = Literal["holds", "fails", "undecided"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One power of a rule, without multipliers, beside the derived one. None is zero init.
+
+    Attributes:
+        name: ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps`` or ``aggregation``.
+        rule, derived: powers of the axes.
+        equal: on the ray; axes that grow at one rate cannot be told apart there.
+    """
+
+    name: str
+    rule: Power | None
+    derived: Power | None
+    equal: bool
+
+    def as_json(self) -> dict[str, str]:
+        return {"quantity": self.name, "rule": text(self.rule), "derived": text(self.derived)}
+
+
+@dataclass(frozen=True)
+class Held:
+    """A rule on one ray, with its epsilon in one regime.
+
+    Attributes:
+        rule: the rule.
+        regime: the ray; ``covered`` says whether nothing grows on it that the rule does not ask for.
+        epsilon: ``derived``: of the size of the gradient at the base, so that its power counts; or ``negligible``.
+        cells: everything that the rule sets.
+        failures: the desiderata that do not hold for t = 0 .. 2, a line each; where something diverges, what does.
+        undecided: the desiderata that are undecided, a line each.
+    """
+
+    rule: Rule
+    regime: str
+    epsilon: str
+    cells: tuple[Cell, ...]
+    failures: tuple[str, ...]
+    undecided: tuple[str, ...]
+
+    @property
+    def covered(self) -> bool:
+        return self.regime in self.rule.covers
+
+    @property
+    def differing(self) -> tuple[Cell, ...]:
+        return tuple(c for c in self.cells if not c.equal)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Do all desiderata hold at the rule?"""
+        return "fails" if self.failures else "undecided" if self.undecided else "holds"
+
+    def as_json(self) -> dict[str, Any]:
+        r = self.rule
+        return {
+            "implementation": r.name,
+            "variant": r.variant,
+            "repository": r.repository,
+            "regime": self.regime,
+            "covered": self.covered,
+            "optimizer": r.optimizer,
+            "epsilon": self.epsilon,
+            "parameterization": r.parameterization,
+            "cells": len(self.cells),
+            "differs": [c.as_json() for c in self.differing],
+            "verdict": self.verdict,
+            "fails": list(self.failures),
+            "undecided": list(self.undecided),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Implementations(Rendered):
+    """Shipped rules on their rays."""
+
+    held: tuple[Held, ...]
+
+    @property
+    def about(self) -> str:
+        differ = sum(bool(h.differing) for h in self.held)
+        return f"{len(self.held)} rules on rays, {differ} differ from the derivation"
+
+    def document(self) -> Document:
+        from .presentation import implementations
+
+        return implementations(self)
+
+
+def implementations(name: str | None = None) -> Implementations:
+    """The rules of one implementation, or all, on every ray that they are compared on.
+
+    Raises:
+        UsageError: no such implementation.
+    """
+    return compare(chosen(name))
+
+
+def compare(rules: Iterable[Rule]) -> Implementations:
+    """Rules on every ray that they are compared on, with their epsilon in every regime of theirs."""
+    return Implementations(tuple(hold(r, regime, e) for r in rules for regime in r.regimes for e in r.epsilon))
+
+
+def hold(rule: Rule, regime: str, epsilon: str) -> Held:
+    """A rule on one ray: its powers beside the derived ones, and the desiderata at the rule.
+
+    What the rule leaves open is taken as derived.
+
+    Raises:
+        UsageError: a power of an axis that the network lacks.
+    """
+    d = derive(regime, rule.optimizer, rule.parameterization, network=rule.network, epsilon=epsilon)
+    given = Given.of(rule.given(d.optimizer), rule.network, d.optimizer)
+    cells = tuple(_cell(name, power, d) for name, power in given.items)
+    failures, undecided = _judged(d, given)
+    return Held(rule, regime, epsilon, cells, failures, undecided)
+
+
+def text(power: Power | None) -> str:
+    """A power, or 0 for zero init."""
+    return "0" if power is None else str(power)
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _cell(name: str, power: Power | None, d: Derivation) -> Cell:
+    role, _, setting = name.partition(".")
+    derived: Power | None = -d.scaling.alpha
+    if name != AGGREGATION:
+        s = d.scaling.tensors[role]
+        settings: Mapping[str, Power | None] = {"init": s.init_std, "lr": s.lr, "eps": s.eps}
+        derived = settings[setting]
+    equal = power is derived if power is None or derived is None else power.on(d.ray) == derived.on(d.ray)
+    return Cell(name, power, derived, equal)
+
+
+def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What fails, and what is undecided, with the derived parameterization and the given powers put in.
+
+    Where lower bounds show that something diverges, that is what fails: behind it everything else grows, too. Otherwise
+    every demand is certified.
+    """
+    structure = given.structure(solved(d.configuration).structure)
+    demands = d.configuration.parameterization.demanded(d.network, structure)
+    demands = [x for x in demands if x.kind != "scale" or d.optimizer.epsilon]
+    scaling = given.over(d.scaling)
+    look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
+    if diverging := [x for x in demands if _diverges(x, look)]:
+        return tuple(violation(x, look, certified=False) for x in diverging), ()
+    said = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
+    unsure = tuple(why for why in said if why.endswith("undecided"))
+    return tuple(why for why in said if why not in unsure), unsure
+
+
+def _diverges(demand: Demand, look: Analysis) -> bool:
+    """Does a quantity that must stay O(1) certainly grow?"""
+    times = range(demand.horizon + 1) if demand.kind in ("theta", "bounded") else ()
+    sizes = (look.lower(name, t).size for name in demand.quantities for t in times)
+    return any(size is not None and size > 0 for size in sizes)
