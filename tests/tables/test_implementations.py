@@ -1,0 +1,201 @@
+"""Shipped rules: transcribed whole, compared as stated, and both checkers see a planted error."""
+
+import json
+import tomllib
+from fractions import Fraction
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra import derive
+from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.given import Given
+from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.tables.implementations.comparison import compare, hold
+from scaling_algebra.tables.implementations.reading import FOLDER, NAMES, parse, rules
+
+HEAD = """
+title = "a rule"
+repository = "nobody/nothing"
+read = 2026-11-23
+optimizer = "adam"
+epsilon = ["{epsilon}"]
+parameterization = "mup"
+network = "mlp"
+[[place]]
+file = "a.py"
+says = "everything"
+[[rule]]
+regimes = ["I"]
+covers = ["I"]
+"""
+
+
+def planted(tensors, epsilon="derived"):
+    """One rule for the dense MLP."""
+    rows = "\n".join(f"{role} = {{ {settings} }}" for role, settings in tensors.items())
+    (rule,) = parse("planted", f"{HEAD.format(epsilon=epsilon)}[rule.tensors]\n{rows}\n")
+    return rule
+
+
+def written(d, **changed):
+    """A derivation as the tensors of a rule, some settings changed."""
+    return {
+        role: ", ".join(
+            f'{k} = "{changed.get(f"{role}_{k}", v)}"'
+            for k, v in (("init", d[role].init_std), ("lr", d[role].lr), ("eps", d[role].eps))
+        )
+        for role in d
+    }
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return derive("I", "adam", "mup", architecture="mlp")
+
+
+def test_the_derivation_itself_is_equal(dense):
+    held = hold(planted(written(dense)), "I", "derived")
+    assert len(held.cells) == 9 and not held.differing
+    assert held.verdict == "holds" and held.covered
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [({"hidden_lr": "1"}, "h2.effective"), ({"hidden_init": "1"}, "h2.propagating"), ({"readout_eps": "N"}, "W3")],
+)
+def test_a_planted_wrong_rule_is_reported(dense, changed, says):
+    held = hold(planted(written(dense, **changed)), "I", "derived")
+    assert [c.name for c in held.differing] == [k.replace("_", ".") for k in changed]
+    assert held.verdict == "fails" and any(says in line for line in held.failures)
+
+
+def test_two_tables_of_tensor_programs_v_are_one_rule():
+    """Table 8 has a multiplier and Table 3 has none: by hand, Adam, std, lr and eps of the readout."""
+    readout = 'multiplier = "1/N", init = "1", lr = "1", eps = "1/N"'
+    rule = planted({"readout": readout})
+    assert {k: str(v) for k, v in rule.given(OPTIMIZERS["adam"]).items()} == {
+        "readout.init": "N^-1",
+        "readout.lr": "N^-1",
+        "readout.eps": "1",
+    }
+    assert str(rule.given(OPTIMIZERS["sgd"])["readout.lr"]) == "N^-2"
+
+
+def test_what_fails_is_what_derive_given_says():
+    """The same question by another way: everything held, nothing left to derive."""
+    (rule,) = [r for r in rules() if r.name == "megatron-lm"]
+    held = hold(rule, "II", "negligible")
+    adamw = OPTIMIZERS["adamw"].with_epsilon("negligible")
+    given = Given.of({**rule.given(adamw), "aggregation": "1/M"}, rule.network, adamw)
+    other = derive("II", "adamw", "mup", epsilon="negligible", given=dict(given.items))
+    assert held.failures and held.failures == other.unmet
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_says_where_its_rules_stand(name):
+    data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    assert "/" in data["repository"] and data["place"] and data["assumes"]
+    for rule in parse(name, (FOLDER / f"{name}.toml").read_text(encoding="utf-8")):
+        assert set(rule.covers) <= set(rule.regimes)
+        assert set(rule.tensors) == set(rule.network.tensors)
+        scaled = any("eps" in settings for settings in rule.tensors.values())
+        assert scaled == ("derived" in rule.epsilon)
+
+
+FOUND = {
+    ("llm-random (default)", "I", "negligible"): (2, "fails"),
+    ("llm-random (use_mup_router)", "I", "negligible"): (0, "holds"),
+    ("llm-random (use_mup_router)", "II", "negligible"): (3, "fails"),
+    ("llm-random (use_mup_router)", "III", "negligible"): (1, "fails"),
+    ("megatron-lm", "I", "derived"): (4, "fails"),
+    ("megatron-lm", "I", "negligible"): (1, "fails"),
+    ("megatron-lm", "II", "derived"): (5, "fails"),
+    ("megatron-lm", "II", "negligible"): (2, "fails"),
+    ("megatron-lm", "III", "derived"): (4, "fails"),
+    ("megatron-lm", "III", "negligible"): (0, "holds"),
+    ("microsoft-mup (fixed experts)", "I", "negligible"): (0, "holds"),
+    ("microsoft-mup (fixed expert width)", "II", "negligible"): (1, "fails"),
+    ("microsoft-mup (all grow)", "III", "negligible"): (0, "holds"),
+    ("mssp-moe (mup_fixed_e)", "I", "derived"): (1, "fails"),
+    ("mssp-moe (mup_fixed_e)", "I", "negligible"): (1, "fails"),
+    ("mssp-moe (mup_bottleneck)", "II", "derived"): (0, "holds"),
+    ("mssp-moe (mup_bottleneck)", "II", "negligible"): (0, "holds"),
+    ("mssp-moe (mup_allscale)", "III", "derived"): (0, "holds"),
+    ("mssp-moe (mup_allscale)", "III", "negligible"): (0, "holds"),
+    ("mup-moe", "I", "derived"): (1, "fails"),
+    ("mup-moe", "I", "negligible"): (0, "holds"),
+    ("mup-moe", "II", "derived"): (2, "fails"),
+    ("mup-moe", "II", "negligible"): (2, "fails"),
+    ("mup-moe", "III", "derived"): (3, "fails"),
+    ("mup-moe", "III", "negligible"): (1, "fails"),
+    ("nanotron", "I", "negligible"): (1, "fails"),
+    ("transformers-pr-45848", "I", "negligible"): (6, "fails"),
+    ("transformers-pr-45848", "II", "negligible"): (4, "fails"),
+    ("transformers-pr-45848", "III", "negligible"): (6, "fails"),
+}
+
+
+@pytest.mark.slow
+def test_how_many_powers_differ():
+    """A rule is equal exactly where all that is demanded holds: no power is free."""
+    found = compare(rules())
+    assert {(h.rule.label, h.regime, h.epsilon): (len(h.differing), h.verdict) for h in found.held} == FOUND
+    for h in found.held:
+        assert bool(h.differing) == (h.verdict == "fails")
+        for c in h.differing:
+            assert c.rule is None or c.derived is None or c.rule.on(_ray(h)) != c.derived.on(_ray(h))
+
+
+def _ray(held):
+    return derive(held.regime, network=held.rule.network).ray
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('optimizer = "adam"', 'optimizer = "adm"', "did you mean 'adam'"),
+        ('epsilon = ["derived"]', 'epsilon = ["drived"]', "did you mean 'derived'"),
+        ('regimes = ["I"]', 'regimes = ["IV"]', "no regime named 'IV'"),
+        ("hidden =", "hiden =", "did you mean 'hidden'"),
+        ('lr = "1"', 'rate = "1"', "no setting of hidden named 'rate'"),
+        ('lr = "1"', 'lr = "N^x"', "cannot read the power"),
+        ('title = "a rule"', "", "it lacks 'title'"),
+        ('says = "everything"', "", "it lacks 'says'"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line(old, new, says):
+    text = HEAD.format(epsilon="derived") + '[rule.tensors]\nhidden = { lr = "1" }\n'
+    assert old in text
+    with pytest.raises(UsageError, match=r"rules of mine: ") as error:
+        parse("mine", text.replace(old, new))
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--source", "megatron"], "did you mean 'megatron-lm'"),
+        (["--source", "routers"], "no implementation named 'routers'"),
+        (["--measure"], "leave it out with --implementations"),
+    ],
+)
+def test_wrong_options_are_one_line(options, says):
+    result = CliRunner().invoke(main, ["audit", "--implementations", *options])
+    assert result.exit_code == 2 and says in result.output and result.output.count("\n") == 1
+
+
+def test_json_names_every_rule():
+    result = CliRunner().invoke(main, ["audit", "--implementations", "--source", "nanotron", "--format", "json"])
+    (found,) = json.loads(result.output)["implementations"]
+    assert result.exit_code == 0
+    assert found["differs"] == [{"quantity": "hidden.lr", "rule": "1", "derived": "N^-1"}]
+    assert found["verdict"] == "fails" and found["covered"] is True
+
+
+def test_a_power_without_multiplier_stays_what_it_is():
+    rule = planted({"hidden": 'init = "N^-1/2", lr = "1/N"'})
+    given = rule.given(OPTIMIZERS["adam"])
+    assert given == {"hidden.init": Power.of({"N": Fraction(-1, 2)}), "hidden.lr": Power.of({"N": -1})}
