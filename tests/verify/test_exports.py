@@ -93,11 +93,15 @@ def read_megatron(text, names):
 
 
 def read_olmo_core(text, names):
-    found = evaluated(text, "group_overrides", OptimGroupOverride=record)
-    seen = [name for g in found for name in names if any(fnmatchcase(name, x) for x in g["params"])]
-    assert len(seen) == len(set(seen)), "a parameter in two groups"
-    groups = [Group(g["params"], g["opts"]) for g in found]
-    return first_match(groups, names, lambda keys, name: any(fnmatchcase(name, key) for key in keys))
+    """Every glob takes the names that are left, and has to find some."""
+    left, found = list(names), {}
+    for g in evaluated(text, "group_overrides", OptimGroupOverride=record):
+        for x in g["params"]:
+            taken = [name for name in left if fnmatchcase(name, x)]
+            assert taken, f"{x} matches nothing that is left"
+            found |= dict.fromkeys(taken, g["opts"])
+            left = [name for name in left if name not in taken]
+    return found
 
 
 def read_python(text, names):
@@ -118,9 +122,20 @@ def read_automodel(text, names):
     return first_match(groups, names, re.search)
 
 
+UNDECAYED = r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)"
+"""Names that the HF Trainer does not decay: axolotl has no group for them."""
+
+
 def read_axolotl(text, names):
-    groups = [Group(g["modules"], {"lr": g["lr"]}) for g in yaml.safe_load(text)["lr_groups"]]
-    return first_match(groups, names, lambda parts, name: any(part in name for part in parts))
+    top = yaml.safe_load(text)
+    groups = [Group(g["modules"], {"lr": g["lr"]}) for g in top["lr_groups"]]
+    found = first_match(groups, names, lambda parts, name: any(part in name for part in parts))
+    for name in names:
+        if "embed_tokens" in name or "lm_head" in name:
+            found[name] = {"lr": top["embedding_lr"]}
+        elif re.search(UNDECAYED, name.lower()):
+            found[name] = {"lr": top["learning_rate"]}
+    return found
 
 
 READERS = {
@@ -180,3 +195,46 @@ def test_bad_names(made):
         made.export("torchtian")
     with pytest.raises(UsageError, match="no number to drop named 'everything'"):
         made.export("hf", ["everything"])
+
+
+def named(head, tied):
+    """A dense model with the names of transformers."""
+    model = nn.ModuleDict({
+        "embed_tokens": nn.Embedding(7, 64),
+        "up": nn.Linear(64, 64, bias=False),
+        "norm": nn.LayerNorm(64, bias=False),
+        head: nn.Linear(64, 7, bias=False),
+    })  # fmt: skip
+    if tied:
+        model[head].weight = model["embed_tokens"].weight
+    roles = {"^embed_tokens": "embedding", "^up": "hidden", "^norm": "final_gain"}
+    roles |= {} if tied else {f"^{head}": "readout"}
+    return plan(model, "N=16", "N=64", roles=roles, lr=3e-3, eps=1e-8, std=0.02)
+
+
+def test_axolotl_trains_embeddings_and_head_alike():
+    """Its own order of rules: these names come before lr_groups, so that two learning rates cannot be said."""
+    with pytest.raises(UsageError, match=r"one learning rate, but they have embedding 0.003, readout 0.00075"):
+        named("lm_head", tied=False).export("axolotl", ["eps", "wd", "init", "multiplier"])
+    made = named("head", tied=False)
+    names = [e.name for e in made.entries]
+    found = read_axolotl(made.export("axolotl", ["eps", "wd", "init", "multiplier"]), names)
+    assert {name: x["lr"] for name, x in found.items()} == {e.name: made.numbers(e.role)["lr"] for e in made.entries}
+
+
+def test_tied_embeddings_have_one_learning_rate_in_axolotl():
+    made = named("lm_head", tied=True)
+    text = made.export("axolotl", ["eps", "wd", "init", "multiplier"])
+    assert yaml.safe_load(text)["embedding_lr"] == made.numbers("embedding")["lr"] == 3e-3
+
+
+def test_a_glob_takes_what_another_would_find():
+    """``*`` crosses dots: layers.*.norm finds layers.0.attn.norm, too, and OLMo-core wants every glob to find some."""
+    model = nn.Module()
+    model.layers = nn.ModuleList(
+        nn.ModuleDict({"norm": nn.LayerNorm(8), "attn": nn.ModuleDict({"norm": nn.LayerNorm(8)})}) for _ in range(2)
+    )
+    made = plan(model, "N=4", "N=8", roles={"weight$": "gain", "bias$": "bias"}, lr=3e-3, eps=1e-8)
+    names = [e.name for e in made.entries]
+    found = read_olmo_core(made.export("olmo-core", ["eps", "wd", "init"]), names)
+    assert set(found) == set(names)

@@ -167,10 +167,24 @@ def _automodel(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+EMBEDDED = ("embed_tokens", "lm_head")
+"""Parts of names that axolotl trains with ``embedding_lr``, whatever ``lr_groups`` say."""
+
+
 def _axolotl(plan: Plan) -> str:
-    """``modules`` are parts of names."""
+    """``modules`` are parts of names; the first match counts.
+
+    Names with ``embed_tokens`` or ``lm_head`` come before all groups and share ``embedding_lr``; norms and biases are
+    in no group and have ``learning_rate``.
+    """
     rows = _roles(plan)
-    lines = [_head(plan), f"learning_rate: {max(x['lr'] for _, x in rows)!r}", "lr_groups:"]
+    apart = {role for role in plan.trained for e in plan.trained[role] if any(part in e.name for part in EMBEDDED)}
+    embedded = _alike([(role, x["lr"]) for role, x in rows if role in apart], f"names with {' or '.join(EMBEDDED)}")
+    vectors = _alike([(role, x["lr"]) for role, x in rows if role in VECTORS], "norms and biases")
+    learning = max(x["lr"] for _, x in rows) if vectors is None else vectors
+    lines = [_head(plan), f"learning_rate: {learning!r}"]
+    lines += [] if embedded is None else [f"embedding_lr: {embedded!r}"]
+    lines.append("lr_groups:")
     for role, x in rows:
         lines += [
             f"  - name: {role}",
@@ -178,6 +192,20 @@ def _axolotl(plan: Plan) -> str:
             f"    lr: {x['lr']!r}",
         ]
     return "\n".join(lines)
+
+
+def _alike(rates: Sequence[tuple[str, float]], what: str) -> float | None:
+    """The one learning rate of some roles; None where there are none.
+
+    Raises:
+        UsageError: they differ.
+    """
+    if len({lr for _, lr in rates}) > 1:
+        listed = ", ".join(f"{role} {lr:.3g}" for role, lr in rates)
+        raise UsageError(
+            f"axolotl gives {what} one learning rate, but they have {listed}; take another form, such as hf"
+        )
+    return rates[0][1] if rates else None
 
 
 def _optimizer(plan: Plan) -> str:

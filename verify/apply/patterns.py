@@ -51,6 +51,8 @@ def _general(
     others = [e.name for e in plan.entries if e.name not in own]
     found: dict[str, None] = {}
     for name in own:
+        if _any_of(found, name, matches):
+            continue  # a second pattern for it would find nothing left, which some trainers refuse
         pattern = next((x for x in (general(name), plain(name)) if not _any(x, others, matches)), None)
         if pattern is None:
             raise UsageError(f"no pattern tells {name} from parameters of other roles; rename it, or take another form")
@@ -60,3 +62,7 @@ def _general(
 
 def _any(pattern: str, names: Iterable[str], matches: Callable[[str, str], object]) -> bool:
     return any(matches(pattern, name) for name in names)
+
+
+def _any_of(patterns: Iterable[str], name: str, matches: Callable[[str, str], object]) -> bool:
+    return any(matches(pattern, name) for pattern in patterns)
