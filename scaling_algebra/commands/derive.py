@@ -20,6 +20,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
 from .options import (
+    GAUGE,
     GIVEN,
     READOUT_INIT,
     WHERE,
@@ -51,6 +52,7 @@ CODES = {True: 0, False: 1, None: 3}
 @parameterization(default=None, show_default=False, help="Parameterization; without it muP and MSSP, both.")
 @READOUT_INIT
 @GIVEN
+@GAUGE
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
@@ -62,6 +64,7 @@ CODES = {True: 0, False: 1, None: 3}
 @printed
 def command(
     parameterization: str | None,
+    gauge: str,
     proving: bool,
     drop: bool,
     smtlib: Path | None,
@@ -72,6 +75,7 @@ def command(
     """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
 
     With --given the rest is derived; the desiderata that do not hold then are named.
+    With --gauge the same is printed with multipliers; what is given is meant without them.
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
@@ -86,11 +90,11 @@ def command(
         Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
     ]
     if proving:
-        return _prove(asked, drop, smtlib, form, output)
+        return _prove(asked, gauge, drop, smtlib, form, output)
     codes, documents = [0], []
     for configuration in asked:
         try:
-            documents.append(derive(configuration).document())
+            documents.append(derive(configuration).in_gauge(gauge).document())
         except NotFound as error:
             code, document = missing(error)
             codes.append(code)
@@ -116,13 +120,15 @@ def missing(error: NotFound) -> tuple[int, Document]:
     return (1 if decided else 3), Document((), record)
 
 
-def _prove(asked: list[Configuration], drop: bool, file: Path | None, form: str | None, output: Path | None) -> int:
+def _prove(
+    asked: list[Configuration], gauge: str, drop: bool, file: Path | None, form: str | None, output: Path | None
+) -> int:
     """Derivations with their proofs; the proof alone where nothing was derived."""
     codes, documents, scripts = [0], [], []
     for configuration in asked:
         proof = prove(configuration)
         try:
-            derived = replace(derive(configuration), unique=proof.unique)
+            derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
         except Infeasible:
             derived = None
         own = configuration.given or configuration.readout_init == configuration.parameterization.readout_init

@@ -25,6 +25,7 @@ from scaling_algebra.spec.configuration import (
     DEFAULT_PARAMETERIZATION,
     Configuration,
 )
+from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.networks.files import read_network
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
@@ -206,6 +207,16 @@ GIVEN = click.option(
     metavar="NAME=POWER",
     help="Hold an exponent and derive the rest, e.g. router.init=N^-1/2, W2.lr=1/N, readout.init=0, aggregation=M^-1 "
     "(repeatable).",
+)
+
+
+GAUGE = click.option(
+    "--gauge",
+    type=Name("gauge", GAUGES),
+    default=OWN,
+    show_default=True,
+    metavar="NAME",
+    help="Where multipliers stand: table3 (none), table8 or table9 of Tensor Programs V. Training is the same.",
 )
 
 

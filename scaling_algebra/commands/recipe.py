@@ -16,6 +16,7 @@ from scaling_algebra.recipes.recipe import recipe
 
 from .horizon import change
 from .options import (
+    GAUGE,
     NETWORK,
     OPTIMIZER,
     READOUT_INIT,
@@ -57,7 +58,7 @@ def _tuned(name: str, what: str) -> Callable[[Command], Command]:
 @_tuned("decay", "Weight decay, as torch takes it,")
 @click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
-@options(NETWORK, READOUT_INIT)
+@options(NETWORK, READOUT_INIT, GAUGE)
 @click.option(
     "--format",
     "form",
@@ -79,6 +80,7 @@ def command(
     batch: str | None,
     tokens: str | None,
     readout_init: str | None,
+    gauge: str,
     form: str | None,
     output: Path | None,
     **tuned: tuple[str, ...],
@@ -105,6 +107,7 @@ def command(
         end.sizes,
         optimizer,
         parameterization,
+        gauge=gauge,
         **given,
         **{k: v for k, v in where.items() if v is not None},
     )

@@ -12,7 +12,7 @@ from scaling_algebra.documents.notation import typeset
 if TYPE_CHECKING:
     from .recipe import Recipe, Setting
 
-_TITLES = {"init_std": "init std", "lr": "lr", "eps": "eps", "decay": "weight decay"}
+_TITLES = {"multiplier": "multiplier", "init_std": "init std", "lr": "lr", "eps": "eps", "decay": "weight decay"}
 
 
 def recipe(r: Recipe) -> Document:

@@ -21,6 +21,7 @@ from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.configuration import Configuration, Where
+from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.roles import experts
@@ -34,8 +35,10 @@ TRANSFORMER = ("deep-mlp", "deep-moe")
 BLOCK = "moe"
 """The block that the MoE layers of that stream are."""
 
-WHAT = ("init_std", "lr", "eps", "decay")
+TUNED = ("init_std", "lr", "eps", "decay")
 """What is tuned of a tensor."""
+WHAT = ("multiplier", *TUNED)
+"""What is set of a tensor."""
 TOWARDS = tuple(Fraction(k, 8) for k in (1, 2, 4, 6, 8))
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
@@ -102,7 +105,8 @@ class Recipe(Rendered):
     Attributes:
         way: base, target and the ray between them.
         derivations: where the powers come from, each for a part of the model.
-        tensors: settings by role and by what they are: ``init_std``, ``lr``, ``eps``, ``decay``.
+        tensors: settings by role and by what they are: ``init_std``, ``lr``, ``eps``, ``decay``; in a gauge with
+            multipliers ``multiplier``, too, of a tensor that has one.
         multipliers: by name, e.g. ``alpha``, the multiplier of the sum over experts.
         tied: roles whose initial values all experts share.
         instead: the ray that the powers are of, where the ray of this way has no parameterization.
@@ -158,6 +162,7 @@ class Recipe(Rendered):
             "optimizer": asked.optimizer.name,
             "epsilon": asked.optimizer.regime,
             "parameterization": asked.parameterization.name,
+            "gauge": self.derivations[-1].gauge,
             "readout_init": asked.readout_init,
             "architectures": [d.network.name for d in self.derivations],
             "tensors": {
@@ -182,7 +187,8 @@ class Recipe(Rendered):
     def about(self) -> str:
         asked = self.configuration
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
-        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}"
+        gauge = self.derivations[-1].gauge
+        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}" + f", gauge {gauge}" * (gauge != OWN)
 
     def document(self) -> Document:
         from .presentation import recipe
@@ -202,6 +208,7 @@ def recipe(
     decay: float | Tuned | None = None,
     batch: tuple[float, float] = (1.0, 1.0),
     tokens: tuple[float, float] = (1.0, 1.0),
+    gauge: str = OWN,
     **where: Unpack[Where],
 ) -> Recipe:
     """What to set at a target size, from what was tuned at a base size.
@@ -212,6 +219,7 @@ def recipe(
             What is left out is printed as rule and factor.
         batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
             invariants that ``horizon`` holds.
+        gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
         where: ``architecture`` or ``network`` for another model than the Transformer; ``readout_init``, ``epsilon``.
 
     Examples:
@@ -230,7 +238,7 @@ def recipe(
         raise UsageError(f"a recipe takes its ray from base and target; leave out {min(given)}")
     going = way(read_sizes(base, "base"), read_sizes(target, "target"))
     networks = _networks(going, where)
-    before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, where)
+    before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
     rule, roles = derivations[0].optimizer, list(after.tensors)
     values = {
         "init_std": _tuned("std", std, roles),
@@ -253,10 +261,14 @@ def recipe(
     run = {} if held is None else held.factors(batch, tokens)
     tensors: dict[str, dict[str, Setting]] = {}
     for role in roles:
-        powers = zip(_settings(before.tensors[role]), _settings(after.tensors[role]), strict=True)
-        tensors[role] = {
+        start, end = before.tensors[role], after.tensors[role]
+        powers = zip(_settings(start), _settings(end), strict=True)
+        multiplied = start.multiplier.terms or end.multiplier.terms
+        multiplier = _setting(going, start.multiplier, end.multiplier, None)
+        tensors[role] = {"multiplier": multiplier} if multiplied else {}
+        tensors[role] |= {
             what: _setting(going, *pair, _value(values[what], what, role), run.get(_RUN.get(what, what), 1.0))
-            for what, pair in zip(WHAT, powers, strict=True)
+            for what, pair in zip(TUNED, powers, strict=True)
             if (what != "eps" or rule.epsilon) and (what != "decay" or rule.decoupled_decay)
         }
     multipliers = {m: _setting(going, -before.multipliers[m], -power, None) for m, power in after.multipliers.items()}
@@ -270,7 +282,7 @@ def _value(tuned: Tuned, what: str, role: str) -> float | None:
 
 
 def _settings(t: TensorScaling) -> tuple[Power | None, Power, Power, Power]:
-    """In the order of ``WHAT``: torch multiplies weight decay by the learning rate, and their product stays."""
+    """In the order of ``TUNED``: torch multiplies weight decay by the learning rate, and their product stays."""
     return t.init_std, t.lr, t.eps or Power(), -t.lr
 
 
@@ -309,7 +321,7 @@ def _networks(going: Way, where: Where) -> list[Network]:
 
 
 def _powers(
-    going: Way, networks: Sequence[Network], optimizer: str, parameterization: str, where: Where
+    going: Way, networks: Sequence[Network], optimizer: str, parameterization: str, gauge: str, where: Where
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
     """The powers at the base and at the target, where they come from, the ray they are of if it is another one, and
     what is missing then."""
@@ -324,7 +336,7 @@ def _powers(
             asked = Configuration.of(None, optimizer, parameterization, ray=_own(ray, network), network=network, **rest)
             if asked.parameterization.structural and not any(e.inner for e in experts(network)):
                 asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
-            found.append(derive(asked))
+            found.append(derive(asked).in_gauge(gauge))
         return tuple(found[len(block) :])
 
     if going.ray is None:  # two members of one family, each on the ray of its own sizes
@@ -362,7 +374,7 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
     tensors: dict[str, TensorScaling] = {}
     multipliers: dict[str, Power] = {}
     for d in derivations:
-        for role, t in d.scaling.tensors.items():
+        for role, t in d.tensors.items():
             if tensors.setdefault(role, t) != t:
                 names = " and ".join(x.network.name for x in derivations)
                 raise Infeasible(f"{names} disagree on {role}, which they share")

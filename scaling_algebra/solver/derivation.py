@@ -16,10 +16,11 @@ from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -46,6 +47,7 @@ class Derivation(Rendered):
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
         unmet: the desiderata that do not hold with the exponents that are given, a line each.
+        gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
 
     configuration: Configuration
@@ -55,6 +57,25 @@ class Derivation(Rendered):
     fixed_by: Mapping[str, Fixing] = field(default_factory=dict)
     unique: bool | None = None
     unmet: tuple[str, ...] = ()
+    gauge: str = OWN
+
+    def in_gauge(self, name: str) -> Derivation:
+        """The same parameterization in another gauge, one of ``GAUGES``.
+
+        Examples:
+            >>> d = derive(ray="N=1", optimizer="adam", architecture="mlp").in_gauge("table8")
+            >>> str(d["readout"].multiplier), str(d["readout"].init_std), str(d["readout"].lr), str(d["readout"].eps)
+            ('N^-1', '1', '1', 'N^-1')
+
+        Raises:
+            UsageError: no such gauge.
+        """
+        return replace(self, gauge=named("gauge", name, GAUGES).name)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorScaling]:
+        """Every tensor by role, in the gauge of this derivation."""
+        return GAUGES[self.gauge].tensors(self.scaling.tensors, self.network, self.ray, self.optimizer)
 
     @property
     def ray(self) -> Ray:
@@ -74,9 +95,9 @@ class Derivation(Rendered):
         Raises:
             UsageError: the network has no such tensor.
         """
-        if role not in self.scaling.tensors:
-            raise unknown_name("tensor", str(role), self.scaling.tensors)
-        return self.scaling.tensors[role]
+        if role not in self.tensors:
+            raise unknown_name("tensor", str(role), self.tensors)
+        return self.tensors[role]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.scaling.tensors)
@@ -108,7 +129,7 @@ class Derivation(Rendered):
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
         """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""
-        s = self.scaling.tensors[role]
+        s = self.tensors[role]
         return (
             None if s.init_std is None else -s.init_std.on(self.ray),
             -s.lr.on(self.ray),
@@ -118,12 +139,14 @@ class Derivation(Rendered):
     def as_json(self) -> dict[str, Any]:
         """The JSON contract: exponents are strings, zero init is ``"b": "zero"``, d and eps null without epsilon."""
         tensors = {}
-        for role, s in self.scaling.tensors.items():
+        for role, s in self.tensors.items():
             b, c, d = self.exponents(role)
             tensors[role] = {
+                "a": str(-s.multiplier.on(self.ray)),
                 "b": "zero" if b is None else str(b),
                 "c": str(c),
                 "d": None if d is None else str(d),
+                "multiplier": s.multiplier.as_strings(),
                 "init_std": None if s.init_std is None else s.init_std.as_strings(),
                 "lr": s.lr.as_strings(),
                 "eps": None if s.eps is None else s.eps.as_strings(),
@@ -131,6 +154,7 @@ class Derivation(Rendered):
             }
         return {
             **self.configuration.as_json(),
+            "gauge": self.gauge,
             "alpha": str(self.scaling.alpha.on(self.ray)),
             "aggregation": (-self.scaling.alpha).as_strings(),
             "tied": list(self.scaling.tied),

@@ -18,6 +18,7 @@ from scaling_algebra.documents.blocks import (
     literal,
 )
 from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import HORIZON
@@ -40,7 +41,12 @@ def derivation(d: Derivation) -> Document:
             ))
             for name, power in d.scaling.multipliers.items()
         ]  # fmt: skip
-    blocks.append(Grid.of(("tensor", "b", "c", "d", "init std", "lr", "eps", "tied"), _rows(d)))
+    if d.gauge == OWN:
+        blocks.append(Grid.of(("tensor", "b", "c", "d", "init std", "lr", "eps", "tied"), _rows(d)))
+    else:
+        blocks.append(Lines.of(typeset(f"gauge {d.gauge}: {GAUGES[d.gauge].about}")))
+        header = ("tensor", "a", "b", "c", "d", "multiplier", "init std", "lr", "eps", "tied")
+        blocks.append(Grid.of(header, _gauged(d)))
     if d.configuration.given and d.configuration.parameterization.derived:
         unmet = Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)
         blocks += unmet if d.unmet else [Lines.of("every desideratum holds with what is given")]
@@ -64,6 +70,12 @@ def _rows(d: Derivation) -> Iterator[tuple[Piece | None, ...]]:
     for role, std, lr, eps, *_ in powers(d.scaling, marked=False):
         b, c, e = d.exponents(str(role))
         yield role, "zero" if b is None else b, c, e, std, lr, eps, "tied" if role in d.scaling.tied else ""
+
+
+def _gauged(d: Derivation) -> Iterator[tuple[Piece | None, ...]]:
+    for (role, b, c, e, *_, tied), t in zip(_rows(d), d.tensors.values(), strict=True):
+        std = ZERO if t.init_std is None else t.init_std
+        yield role, -t.multiplier.on(d.ray), b, c, e, t.multiplier, std, t.lr, t.eps, tied
 
 
 def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece, Piece | None]]:

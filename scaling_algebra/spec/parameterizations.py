@@ -7,7 +7,7 @@ Adding one: one more entry in ``PARAMETERIZATIONS``. Read next: ``desiderata.py`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -15,6 +15,7 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 
 from .axes import AXES
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
+from .gauges import regauged
 from .networks.language import Network
 from .networks.library import routers_name
 from .networks.roles import experts
@@ -29,11 +30,8 @@ READOUTS: tuple[ReadoutInit, ...] = ("maximal", "zero")
 
 @dataclass(frozen=True)
 class Abc:
-    """A tensor in the multiplier gauge: forward multiplier, init std and learning rate as powers of the axes.
+    """A tensor as it is published: forward multiplier, init std and learning rate as powers of the axes.
 
-    The same network without multipliers has init std ``multiplier * init_std`` and learning rate
-    ``multiplier^2 * lr`` (SGD), ``multiplier * lr`` (Adam, whose step does not shrink with the gradient) or ``lr``
-    (Adafactor, whose step is relative to the weight).
     Source: MSSP paper, App. G; Yang and Hu (2021), abc-parameterizations.
     """
 
@@ -42,8 +40,9 @@ class Abc:
     lr: Power
 
     def free(self, optimizer: Optimizer) -> TensorScaling:
-        """The same tensor without a multiplier."""
-        return TensorScaling(self.multiplier + self.init_std, self.multiplier * optimizer.factors + self.lr, Power())
+        """The same tensor without a multiplier (``regauged``), with one global epsilon."""
+        own = TensorScaling(self.init_std, self.lr, multiplier=self.multiplier)
+        return replace(regauged(own, Power(), optimizer), eps=Power())
 
 
 @dataclass(frozen=True)

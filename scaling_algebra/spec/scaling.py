@@ -21,11 +21,13 @@ class TensorScaling:
         init_std: standard deviation of the initial entries; None is zero init.
         lr: learning rate.
         eps: Adam epsilon; None when the optimizer has none.
+        multiplier: what the tensor is multiplied by before it acts; 1 except in another gauge (``gauges.py``).
     """
 
     init_std: Power | None
     lr: Power
     eps: Power | None = None
+    multiplier: Power = field(default_factory=Power)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,13 @@ class Scaling:
         return sum((self.unknown(name) * count for name, count in form.unknowns), form.power)
 
     def point(self, ray: Ray) -> Point:
-        """The exponents b, c, d of n on a ray, and those of the multipliers."""
+        """The exponents b, c, d of n on a ray, and those of the multipliers.
+
+        Raises:
+            ValueError: a tensor has a multiplier; exponents are those without (``gauges.py``).
+        """
+        if any(s.multiplier.terms for s in self.tensors.values()):
+            raise ValueError("exponents are those of tensors without multipliers; take the gauge table3")
         b = {role: None if s.init_std is None else -s.init_std.on(ray) for role, s in self.tensors.items()}
         c = {role: -s.lr.on(ray) for role, s in self.tensors.items()}
         d = {role: Fraction(0) if s.eps is None else -s.eps.on(ray) for role, s in self.tensors.items()}

@@ -385,7 +385,7 @@ def counted(least: int, most: int) -> Kind:
 
 
 VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
-    "derive": (("--regime", "I"), {**ASKED, **PRINTED}),
+    "derive": (("--regime", "I"), {**ASKED, **PRINTED, "--gauge": Maker.text}),
     "derive --prove": (("--regime", "I", "--parameterization", "mup"), {"--smtlib": Maker.unwritable}),
     "signals": (("--regime", "I"), {**ASKED, **PRINTED, "--steps": counted(0, 1000), "--quantity": Maker.quantity}),
     "explain h3": (("--regime", "I", "--optimizer", "sgd"), {**ASKED, **PRINTED, "--graph": Maker.written}),
@@ -401,6 +401,7 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
             **NETWORK_OF,
             **EPSILON,
             "--parameterization": Maker.text,
+            "--gauge": Maker.text,
             "--base": Maker.start,
             "--target": Maker.start,
             "--base-hf": Maker.read,

@@ -1,0 +1,98 @@
+"""Gauges: the same parameterization with other multipliers on its tensors, as the tables of Tensor Programs V have it.
+
+Adding one: one more entry in ``GAUGES``. Read next: ``scaling_algebra/solver/derivation.py`` (``Derivation.in_gauge``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .axes import AXES, Ray
+from .networks.language import Network, Tensor
+from .optimizers import Optimizer
+from .powers import Power
+from .scaling import TensorScaling
+
+
+def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> TensorScaling:
+    """The same tensor W = multiplier * w with another multiplier: init std / m, lr / m^2 (SGD), lr / m (Adam), eps * m.
+
+    m is the new multiplier over the old one. The gradient of w is m times that of W, and a change of w changes W by m
+    times as much; a step that is normalised does not shrink with the gradient, a relative one grows with w, unless w
+    starts at zero, where it is relative to a constant. Then W and all of training are the same at every step.
+
+    Assumes: weight decay, if any, decoupled, so that its product with the learning rate is kept.
+    Source: Yang et al. (2022), Lemma J.1; Yang and Hu (2021), abc-parameterizations.
+    """
+    m = multiplier + -t.multiplier
+    factors = 1 if optimizer.relative and t.init_std is None else optimizer.factors
+    return TensorScaling(
+        init_std=None if t.init_std is None else t.init_std + -m,
+        lr=t.lr + m * -factors,
+        eps=None if t.eps is None else t.eps + m,
+        multiplier=multiplier,
+    )
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """Multipliers of vector-like tensors, those that have one growing dimension; all others have none.
+
+    Attributes:
+        name, about: for the command line and for reports.
+        output: power of the fan-in in the multiplier of a tensor that maps a growing dimension to a fixed one.
+        input: power of the fan-out in the multiplier of a tensor that maps a fixed dimension to a growing one.
+    """
+
+    name: str
+    about: str
+    output: Fraction = Fraction(0)
+    input: Fraction = Fraction(0)
+
+    def multiplier(self, network: Network, tensor: Tensor, ray: Ray) -> Power:
+        """That of one tensor. Copies of a tensor, one for each expert, are a dimension; layers are none."""
+        copies = [x for x in tensor.letters if x == tensor.experts]
+        fan_out = [x for x in tensor.letters if x not in tensor.fan_in and x not in copies]
+        read, made, experts = (_width(network, letters) for letters in (tensor.fan_in, fan_out, copies))
+        if sum(size.on(ray) > 0 for size in (read, made, experts)) != 1:
+            return Power()
+        return read * self.output if read.on(ray) else made * self.input
+
+    def tensors(
+        self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Optimizer
+    ) -> dict[str, TensorScaling]:
+        """All tensors of a network in this gauge."""
+        return {
+            role: regauged(t, self.multiplier(network, network.tensors[role], ray), optimizer)
+            for role, t in tensors.items()
+        }
+
+
+def _width(network: Network, letters: Iterable[str]) -> Power:
+    """The product of the sizes of some indices, layers left out."""
+    axes = [network.axes[x] for x in letters]
+    return sum((Power.of({axis: 1}) for axis in axes if axis in AXES and axis != "L"), Power())
+
+
+OWN = "table3"
+"""The gauge that everything is derived in."""
+GAUGES: dict[str, Gauge] = {
+    g.name: g
+    for g in (
+        Gauge(OWN, "no multipliers (Tensor Programs V, Table 3)"),
+        Gauge(
+            "table8",
+            "readouts multiplied by 1/fan_in, as in mup (Tensor Programs V, Table 8)",
+            output=Fraction(-1),
+        ),
+        Gauge(
+            "table9",
+            "readouts multiplied by fan_in^(-1/2), inputs by fan_out^(1/2) (Tensor Programs V, Table 9)",
+            output=Fraction(-1, 2),
+            input=Fraction(1, 2),
+        ),
+    )
+}
+"""Every gauge, by name. Source: Yang et al. (2022), Tables 3, 8 and 9."""
