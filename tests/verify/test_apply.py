@@ -201,6 +201,8 @@ def test_missing_numbers_and_sizes_are_errors(numbers):
         plan(Small(), BASE, roles=ROLES)
     with pytest.raises(UsageError, match="leave out target"):
         plan(Small(), numbers, TARGET)
+    with pytest.raises(UsageError, match="embedding has one in this gauge; take the gauge table3"):
+        plan(Small(), BASE, TARGET, roles=ROLES, gauge="table9", **GIVEN)  # a multiplier is never dropped
     with pytest.raises(UsageError, match="the model has none"):
         plan(nn.Linear(4, 4, bias=False), numbers, roles={"weight": "hidden"})
     model = Small()

@@ -208,7 +208,8 @@ def plan(
 
     Raises:
         UsageError: a parameter without a role, an unknown role, a pattern that matches nothing, a family that is not
-            known, experts in the sizes and none in the model, or what ``recipe`` raises.
+            known, experts in the sizes and none in the model, a gauge with multipliers of tensors, or what ``recipe``
+            raises.
     """
     if isinstance(base, Recipe):
         if target is not None or given:
@@ -218,6 +219,9 @@ def plan(
         raise UsageError("give the sizes of the target, or a Recipe")
     else:
         numbers = recipe(base, target, **given)
+    multiplied = next((role for role, settings in numbers.tensors.items() if "multiplier" in settings), None)
+    if multiplied is not None:
+        raise UsageError(f"a plan sets no multiplier, and {multiplied} has one in this gauge; take the gauge table3")
     kind = getattr(getattr(model, "config", None), "model_type", None)
     own = None if kind is None or (roles and not _known(kind)) else family(kind)
     roles = roles or {}
