@@ -184,13 +184,22 @@ def test_alignment_exponents():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_architecture_can_be_explained(architecture):
     base = "routers-sigmoid" if architecture.startswith("routers") else architecture
-    d = derive("I", "sgd", "mup", architecture=base) if base in ("mlp", "routers-sigmoid") else None
+    stable = ("mlp", "routers-sigmoid", "attention-wide")  # the last one saturates in standard parameterization
+    d = derive("I", "sgd", "mup", architecture=base) if base in stable else None
     if d is None:
         d = derive("II", "sgd", "sp", architecture=architecture)
     first = d.network.statements[0].out
     for name, t in ((f"{first}.change", 1), ("f", 0), (gradient_name(first), 0)):
         found = explain_quantity(d, d.analysis(), name, t)
         assert found.total() == found.exponent
+
+
+def test_indices_of_fixed_axes_are_named():
+    """Tokens: tracked where a softmax runs over them, and of no weight."""
+    result = CliRunner().invoke(
+        main, ["explain", "p_1.cross@1", "--architecture", "attention", "--ray", "N=1", "--optimizer", "adam"]
+    )
+    assert result.exit_code == 0 and " tokens " in result.output, result.output
 
 
 @pytest.mark.parametrize("form", FORMATS)
