@@ -10,7 +10,6 @@ import hashlib
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +19,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.files import reason, write
+from scaling_algebra.files import reason, toml, write
 
 REGISTRY = "https://registry.npmjs.org"
 """Where the runtime is downloaded from without npm."""
@@ -44,7 +43,7 @@ class Asset:
 
 @cache
 def _known() -> Mapping[str, Any]:
-    return tomllib.loads((resources(__package__) / "assets.toml").read_text("utf-8"))
+    return toml((resources(__package__) / "assets.toml").read_text("utf-8"))
 
 
 def runtime() -> Asset:

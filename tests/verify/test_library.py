@@ -30,6 +30,8 @@ SMALL = {
     "topk": "a signal that moves only where a selection has switched needs more seeds and larger sizes",
     "I-adam-mup-sigmoid-routers-softmax ": "gradients at the logits reach n^(-1/2) only above n = 1000",
     "psi.propagating": "at t=2 the slope still bends, from -0.4 to 0 above n = 500",
+    "adam-mup-attention-wide p_1.propagating": "at t=2 the slope is -0.5 here, and bends towards 0 above n = 500",
+    "adam-mup-attention-wide p.propagating": "the same, behind the softmax",
     "dQ.": "twice through the router's update: at t=1 a part of order n^-2 hides the leading one up to n = 1000",
 }
 """Whose slopes are not those of large n at these sizes, and why: part of a run's or a quantity's name."""
