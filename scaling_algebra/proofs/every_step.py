@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
+from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.dynamics.analysis import LADDER, Analysis
 from scaling_algebra.dynamics.quantities import quantity
-from scaling_algebra.dynamics.rules import Modes, rule
+from scaling_algebra.dynamics.rules import BeyondPowerCounting, Modes, rule
 from scaling_algebra.dynamics.sparse_routing import algebra_for
 from scaling_algebra.dynamics.trajectory import Increment, Trajectory
 from scaling_algebra.spec.desiderata import Demand
@@ -61,9 +62,17 @@ def every_step(look: Analysis, demands: Sequence[Demand], last: int) -> EverySte
         look: the engine at a point that meets the demands up to ``last``, of a network that proofs reach.
         last: the update by which what must be Theta(1) is.
     """
-    run = _kept(look)
-    if run is None:
-        return EveryStep({}, ("no bounds that one more update keeps were found",))
+    try:
+        run = _kept(look)
+        if run is None:
+            return EveryStep({}, ("no bounds that one more update keeps were found",))
+        return EveryStep({k: run.algebra.value(x) for k, x in run.bounds.items()}, _open(run, look, demands, last))
+    except (Exhausted, BeyondPowerCounting) as reason:
+        return EveryStep({}, (f"undecided: {str(reason) or 'the bounds of a product take too much work'}",))
+
+
+def _open(run: _LaterRun, look: Analysis, demands: Sequence[Demand], last: int) -> tuple[str, ...]:
+    """Demands whose quantities have a bound that is too large."""
     value, lines = run.algebra.value, []
     for demand in demands:
         for name in demand.quantities if demand.kind != "scale" else ():
@@ -75,7 +84,7 @@ def every_step(look: Analysis, demands: Sequence[Demand], last: int) -> EverySte
         bound = run.gradient_bound(role)
         if bound is not None and value(bound) > -d:
             lines.append(f"mu-3: the gradient of {role} is bounded by n^({value(bound)}) only")
-    return EveryStep({key: value(x) for key, x in run.bounds.items()}, tuple(dict.fromkeys(lines)))
+    return tuple(dict.fromkeys(lines))
 
 
 def _kept(look: Analysis) -> _LaterRun | None:

@@ -6,7 +6,9 @@ from fractions import Fraction
 import pytest
 
 from scaling_algebra import derive
+from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.proofs.every_step import every_step
 from scaling_algebra.proofs.prover import prove
 from scaling_algebra.spec.desiderata import HORIZON, Structure
@@ -42,7 +44,17 @@ def test_on_other_rays(ray):
     assert examined(derive(ray=ray, optimizer="sgd", parameterization="mup")).holds
 
 
-@pytest.mark.parametrize("architecture, ray", [("mlp", "N=1"), ("loop", "N=1"), ("deep-moe", "N=1,N_e=1,M=1,L=1")])
+OTHERS = [
+    *((name, "N=1") for name in ("mlp", "loop", "tied-embedding")),
+    ("bottleneck", "N=1,N_e=1"),
+    *((name, "N=1,N_e=1,M=0") for name in ("stack2", "shared-expert")),
+    *((name, "N=1,N_e=0,M=1") for name in ("residual", "dense-moe")),
+    ("deep-mlp", "N=1,L=1"),
+    ("deep-moe", "N=1,N_e=1,M=1,L=1"),
+]
+
+
+@pytest.mark.parametrize("architecture, ray", OTHERS)
 def test_of_other_networks(architecture, ray):
     d = derive(ray=ray, optimizer="adam", parameterization="mup", architecture=architecture)
     assert examined(d).holds
@@ -86,6 +98,15 @@ def test_beyond_the_wall_the_formula_of_the_next_cell_is_not_kept():
     _, demands = looked(inside)
     look = Analysis(outside.ray, inside.scaling.point(outside.ray), inside.optimizer, inside.network)
     assert not every_step(look, demands, HORIZON).holds
+
+
+def test_what_takes_too_much_work_is_open(monkeypatch):
+    def exhausted(*_):
+        raise Exhausted
+
+    monkeypatch.setattr(Trajectory, "regated", exhausted)
+    found = examined(derive("III", "sgd", "mup"))
+    assert not found.holds and "undecided" in found.open[0]
 
 
 def test_a_proof_says_it():
