@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .laws.horizon.horizon import horizon
     from .phase_map.phases import phases
     from .proofs.prover import prove
+    from .proofs.relaxation import relax
     from .recipes.recipe import Recipe, recipe
     from .solver.demands import Infeasible, NotFound
     from .solver.derivation import Derivation, Signals, derive, signals
@@ -65,6 +66,7 @@ _HOME = {
     "read_assumptions": "laws.feasible.files",
     "read_network": "spec.networks.files",
     "recipe": "recipes.recipe",
+    "relax": "proofs.relaxation",
     "signals": "solver.derivation",
     "table": "tables.derived.layouts",
     "theorems": "all_rays.theorems",
@@ -98,6 +100,7 @@ __all__ = [
     "read_assumptions",
     "read_network",
     "recipe",
+    "relax",
     "signals",
     "table",
     "theorems",

@@ -13,6 +13,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.proofs.prover import prove, settled
+from scaling_algebra.proofs.relaxation import relax
 from scaling_algebra.proofs.smtlib import RESET, scripts_of
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
@@ -45,6 +46,7 @@ CODES = {True: 0, False: 1, None: 3}
         "scalecalc derive --ray N=1,N_e=1/2,M=3/2 --optimizer sgd --parameterization mup -o mup.tex",
         "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
         "scalecalc derive --regime III --parameterization mup --given router.init=N^-1/2 --given readout.init=0",
+        "scalecalc derive --ray N=1,N_e=1/2,M=0 --optimizer sgd --parameterization mup --relax",
     ),
 )
 @WHERE
@@ -54,6 +56,9 @@ CODES = {True: 0, False: 1, None: 3}
 @GIVEN
 @GAUGE
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
+@click.option(
+    "--relax", "relaxing", is_flag=True, help="Where nothing meets every desideratum: the one that breaks least."
+)
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
     "--smtlib",
@@ -66,6 +71,7 @@ def command(
     parameterization: str | None,
     gauge: str,
     proving: bool,
+    relaxing: bool,
     drop: bool,
     smtlib: Path | None,
     form: str | None,
@@ -77,14 +83,18 @@ def command(
     With --given the rest is derived; the desiderata that do not hold then are named.
     With --gauge the same is printed with multipliers; what is given is meant without them.
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
+    With --relax every signal stays O(1), and what must be Theta(1) may vanish, each as slowly as those before it allow;
+    exit code 1 if something does.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     if (drop or smtlib) and not proving:
         raise UsageError("--drop and --smtlib need --prove")
+    if relaxing and proving:
+        raise UsageError("--relax is a search of its own; leave out --prove")
     if drop and where["given"]:
         raise UsageError("--drop is about the desiderata alone; leave out --given")
     tried(smtlib, "text", "--smtlib")
-    both = ("mup", "mssp") if where["network"] == MOE_BLOCK else ("mup",)
+    both = ("mup", "mssp") if where["network"] == MOE_BLOCK and not relaxing else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     asked = [
         Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
@@ -94,7 +104,9 @@ def command(
     codes, documents = [0], []
     for configuration in asked:
         try:
-            documents.append(derive(configuration).in_gauge(gauge).document())
+            found = (relax if relaxing else derive)(configuration).in_gauge(gauge)
+            codes.append(1 if relaxing and found.unmet else 0)
+            documents.append(found.document())
         except NotFound as error:
             code, document = missing(error)
             codes.append(code)
@@ -109,8 +121,10 @@ def missing(error: NotFound) -> tuple[int, Document]:
     asked = error.configuration
     on_map = asked.network == MOE_BLOCK and asked.ray["K"] == asked.ray["M"] and asked.ray["N"] and not asked.given
     near = f"; phases --parameterization {asked.parameterization.name} --near RATES names rays that have one"
-    click.echo(f"scalecalc: {line}{near if on_map else ''}", err=True)
     decided = verdict == "impossible"
+    least = decided and not asked.parameterization.structural and not asked.given
+    relaxed = "; derive --relax gives the one that breaks least" if least else ""
+    click.echo(f"scalecalc: {line}{near if on_map else ''}{relaxed}", err=True)
     record = {
         **error.configuration.as_json(),
         "unique": False if decided else None,

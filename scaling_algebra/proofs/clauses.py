@@ -64,11 +64,20 @@ def label(demand: Demand) -> str:
     return f"{demand.name}: {demand.because}"
 
 
-class Facts:
-    """Clauses of demands, from bounds on the sizes of their quantities."""
+def shortfall(name: str) -> str:
+    """The unknown by which a demand with this label may fall short of Theta(1), where demands are relaxed."""
+    return f"shortfall of {name}"
 
-    def __init__(self, network: Network) -> None:
-        self.network, self._table = network, quantities(network)
+
+class Facts:
+    """Clauses of demands, from bounds on the sizes of their quantities.
+
+    Args:
+        relaxed: instead of Theta(1), what a demand wants is at least n^-x, with an unknown ``shortfall`` x >= 0.
+    """
+
+    def __init__(self, network: Network, relaxed: bool = False) -> None:
+        self.network, self.relaxed, self._table = network, relaxed, quantities(network)
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Atom:
         """A form, and more, compared with zero."""
@@ -85,7 +94,8 @@ class Facts:
         if demand.kind == "balanced":
             return self._balance(demand)
         name, clauses, reached = label(demand), [], []
-        complete = demand.kind == "theta"
+        complete, short = demand.kind == "theta", shortfall(label(demand))
+        less = ((short, 1),) if self.relaxed else ()
         for q in demand.quantities:
             signal = q.removesuffix(".change")
             if signal in self.network.signals:
@@ -97,7 +107,8 @@ class Facts:
                     complete = False
                     continue
                 clauses += [Clause(name, (self.atom(f, "<="),), f"{part} at t={t} is O(1)") for f in bounds.lower]
-                reached += [self.atom(f, ">=") for f in bounds.upper]
+                reached += [self.atom(f, ">=", *less) for f in bounds.upper]
+        clauses += [Clause(name, (Atom(Fraction(0), less, ">="),), "a shortfall is not negative")] if less else []
         if complete:
             clauses.append(Clause(name, tuple(reached), f"{' + '.join(demand.quantities)} reaches Theta(1)"))
         return clauses
@@ -129,8 +140,15 @@ class Facts:
 class RayFacts(Facts):
     """What holds on one ray, at every parameter point, under one structure."""
 
-    def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
-        super().__init__(network)
+    def __init__(
+        self,
+        network: Network,
+        forms: FormAlgebra,
+        demands: Iterable[Demand],
+        structure: Structure,
+        relaxed: bool = False,
+    ) -> None:
+        super().__init__(network, relaxed)
         self.forms = forms
         self._runs = [
             FormTrajectory(network, forms, structure),
@@ -190,6 +208,23 @@ class ClauseSolver:
         found = None if model is None else self._values(model)
         self._solver.pop()
         return found
+
+    def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
+        """The smallest value of an unknown under clauses; None if nothing meets them.
+
+        Raises:
+            Undecided: z3 gives up, or nothing bounds it from below.
+        """
+        search = self._z3.Optimize(ctx=self._context)
+        for clause in clauses:
+            search.add(self._any(clause.atoms))
+        search.minimize(self._reals[name])
+        answer = search.check()
+        if answer == self._z3.unsat:
+            return None
+        if answer == self._z3.unknown:
+            raise Undecided(f"z3 gave up: {search.reason_unknown()}")
+        return self._value(search.model(), self._reals[name]) * self._unit
 
     def leave_out_one(self, labels: Iterable[str]) -> None:
         """From now on the clauses of exactly one of these labels need not hold."""

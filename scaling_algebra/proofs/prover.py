@@ -46,7 +46,7 @@ SINGLE_POINTS = 8
 SIDES: tuple[Sense, Sense] = ("<=", ">=")
 """Of an equation."""
 
-_APART = "another parameterization"
+APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
 Unmet = tuple[Demand, Form | None, str]
@@ -270,7 +270,7 @@ class Prover:
 class System:
     """The demands of one parameterization under one structure, as clauses that grow with every counterexample."""
 
-    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
+    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure, relaxed: bool = False) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
         self.network = prover.network
         self.demands = list(demands)
@@ -278,7 +278,7 @@ class System:
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
         self.names += self.network.free_multipliers
-        self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
+        self.facts = RayFacts(self.network, prover.forms, self.demands, structure, relaxed)
         self.clauses: list[Clause] = []
         self._solver = ClauseSolver(self.ray.largest)
         for demand in self.demands:
@@ -322,19 +322,19 @@ class System:
                     verdict: Verdict = "unique" if points else "impossible"
                     core = self._solver.core(apart)
                     needed = tuple(c for c in (*self.clauses, *apart) if c.label in core)
-                    core = tuple(x for x in core if x != _APART)
+                    core = tuple(x for x in core if x != APART)
                     if self.prover.optimizer.epsilon:
                         core = (*core, EPSILON)
                     return Outcome(self.structure, verdict, tuple(points), core, needed)
                 points.append(self.point(values))
-                apart.append(Clause(_APART, self.other(values), "not the one found"))
+                apart.append(Clause(APART, self.other(values), "not the one found"))
         except Undecided as reason:
             return Outcome(self.structure, "undecided", tuple(points), why=str(reason))
         return Outcome(self.structure, "several", tuple(points))
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
-        labels = [*(label(d) for d in self.demands), *self.held, _APART]
+        labels = [*(label(d) for d in self.demands), *self.held, APART]
         single = 0
         for _ in range(ROUNDS):
             model = self._solver.model(labels, apart)

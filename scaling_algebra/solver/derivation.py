@@ -46,7 +46,8 @@ class Derivation(Rendered):
         structure: why tensors are zero or tied, one line each, in the order of the interventions.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
-        unmet: the desiderata that do not hold with the exponents that are given, a line each.
+        unmet: the desiderata that do not hold with the exponents that are given, or where nothing meets all of them, a
+            line each.
         gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
 
@@ -120,7 +121,7 @@ class Derivation(Rendered):
 
         asked = self.configuration
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        own = asked.readout_init == asked.parameterization.readout_init and not asked.given
+        own = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
         proper = own and asked.parameterization.name == "mup"
         linear = not self.optimizer.normalises or self.optimizer.epsilon
         if not (generic and proper and linear and self.network == MOE_BLOCK):

@@ -50,6 +50,9 @@ def derivation(d: Derivation) -> Document:
     if d.configuration.given and d.configuration.parameterization.derived:
         unmet = Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)
         blocks += unmet if d.unmet else [Lines.of("every desideratum holds with what is given")]
+    elif d.unmet:
+        least = "nothing meets every desideratum on this ray; these fall short, each as little as those before it allow"
+        blocks += [Heading(least, 2), Lines.of(*map(typeset, d.unmet), listed=True)]
     reasons = [(role, what, typeset(why)) for (role, what), why in d.reasons.items() if role != "aggregation"]
     blocks += [Heading("why", 2), Grid.of(("tensor", "what", "because"), reasons)]
     if d.structure:

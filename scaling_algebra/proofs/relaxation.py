@@ -1,0 +1,205 @@
+"""Where no parameterization meets every demand: the one that breaks least.
+
+Every signal stays O(1). What must be Theta(1) may fall short, as n^-x with x >= 0, and the shortfalls are made as small
+as possible one after the other, in the order of the demands: those of features (mu-1) first, then those of single
+tensors (mu-2) from the input to the output. So the largest set of demands that this order allows is met, and what is
+not met vanishes as slowly as it can. z3 minimises, and the engine examines every candidate exactly, as in a proof.
+Read next: ``prover.py`` (the clauses, and the same search for all demands), ``clauses.py`` (shortfalls in them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Unpack
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
+from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.given import SETTINGS
+from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
+
+from .clauses import Atom, Clause, Undecided, label, shortfall
+from .prover import APART, ROUNDS, SIDES, Prover, System, expressible
+
+Values = dict[str, Fraction]
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A demand that is not met.
+
+    Attributes:
+        by: what must be Theta(1) is n^-by. Less of it contradicts the demands that come before.
+    """
+
+    demand: Demand
+    by: Fraction
+
+    def __str__(self) -> str:
+        return f"{label(self.demand)}, but {' + '.join(self.demand.quantities)} ~ n^({-self.by})"
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """The parameterization that breaks least.
+
+    Attributes:
+        point: its exponents. shortfalls: of the demands that it does not meet.
+        unique: is it the only one with these shortfalls?
+    """
+
+    point: Point
+    shortfalls: tuple[Shortfall, ...]
+    unique: bool
+
+
+class Relaxation(System):
+    """The demands as clauses in which what must be Theta(1) may fall short."""
+
+    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
+        super().__init__(prover, demands, structure, relaxed=True)
+        self._wanted = {shortfall(label(d)): d for d in self.demands if d.kind == "theta"}
+        self._limited = [replace(d, kind="bounded") if d.kind == "theta" else d for d in self.demands]
+        self._exponents = tuple(self.names)
+        self.names += self._wanted
+
+    def solve(self) -> Relaxed:
+        """The smallest shortfalls, one demand after the other.
+
+        Raises:
+            Undecided: a candidate cannot be examined, or the search does not end.
+        """
+        kept: list[Clause] = []
+        found: list[Shortfall] = []
+        left, values = list(self._wanted), None
+        while left:
+            met, values = self._met(left, kept)
+            kept += [clause for name in left[:met] for clause in _equal(name, Fraction(0))]
+            left = left[met:]
+            if left:
+                least, values = self._least(left[0], kept)
+                found.append(Shortfall(self._wanted[left[0]], least))
+                kept += _equal(left.pop(0), least)
+        assert values is not None
+        exponents = {x: values[x] for x in self._exponents}
+        another = self.next([*kept, Clause(APART, self.other(exponents), "not the one found")])
+        return Relaxed(self.point(values), tuple(found), another is None)
+
+    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
+        """As for all demands, and a shortfall that is larger than the candidate says."""
+        cut = super().examine(self._limited, values)
+        if cut is not None:
+            return cut
+        exponents = {x: values[x] for x in self._exponents}
+        with expressible():
+            look = self.look(self._plain(exponents), OPTIMIZERS["sgd"])
+            for name, demand in self._wanted.items():
+                answers = [look(q, t) for q in demand.quantities for t in range(demand.horizon + 1)]
+                if not all(a.decided for a in answers):
+                    raise Undecided(f"{demand.quantities[0]} is undecided at a candidate")
+                size = max((a.size for a in answers if a.size is not None), default=None)
+                if size is None or -size > values[name]:
+                    more = () if size is None else (Atom(size, ((name, 1),), ">="),)
+                    return Clause(label(demand), (*self.other(exponents), *more), f"{label(demand)} falls short")
+        return None
+
+    def _met(self, names: Sequence[str], kept: Sequence[Clause]) -> tuple[int, Values | None]:
+        """How many of these, from the first on, need no shortfall, and a candidate without.
+
+        Candidates that fall short of as little as possible are the ones that the engine can examine best.
+        """
+        known, low, high = None, 0, len(names)
+        middle = high
+        while low < high:
+            zero = [clause for name in names[:middle] for clause in _equal(name, Fraction(0))]
+            values = self.next([*kept, *zero])
+            known, low, high = (known, low, middle - 1) if values is None else (values, middle, high)
+            middle = (low + high + 1) // 2
+        return low, known
+
+    def _least(self, name: str, kept: Sequence[Clause]) -> tuple[Fraction, Values]:
+        """The smallest shortfall after those that are kept, and a candidate that has it."""
+        for _ in range(ROUNDS):
+            least = self._solver.least(name, [*self.clauses, *kept])  # what was found at candidates may raise it
+            if least is None:
+                raise Undecided("nothing keeps every signal O(1)")
+            values = self.next([*kept, *_equal(name, least)])
+            less = Clause(APART, (Atom(-least, ((name, 1),), "<"),), "less")
+            if values is not None and self.next([*kept, less]) is None:
+                return least, values
+        raise Undecided(f"no end of a shortfall after {ROUNDS} rounds")
+
+
+def relax(
+    regime: str | Configuration | None = None,
+    optimizer: str = DEFAULT_OPTIMIZER,
+    parameterization: str = DEFAULT_PARAMETERIZATION,
+    **where: Unpack[Where],
+) -> Derivation:
+    """As ``derive``; where no parameterization meets every desideratum, the one that breaks least.
+
+    Its ``unmet`` are the desiderata that fall short. What they fix is given in powers of one axis: on this ray.
+
+    Raises:
+        UsageError: as ``derive``; also a parameterization with interventions of its own, given exponents, or a network
+            or optimizer that proofs do not reach.
+        Infeasible: the search for the smallest shortfalls stays undecided.
+    """
+    asked = Configuration.of(regime, optimizer, parameterization, **where)
+    rule = asked.parameterization
+    rule.check_derived(asked.network)
+    if rule.structural or asked.given:
+        what = f"{rule.title} chooses interventions" if rule.structural else "exponents are given"
+        raise UsageError(f"only desiderata are relaxed, and {what}; ask for --parameterization mup without --given")
+    try:
+        return derive(asked)
+    except Infeasible:
+        pass
+    structure = rule.base_structure(asked.readout_init)
+    try:
+        found = Relaxation(Prover.of(asked), rule.demanded(asked.network, structure), structure).solve()
+    except Undecided as reason:
+        raise Infeasible(f"the {rule.title} that breaks least is undecided: {reason}") from None
+    return _derivation(asked, found)
+
+
+# inside ------------------------------------------------------------------------------------------------------------
+
+
+def _equal(name: str, value: Fraction) -> list[Clause]:
+    return [Clause(APART, (Atom(-value, ((name, 1),), sense),), "what comes before") for sense in SIDES]
+
+
+def _derivation(asked: Configuration, found: Relaxed) -> Derivation:
+    axis = next(axis for axis in AXES if asked.ray[axis])
+
+    def power(exponent: Fraction) -> Power:
+        return Power.of({axis: -exponent / asked.ray[axis]})
+
+    point, epsilon = found.point, asked.optimizer.epsilon
+    tensors = {}
+    for role in asked.network.tensors:
+        std, eps = point.b[role], point.d[role] if epsilon else None
+        tensors[role] = TensorScaling(
+            None if std is None else power(std), power(point.c[role]), None if eps is None else power(eps)
+        )
+    scaling = Scaling(tensors, {m: -power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
+    short = {x.demand.fixes: str(x) for x in found.shortfalls}
+    reasons = {}
+    for demand in asked.parameterization.demanded(asked.network, Structure(tied=point.tied)):
+        letter, _, role = demand.fixes.partition(".")
+        if letter == "d" and not epsilon:
+            continue
+        said = short.get(demand.fixes, label(demand))
+        if role:
+            reasons[role, next(what for what, x in SETTINGS.items() if x == letter)] = said
+        elif letter:
+            reasons["aggregation", letter] = said
+    return Derivation(asked, scaling, reasons, unique=found.unique, unmet=tuple(map(str, found.shortfalls)))
