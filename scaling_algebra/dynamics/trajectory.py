@@ -310,7 +310,7 @@ class Trajectory:
 
     def named(self, signal: Signal, name: str) -> Signal:
         """The same signal under a name for explanations."""
-        return replace(signal, name=name)
+        return signal.but(name=name)
 
     def _kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
         return self.ledger.remembered((self._name, *key), lambda: self.named(compute(), name))
@@ -322,7 +322,7 @@ class Trajectory:
         return self.algebra.marked(DATA, letters, tracked) if tracked else self.algebra.constant(letters)
 
     def _relabelled(self, signal: Signal, old: str, new: str) -> Signal:
-        return signal if old == new else replace(self.algebra.relabelled(signal, old, new), name=signal.name)
+        return signal if old == new else self.algebra.relabelled(signal, old, new)
 
     def _scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]

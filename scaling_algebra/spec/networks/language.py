@@ -320,6 +320,15 @@ class Network:
         Args:
             without: position of a factor to leave out.
         """
+        if (statement, without) not in self._terms:
+            self._terms[statement, without] = self._expanded(statement, without)
+        return self._terms[statement, without]
+
+    @cached_property
+    def _terms(self) -> dict[tuple[Product, int | None], tuple[Term, ...]]:
+        return {}
+
+    def _expanded(self, statement: Product, without: int | None) -> tuple[Term, ...]:
         if statement.tensor:
             factors = tuple(x for k, x in enumerate(statement.factors) if k != without)
             return (Term((), (statement.tensor,), factors, statement.multipliers),)
