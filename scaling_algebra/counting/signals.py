@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Any, Literal, Self
 
 from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.powers import Form
 
 from .canonical import Leaf, canonical
 from .kernels import (
@@ -245,6 +246,12 @@ class Algebra(Packing):
         found = {(self.value(e + self._weights[k]), not self._doubted[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail, s.least) if x is not None)
         return tuple(sorted(found | {(self.value(x), False) for x in bounds}, reverse=True))
+
+    def forms(self, s: Signal) -> tuple[Form, ...]:
+        """Sizes of the kernels of a signal, those that may cancel left out, as powers of the axes and counts of the
+        unknowns; each once."""
+        clear = (e + self._weights[k] for k, e in s.terms.items() if not self._doubted[k])
+        return tuple(dict.fromkeys(self.form(x) for x in clear))
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
         """Multiply by deterministic factors."""

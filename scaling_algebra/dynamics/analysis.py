@@ -190,6 +190,21 @@ class Analysis:
             return run.algebra.powers(read)
         return () if read is None else ((run.algebra.value(read), False),)
 
+    def forms(self, name: str, t: int) -> tuple[Form, ...]:
+        """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at
+        every ray and point. None for exactly zero and for updates of tensors, which are no signals.
+
+        Raises:
+            LookupError: they take more work than a lower bound may, or nothing follows them.
+        """
+        run = self._run(_QUICK[-1])
+        try:
+            with run.ledger.question():
+                read = self._signal(name, t, run)
+        except (Exhausted, BeyondPowerCounting):
+            raise LookupError(f"the monomials of {name} at t={t} are not known") from None
+        return run.algebra.forms(read) if isinstance(read, Signal) else ()
+
     def _read(self, name: str, t: int, rung: Rung) -> Answer:
         run = self._run(rung)
         try:

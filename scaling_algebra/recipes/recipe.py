@@ -1,7 +1,7 @@
 """Numbers for a large model from those tuned on a small one: ``recipe``.
 
-Read next: ``sizes.py`` (the ray between two models), ``presentation.py`` (how it is printed),
-``scaling_algebra/solver/derivation.py`` (where the powers come from).
+Read next: ``sizes.py`` (the ray between two models), ``next_terms.py`` (is the base large enough),
+``presentation.py`` (how it is printed), ``scaling_algebra/solver/derivation.py`` (where the powers come from).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
@@ -29,6 +29,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 from .sizes import Sizes, Way, read_sizes, through, way
+
+if TYPE_CHECKING:
+    from .next_terms import NextTerms
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
 """The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
@@ -151,6 +154,14 @@ class Recipe(Rendered):
 
         return tuple(warnings(self))
 
+    @cached_property
+    def next_terms(self) -> NextTerms:
+        """Whether the base is large enough: terms of demanded sizes that are not small beside the leading ones there,
+        constants left out."""
+        from .next_terms import next_terms
+
+        return next_terms(self)
+
     def as_json(self) -> dict[str, Any]:
         """The JSON contract; numbers are floats, rules are texts."""
         asked = self.configuration
@@ -179,6 +190,8 @@ class Recipe(Rendered):
                 {"signal": x.signal, "step": x.step, "growth": str(x.growth), "factor": x.factor} for x in self.breaks
             ],
             "run": dict(self.run),
+            "next_terms": [x.as_json() for x in self.next_terms.terms],
+            "next_terms_unknown": list(self.next_terms.unknown),
             "held": [] if self.horizon is None else [invariant.name for invariant in self.horizon.held],
             "warnings": list(self.warnings),
         }
