@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from scaling_algebra import limits
+from scaling_algebra.formulas.every_ray import every_ray as _every_ray
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
@@ -18,6 +19,7 @@ from .options import Count, configured, emit, examples, printed
     epilog=examples(
         "scalecalc signals --regime II --optimizer sgd",
         "scalecalc signals --regime III --parameterization mssp --quantity h3.A2.2 --quantity '<h3@0, h3@2>' --steps 3",
+        "scalecalc signals --ray N=1,N_e=3/4,M=1/2 --every-ray -o cell.tex",
     ),
 )
 @configured
@@ -25,10 +27,15 @@ from .options import Count, configured, emit, examples, printed
     "--steps", type=Count(0, limits.STEPS), default=2, show_default=True, metavar="T", help="Number of updates."
 )
 @click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")
+@click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
 @printed
-def command(asked: Configuration, steps: int, names: tuple[str, ...], form: str | None, output: Path | None) -> None:
+def command(
+    asked: Configuration, steps: int, names: tuple[str, ...], every_ray: bool, form: str | None, output: Path | None
+) -> None:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 
-    An exponent without a certificate is printed as undecided.
+    An exponent without a certificate is printed as undecided. With --every-ray a size is a maximum of powers of the
+    axes instead, on the whole cone of rays on which the formula of this ray is the parameterization.
     """
-    emit(signals(asked, steps=steps, quantities=names or None).document(), form, output)
+    found = (_every_ray if every_ray else signals)(asked, steps=steps, quantities=names or None)
+    emit(found.document(), form, output)

@@ -1,4 +1,4 @@
-"""What a formula says: the maximum, its monomials with mechanism and place, and what it assumes.
+"""What a formula says: the maximum, its monomials with mechanism and place, and what it assumes; sizes on a cone.
 
 Read next: ``documents`` (how that is printed).
 """
@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.documents.notation import formula as typeset_formula
 from scaling_algebra.documents.notation import latex_power
 from scaling_algebra.spec.powers import Form, Power, symbol
 
@@ -17,6 +18,7 @@ from .polyhedra import corners, direction, dot
 from .search import spanning
 
 if TYPE_CHECKING:
+    from .every_ray import EveryRay, Largest
     from .formula import Formula, Term
 
 _GREEK = {"sigma": r"\sigma", "lr": r"\eta", "eps": r"\epsilon", "v": "v"}
@@ -124,6 +126,23 @@ def notes_of(f: Formula) -> list[str]:
             else "a lower bound: monomials may be missing"
         )
     return notes
+
+
+def every_ray(found: EveryRay) -> Document:
+    """One line per quantity, the largest monomials at every step; before them the cone on which this holds."""
+    header = ("quantity", *(f"t={t}" for t in range(found.steps + 1)))
+    grid = Grid.of(header, ((name, *map(_largest, row)) for name, row in found.sizes.items()))
+    bounds = [piece for x in found.cone.inequalities for piece in (", ", typeset_formula(x))][1:] or ["every ray"]
+    held = ("on all rays with K = M and: ", *bounds, "; " + str(found.structure))
+    what = "sizes as powers of the axes; 0 is exactly zero"
+    return Document((Heading(literal(found.about)), Lines.of(held, what), grid), found.as_json())
+
+
+def _largest(x: Largest) -> Piece:
+    if not x.decided or not x.powers:
+        return str(x)
+    shown = [latex_power(p) for p in x.powers]
+    return Text(str(x), f"${shown[0]}$" if len(shown) == 1 else rf"$\max({', '.join(shown)})$")
 
 
 def _row(f: Formula, t: Term, where: bool) -> list[Piece | None]:

@@ -70,6 +70,7 @@ class Search:
         there = {*network.axes.values(), *["K"] * sparse} - {*["K"] * (not sparse), "L"} - fixed
         self.axes = tuple(axis for axis in AXES if axis in there)
         self.spanning = spanning(self.axes)
+        self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.spanning]
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
         self._sized: frozenset[str] = frozenset()
 
@@ -122,8 +123,7 @@ class Search:
     def _forms(self, quantity: Quantity, t: int, rung: Rung) -> Found:
         grades: dict[Counts, dict[Power, None]] = {}
         asked: dict[Vector, Mapping[Counts, tuple[Form | None, Fraction]]] = {}
-        first = direction(range(len(self.axes) + 3, 3, -1))
-        todo = [tuple([1] * len(self.axes)), first, *self.spanning]
+        todo = self.first
         for _ in range(_ROUNDS):
             for rates in todo:
                 asked[rates] = self._sizes(quantity, t, rates, rung)

@@ -388,6 +388,7 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
     "derive": (("--regime", "I"), {**ASKED, **PRINTED, "--gauge": Maker.text}),
     "derive --prove": (("--regime", "I", "--parameterization", "mup"), {"--smtlib": Maker.unwritable}),
     "signals": (("--regime", "I"), {**ASKED, **PRINTED, "--steps": counted(0, 1000), "--quantity": Maker.quantity}),
+    "signals --every-ray": (("--regime", "I"), {"--steps": counted(0, 2), "--quantity": Maker.quantity}),
     "explain h3": (("--regime", "I", "--optimizer", "sgd"), {**ASKED, **PRINTED, "--graph": Maker.written}),
     "explain": (("--regime", "I", "--optimizer", "sgd"), {"WHAT": Maker.what}),
     "formula h3@1": (

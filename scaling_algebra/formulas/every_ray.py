@@ -1,0 +1,242 @@
+"""Sizes of signals under a derived parameterization, on every ray of the cone where its formula holds: ``every_ray``.
+
+Law: with parameters that are powers of the axes, a size is a maximum of monomials in the axes alone. Like every size it
+is found at the corners of the cones on which one of them leads (``search.py``), here with the engine on one ray, which
+certifies more than it does with unknown parameters.
+Assumes: where the optimizer normalises, that it divides by epsilon, which the cone is proved for (``cones.py``).
+Read next: ``solver/cones.py`` (the cone), ``presentation.py`` (how it is printed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations, pairwise
+from typing import Any
+
+from scaling_algebra import limits
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.signals import Rung
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.quantities import Quantity, quantity
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.cones import Cone, cone
+from scaling_algebra.solver.demands import HORIZON
+from scaling_algebra.solver.derivation import solved
+from scaling_algebra.solver.linear import solve_linear
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.powers import Form, Power
+from scaling_algebra.spec.scaling import Scaling
+
+from .polyhedra import Vector, corners, direction
+from .search import Counts, Search
+
+_ORDER = ("N", "M", "N_e")
+"""Axes in which powers are written where rays lie on a wall, the first that suffice."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The size of a signal on a cone: the largest of some monomials.
+
+    Attributes:
+        powers: each leads somewhere; empty: exactly zero.
+        decided: False where the engine certifies no size at some corner; then nothing is claimed.
+    """
+
+    powers: tuple[Power, ...]
+    decided: bool = True
+
+    def on(self, ray: Ray) -> Fraction | None:
+        """The exponent of n on a ray of the cone; None for exactly zero."""
+        if not self.decided:
+            raise UsageError("the size is undecided, which has no exponent")
+        return max((p.on(ray) for p in self.powers), default=None)
+
+    def __str__(self) -> str:
+        if not self.decided or not self.powers:
+            return "0" if self.decided else "undecided"
+        shown = list(map(str, self.powers))
+        return shown[0] if len(shown) == 1 else f"max({', '.join(shown)})"
+
+
+@dataclass(frozen=True, repr=False)
+class EveryRay(Rendered):
+    """Sizes of signals at t = 0, 1, ..., steps on a cone of rays.
+
+    Attributes:
+        configuration: what was asked, on a ray of the cone.
+        structure: what is zero or tied there.
+        cone: all rays (with K = M) on which the formula of that ray meets every demand.
+        scaling: the formula.
+        sizes: by quantity, one for every step.
+    """
+
+    configuration: Configuration
+    structure: Structure
+    cone: Cone
+    scaling: Scaling
+    steps: int
+    sizes: Mapping[str, tuple[Largest, ...]]
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON contract: sizes as lists of exponents by axis."""
+        cells = {
+            name: [[p.as_strings() for p in x.powers] if x.decided else "undecided" for x in row]
+            for name, row in self.sizes.items()
+        }
+        rays = [{axis: str(rate) for axis, rate in ray.rates.items()} for ray in self.cone.rays]
+        head = {**self.configuration.as_json(), "structure": str(self.structure)}
+        return {**head, "cone": list(self.cone.inequalities), "rays": rays} | {
+            "steps": list(range(self.steps + 1)),
+            "quantities": cells,
+        }
+
+    @property
+    def about(self) -> str:
+        return str(self.configuration)
+
+    def document(self) -> Document:
+        from .presentation import every_ray
+
+        return every_ray(self)
+
+
+def every_ray(asked: Configuration, *, steps: int = HORIZON, quantities: Sequence[str] | None = None) -> EveryRay:
+    """Sizes of signals on all rays on which the formula of one ray is the parameterization.
+
+    Examples:
+        >>> asked = Configuration.of(None, "sgd", "mup", ray="N=1,N_e=3/4,M=1/2")
+        >>> found = every_ray(asked, steps=1, quantities=["h3.A2.1"])
+        >>> print(found.cone, "|", *found.sizes["h3.A2.1"])
+        N_e <= N, M <= N, N_e + M >= N | 0 M^-1
+
+    Raises:
+        UsageError: another network than the block, K < M, a parameterization that is not derived or has exponents or a
+            readout init of its own, an optimizer that normalises without an epsilon, more steps than are proved, no
+            cone, or no such quantity.
+        Infeasible: as ``derive``.
+    """
+    _covered(asked)
+    limits.within("steps with every ray", steps, 0, HORIZON)
+    held, search = _searched(asked)
+    known = search.table
+    names = [name for name in known if not _quotient(name)] if quantities is None else list(quantities)
+    if quotients := [name for name in names if _quotient(name)]:
+        raise UsageError(f"no formula for {quotients[0]}: a quotient of maxima is none; ask for its parts")
+    wanted = {name: quantity(known, name) for name in names}
+    sizes = {name: tuple(search.largest(what, t) for t in range(steps + 1)) for name, what in wanted.items()}
+    return EveryRay(asked, search.structure, held, search.scaling, steps, sizes)
+
+
+@lru_cache(maxsize=8)
+def _searched(asked: Configuration) -> tuple[Cone, Inserted]:
+    """Raises UsageError: no cone."""
+    found = solved(asked)
+    held = cone(found.scaling, asked.optimizer, asked.parameterization, found.structure)
+    if held is None:
+        raise UsageError(f"the formula on {asked.ray} is proved on no cone of rays; ask for this ray alone, or another")
+    return held, Inserted(asked, found.structure, found.scaling, held.rays)
+
+
+class Inserted(Search):
+    """The search for monomials with the parameters of one formula inserted, on the cone that some rays span."""
+
+    def __init__(self, asked: Configuration, structure: Structure, scaling: Scaling, rays: Sequence[Ray]) -> None:
+        still = frozenset(axis for axis in ("N", "N_e", "M") if not any(ray[axis] for ray in rays))
+        super().__init__(asked.network, asked.optimizer, structure, fixed=still)
+        self.scaling = scaling
+        self.growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
+        spanned = [direction([ray[axis] for axis in self.axes]) for ray in rays]
+        self.simplices = [[spanned[0], *pair] for pair in pairwise(spanned[1:])] or [spanned]
+        self.first = [direction([sum(x) for x in zip(*spanned, strict=True)]), *spanned]
+        self.basis = self._basis(self.simplices[0])
+        self._looks: dict[Vector, Analysis] = {}
+
+    @property
+    def table(self) -> Mapping[str, Quantity]:
+        return self._look(self.first[0]).table
+
+    def largest(self, what: Quantity, t: int) -> Largest:
+        """The size of a quantity after t updates."""
+        try:
+            found = self._forms(what, t, Rung(Fraction(0)))
+        except Exhausted:
+            return Largest((), decided=False)
+        order = sorted((form.power for form in found.forms), key=lambda p: [-abs(e) for _, e in p.terms])
+        return Largest(tuple(order[::-1]))
+
+    def leading(self, power: Power, others: Iterable[Power]) -> list[Vector]:
+        own = self.vector(power)
+        walls = [
+            direction([x - y for x, y in zip(own, self.vector(other), strict=True)])
+            for other in others
+            if other != power
+        ]
+        return list(dict.fromkeys(ray for simplex in self.simplices for ray in corners(simplex, walls)))
+
+    def _sizes(
+        self, quantity: Quantity, t: int, rates: Vector, rung: Rung
+    ) -> dict[Counts, tuple[Form | None, Fraction]]:
+        answer = self._look(rates)(quantity.name, t)
+        if not answer.decided:
+            raise Exhausted
+        if answer.size is None or answer.form is None:
+            return {}
+        return {(): (Form(self._written(self.scaling.size(answer.form)), ()), answer.size)}
+
+    def _look(self, rates: Vector) -> Analysis:
+        if rates not in self._looks:
+            ray = self.ray(rates)
+            point = self.scaling.point(ray)
+            self._looks[rates] = Analysis(ray, point, self.optimizer, self.network, growing=self.growing)
+        return self._looks[rates]
+
+    def _basis(self, simplex: Sequence[Vector]) -> tuple[str, ...]:
+        """Axes whose powers tell sizes on the cone apart."""
+        for axes in combinations([axis for axis in _ORDER if axis in self.axes], len(simplex)):
+            if self._solved(simplex, axes, Power()) is not None:
+                return axes
+        raise LookupError("the rays are linearly dependent")
+
+    def _written(self, power: Power) -> Power:
+        """The same on every ray of the cone, in the axes of the basis."""
+        found = self._solved(self.simplices[0], self.basis, power)
+        assert found is not None
+        return found
+
+    def _solved(self, simplex: Sequence[Vector], axes: Sequence[str], power: Power) -> Power | None:
+        rows = []
+        for rates in simplex:
+            at = dict(zip(self.axes, rates, strict=True))
+            value = sum((e * at.get(axis, 0) for axis, e in power.terms), Fraction(0))
+            rows.append(({axis: at[axis] for axis in axes if at[axis]}, value))
+        found = solve_linear(rows, list(axes))
+        return None if found is None else Power.of(found)
+
+
+def _quotient(name: str) -> bool:
+    return "normalised" in name
+
+
+def _covered(asked: Configuration) -> None:
+    """Raises UsageError for what no cone is proved of."""
+    rule, step = asked.parameterization, asked.optimizer
+    if asked.network != MOE_BLOCK:
+        raise UsageError(f"cones of rays are proved for the network moe, not for {asked.network.name}")
+    if asked.ray["K"] != asked.ray["M"]:
+        raise UsageError("cones of rays are proved for K = M; leave K out of the ray")
+    rule.check_derived(asked.network)
+    if asked.given or asked.readout_init != rule.readout_init:
+        raise UsageError(
+            f"cones of rays are proved for {rule.title} as it is derived, with readout init {rule.readout_init}; leave "
+            "out given exponents and another readout init"
+        )
+    if step.normalises and not step.epsilon:
+        raise UsageError(f"{step.name} normalises without an epsilon: no cone of rays is proved; take adam or sgd")
