@@ -20,6 +20,7 @@ from scaling_algebra import limits
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents.blocks import Piece
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantity
 from scaling_algebra.errors import UsageError
@@ -58,6 +59,13 @@ class Largest:
         if not self.decided:
             raise UsageError("the size is undecided, which has no exponent")
         return max((p.on(ray) for p in self.powers), default=None)
+
+    @property
+    def piece(self) -> Piece:
+        """For documents."""
+        from .presentation import largest
+
+        return largest(self)
 
     def __str__(self) -> str:
         if not self.decided or not self.powers:

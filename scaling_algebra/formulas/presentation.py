@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import formula as typeset_formula
 from scaling_algebra.documents.notation import latex_power
 from scaling_algebra.spec.powers import Form, Power, symbol
@@ -131,18 +131,18 @@ def notes_of(f: Formula) -> list[str]:
 def every_ray(found: EveryRay) -> Document:
     """One line per quantity, the largest monomials at every step; before them the cone on which this holds."""
     header = ("quantity", *(f"t={t}" for t in range(found.steps + 1)))
-    grid = Grid.of(header, ((name, *map(_largest, row)) for name, row in found.sizes.items()))
+    grid = Grid.of(header, ((name, *(x.piece for x in row)) for name, row in found.sizes.items()))
     bounds = [piece for x in found.cone.inequalities for piece in (", ", typeset_formula(x))][1:] or ["every ray"]
     held = ("on all rays with K = M and: ", *bounds, "; " + str(found.structure))
     what = "sizes as powers of the axes; 0 is exactly zero"
     return Document((Heading(literal(found.about)), Lines.of(held, what), grid), found.as_json())
 
 
-def _largest(x: Largest) -> Piece:
-    if not x.decided or not x.powers:
-        return str(x)
-    shown = [latex_power(p) for p in x.powers]
-    return Text(str(x), f"${shown[0]}$" if len(shown) == 1 else rf"$\max({', '.join(shown)})$")
+def largest(x: Largest) -> Piece:
+    """``max(M^(-1/2), N_e N^-1)``."""
+    if not x.decided or len(x.powers) < 2:
+        return x.powers[0] if x.powers else ZERO if x.decided else "undecided"
+    return Text(str(x), rf"$\max({', '.join(map(latex_power, x.powers))})$")
 
 
 def _row(f: Formula, t: Term, where: bool) -> list[Piece | None]:

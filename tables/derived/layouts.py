@@ -25,6 +25,7 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 from .law_tables import table_laws2
+from .ray_table import table_rays
 from .signal_tables import SETTINGS, growth, signal_table
 from .stable_rates import table_everett
 
@@ -388,6 +389,7 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "g1": table_g1,
     "g2": table_g2,
     **{name: partial(signal_table, name) for name in SETTINGS},
+    "rays": table_rays,
     "routers1": partial(table_routers, "routers1", "sgd"),
     "routers2": partial(table_routers, "routers2", "adam"),
     "transfer1": table_transfer1,
