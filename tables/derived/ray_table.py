@@ -42,8 +42,8 @@ def table_rays() -> Grid:
         "Every signal on every ray: the signal tables of App. J of the MSSP paper as formulas",
         r"Entry sizes after $t$ updates of SGD under $\mu$P, readout init maximal, in the minimal MoE block, for all "
         f"rays with $K = M$ and {bounds} (rates of the axes). Each is the largest of the powers shown, certified at "
-        "the corners of the cones on which one of them leads. Regimes I, II and III are rays of this cell; their columns "
-        "are the same formulas there.",
+        "the corners of the cones on which one of them leads. Regimes I, II and III are rays of this cell; their "
+        "columns are the same formulas there.",
         (Label("part"), Label("quantity", "Quantity")),
         ((Label("every ray", "every ray of the cell"), steps), (Label("regime", last), tuple(map(Label, REGIMES)))),
         rows,

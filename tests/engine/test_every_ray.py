@@ -49,7 +49,7 @@ def inside(cone, rng):
     return Ray({a: sum(w * r[a] for w, r in zip(weights, cone.rays, strict=True)) for a in ("N", "N_e", "M")})
 
 
-def disagreements(table, rays=3):
+def disagreements(table, rays=2):
     """Cells that are not what the engine says on random rays on which M grows."""
     rng, wrong = random.Random(11), []
     for _ in range(rays):
@@ -68,7 +68,7 @@ def disagreements(table, rays=3):
 
 
 @pytest.mark.parametrize(
-    "cell, optimizer", [("B", "sgd"), ("C", "adam"), *(pytest.param(x, "sgd", marks=pytest.mark.slow) for x in "DE")]
+    "cell, optimizer", [("C", "adam"), *(pytest.param(x, "sgd", marks=pytest.mark.slow) for x in "BDE")]
 )
 def test_every_size_is_the_one_of_the_engine(cell, optimizer):
     assert not disagreements(found(INSIDE[cell], optimizer, names=NAMES))

@@ -53,7 +53,7 @@ def test_below_the_wall_another_term_is_larger():
 def test_every_monomial_is_a_lower_bound():
     """Of the certified size, on random rays; one that is planted is not."""
     rng, planted = random.Random(7), 0
-    for _ in range(4):
+    for _ in range(2):
         ray = Ray({"N": 1, "N_e": Fraction(rng.randint(2, 6), 4), "M": Fraction(rng.randint(2, 6), 4)})
         d = derive(None, "adam", "mup", ray=ray)
         for name in ("h3.A2.2", "h2.effective", "psi.propagating"):
@@ -61,7 +61,7 @@ def test_every_monomial_is_a_lower_bound():
             forms = [d.scaling.size(form) for form in d.analysis().forms(name, 2)]
             assert max(p.on(ray) for p in forms) == size.exponent
             planted += any((p + Power.of({"N": Fraction(1, 2)})).on(ray) > size.exponent for p in forms)
-    assert planted == 12
+    assert planted == 6
 
 
 def test_what_starts_elsewhere_is_not_asked():

@@ -38,7 +38,7 @@ def runs(generic):
     for width in WIDTHS:
         with patch.context() as inside:
             inside.setattr(sizes, "FIXED", width)
-            found.append(measure(along, sizes=[20, 40, 80], seeds=12, steps=2, device="cpu"))
+            found.append(measure(along, sizes=[20, 40, 80], seeds=8, steps=2, device="cpu"))
     return found
 
 
