@@ -13,8 +13,10 @@ from functools import partial
 from scaling_algebra.formulas.polyhedra import Vector, corners
 from scaling_algebra.phase_map.phases import Cell, Phases
 from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver, Sense
-from scaling_algebra.solver.cones import PLANE_AXES, Wall, cone_holds, descent
+from scaling_algebra.solver.cones import descent
+from scaling_algebra.solver.convexity import cone_holds
 from scaling_algebra.solver.demands import HORIZON
+from scaling_algebra.solver.walls import PLANE_AXES, Wall
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, interventions
 from scaling_algebra.spec.networks.library import MOE_BLOCK

@@ -205,6 +205,25 @@ class Analysis:
             raise LookupError(f"the monomials of {name} at t={t} are not known") from None
         return run.algebra.forms(read) if isinstance(read, Signal) else ()
 
+    def step(self, role: str, t: int) -> tuple[Answer, ...]:
+        """What the gradient after t updates is multiplied by in the next one: the learning rate, and what the optimizer
+        has of the size of the tensor and one over its normaliser. Empty if the gradient is exactly zero."""
+        answers: tuple[Answer, ...] = ()
+        for rung in LADDER:
+            run = self._run(rung)
+            try:
+                with run.ledger.question():
+                    run.sound = True
+                    scalars = run.scalars(role, t)
+            except (Exhausted, BeyondPowerCounting):
+                answers = (Answer(None, None, decided=False),)
+                continue
+            value, form, sound = run.algebra.value, run.algebra.form, run.sound
+            answers = tuple(Answer(value(x.size), form(x.size), sound and x.certain) for x in scalars)
+            if all(x.decided for x in answers):
+                break
+        return answers
+
     def _read(self, name: str, t: int, rung: Rung) -> Answer:
         run = self._run(rung)
         try:

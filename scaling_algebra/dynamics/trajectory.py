@@ -487,11 +487,16 @@ class Trajectory:
             found += self.ledger.remembered((self._name, "step", role, step), partial(self._step, role, step))
         return found
 
+    def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
+        """What the gradient of a step is multiplied by; nothing if it is exactly zero."""
+        if all(any(x.zero for x in factors) for factors in self.factors(role, step)):
+            return ()
+        return self._rate(role, step)
+
     def _step(self, role: str, step: int) -> list[Increment]:
         """One step of a tensor, a product for each use."""
-        if all(any(x.zero for x in factors) for factors in self.factors(role, step)):
-            return []
-        return self._stepped(role, step, self._rate(role, step))
+        scalars = self.scalars(role, step)
+        return self._stepped(role, step, scalars) if scalars else []
 
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         """What the gradient of a step is multiplied by."""

@@ -16,7 +16,7 @@ from scaling_algebra.files import write
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.picture import FRAME, phases_map
 from scaling_algebra.phase_map.presentation import status
-from scaling_algebra.solver.cones import PLANE_AXES, Wall
+from scaling_algebra.solver.walls import PLANE_AXES, Wall
 from scaling_algebra.spec.axes import Ray
 
 KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mup", "mssp"))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver.cones import PLANE_AXES, Wall
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.newton import Solver
+from scaling_algebra.solver.walls import PLANE_AXES, Wall
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 

@@ -17,7 +17,7 @@ from textwrap import wrap
 
 from scaling_algebra.documents.blocks import Document
 from scaling_algebra.documents.writers.html import fragment
-from scaling_algebra.solver.cones import PLANE_AXES
+from scaling_algebra.solver.walls import PLANE_AXES
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
@@ -109,10 +109,8 @@ def _map(p: Phases) -> _Page:
         span = (
             f"{p.plane[0]} {edge.ends[0][0]} to {edge.ends[1][0]}, {p.plane[1]} {edge.ends[0][1]} to {edge.ends[1][1]}"
         )
-        found = edge.structure if edge.scaling is not None else f"none found: {edge.why}"
-        page.choose(
-            f'{line} stroke="transparent" stroke-width="16"', _Choice(f"wall {edge.wall}", (span, found), edge.scaling)
-        )
+        said = _Choice(f"wall {edge.wall}", (span, status(edge)), edge.scaling)
+        page.choose(f'{line} stroke="transparent" stroke-width="16"', said)
         page.taken += _along(*ends)
     border = f'<rect x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#bbb"/>'
     page.out += [border, *_axes(p)]

@@ -10,8 +10,8 @@ from typing import Any
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text
 from scaling_algebra.documents.notation import formula, typeset
-from scaling_algebra.solver.cones import PLANE_AXES
 from scaling_algebra.solver.presentation import powers
+from scaling_algebra.solver.walls import PLANE_AXES
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.scaling import Scaling
 
@@ -75,15 +75,17 @@ def _where(cell: Cell) -> str:
     return ", ".join(cell.inequalities)
 
 
-def status(cell: Cell) -> str:
-    """At how many rays a formula was found, and what is known where none was."""
-    solved, sampled = cell.found
+def status(cell: Cell | Edge) -> str:
+    """Whether a formula is proved on all of a cell or edge, and what is known where none was found."""
     if cell.scaling is None:
-        proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
-        return f"none found at {sampled} sampled rays{proof}: {cell.why}"
-    if solved < sampled:
-        return f"UNDECIDED: found at {solved} of {sampled} sampled rays"
-    return f"found at {solved} of {sampled} sampled rays; {cell.structure}"
+        proof = f"; proved at {cell.proved} that none exists" if isinstance(cell, Cell) and cell.proved else ""
+        return f"none found at {_rates(cell.ray)}{proof}: {cell.why}"
+    known = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
+    return f"{known}; {cell.structure}"
+
+
+def _rates(ray: Ray) -> str:
+    return ",".join(f"{axis}={ray[axis]}" for axis in PLANE_AXES)
 
 
 def _edge(e: Edge) -> Piece:
@@ -91,7 +93,8 @@ def _edge(e: Edge) -> Piece:
         return "none found"
     stds = [(role, t.init_std) for role, t in e.scaling.tensors.items() if "e" in role]
     text = ", ".join(f"{role} {0 if std is None else std}" for role, std in stds)
-    return typeset(f"{e.structure}: {text}")
+    known = "" if e.holds else f"UNDECIDED, found at {_rates(e.ray)} alone: "
+    return typeset(f"{known}{e.structure}: {text}")
 
 
 def _span(p: Phases, e: Edge) -> str:
@@ -129,7 +132,8 @@ def _record(p: Phases) -> dict[str, Any]:
                 "name": c.name,
                 "corners": points(c.corners),
                 "inequalities": list(c.inequalities),
-                "found": list(c.found),
+                "ray": str(c.ray),
+                "proved": c.holds,
                 "structure": c.structure,
                 "why": c.why,
                 "proved_impossible_at": None if c.proved is None else str(c.proved),
@@ -141,6 +145,8 @@ def _record(p: Phases) -> dict[str, Any]:
             {
                 "wall": str(e.wall),
                 "ends": points(e.ends),
+                "ray": str(e.ray),
+                "proved": e.holds,
                 "structure": e.structure,
                 "why": e.why,
                 "formulas": tensors(e.scaling),

@@ -23,7 +23,7 @@ from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.prover import Outcome
 from scaling_algebra.proofs.smtlib import script
-from scaling_algebra.solver.cones import Wall
+from scaling_algebra.solver.walls import Wall
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, interventions
 from scaling_algebra.spec.networks.library import MOE_BLOCK

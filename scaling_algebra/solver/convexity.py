@@ -1,0 +1,158 @@
+"""A formula holds on a whole cone of rays if it does on the rays that span it: sizes are convex in the rates.
+
+Read next: ``cones.py`` (finds the cone of a formula), ``demands.py`` (how demands fare on one ray).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+from scaling_algebra.counting.signals import Algebra, Rung
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.parameterizations import Parameterization
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling
+
+from .demands import HORIZON, violation
+from .walls import PLANE_AXES, ray_of
+
+
+class Looks:
+    """The engine at formulas on rays, each once: cones that meet on a ray have the same exponents there.
+
+    Products of kernels are shared by all formulas on a ray.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Analysis] = {}
+        self._algebras: dict[Hashable, dict[Rung, Algebra]] = {}
+
+    def at(
+        self, scaling: Scaling, ray: Ray, optimizer: Optimizer, grown: frozenset[str], work: int | None = None
+    ) -> Analysis:
+        """The engine on a ray; axes of ``grown`` count as growing.
+
+        Args:
+            work: for lower bounds only, and no more than these nodes of matching searches.
+        """
+        point = scaling.point(ray)
+        numbers = [tuple(x.items()) for x in (point.b, point.c, point.d, point.multipliers)]
+        key = ray, grown, optimizer.name, optimizer.regime, work, *numbers, point.tied
+        if key not in self._known:
+            algebras = self._algebras.setdefault((ray, grown), {})
+            look = Analysis(ray, point, optimizer, MOE_BLOCK, algebras, growing=grown)
+            self._known[key] = look if work is None else look.limited(work)
+        return self._known[key]
+
+
+def growing(rays: Sequence[Ray]) -> frozenset[str]:
+    """The axes that grow inside the cone that some rays span."""
+    return frozenset(axis for axis in AXES if any(ray[axis] for ray in rays))
+
+
+def normalises(optimizer: Optimizer) -> bool:
+    """Does it divide by sizes that no epsilon bounds?"""
+    return bool(optimizer.normalises) and not optimizer.epsilon
+
+
+def cone_holds(
+    scaling: Scaling,
+    optimizer: Optimizer,
+    parameterization: Parameterization,
+    rays: Sequence[Ray],
+    structure: Structure,
+    ahead: int = 0,
+    looks: Looks | None = None,
+) -> str:
+    """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
+
+    Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates, if what the
+    gradients before it were multiplied by is linear. So it is O(1) on the cone if it is on the spanning rays, and it is
+    one of these functions on all of it if it is on the spanning rays: 0 for what is Theta(1), the same for what is
+    balanced. What a gradient is divided by is such a maximum, too: it is linear on the cone if it is one function at a
+    ray inside and on the spanning rays. With an epsilon it must not exceed this on the spanning rays, and epsilon must
+    be the size of a monomial of the gradient. On a spanning ray an axis that grows inside the cone counts as growing.
+    Demands and gradients are examined at t = 0 .. 2; the gradient at t = 2 is what the third update takes.
+
+    Args:
+        ahead: so many updates later O(1) is examined, too.
+        looks: to share what is known at some rays.
+    """
+    demands = parameterization.demanded(MOE_BLOCK, structure)
+    total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
+    inner, grown = ray_of([rate / max(total) for rate in total]), growing(rays)
+    known = looks or Looks()
+    *corners, inside = [known.at(scaling, ray, optimizer, grown) for ray in (*rays, inner)]
+    for look in corners:
+        if failure := _broken_at(scaling, look, demands, ahead):
+            return f"on {look.ray}: {failure}"
+    if normalises(optimizer) and (failure := _bent(scaling, corners, inside, ahead)):
+        return failure
+    for demand in demands:
+        if failure := _other_size(scaling, corners, inside, demand):
+            return f"on {inner}: {demand.name}: {demand.because}, but {failure}"
+    return ""
+
+
+# inside ------------------------------------------------------------------------------------------------------------
+
+
+def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> str:
+    """What exceeds O(1), or its epsilon, on a spanning ray."""
+    limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
+    failures = [failure for demand in limited if (failure := violation(demand, look, horizon=HORIZON + ahead))]
+    if failures:  # what is undecided is a failure, too, but says less than what diverges
+        return min(failures, key=lambda x: x.endswith("undecided"))
+    for role, tensor in MOE_BLOCK.tensors.items() if look.optimizer.epsilon else ():
+        eps = scaling.tensors[role].eps
+        for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + max(1, ahead))):
+            above = answer.size is not None and eps is not None and answer.size > eps.on(look.ray)
+            if eps is None or not answer.decided or above:
+                return f"the gradient of {role} exceeds its epsilon, or is undecided"
+    return ""
+
+
+def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, ahead: int) -> str:
+    """Which step is multiplied by something that is not linear on the cone."""
+    for role in MOE_BLOCK.tensors:
+        for t in range(HORIZON + ahead):
+            middle = inside.step(role, t)
+            for look in corners:
+                for answer, here in zip(middle, look.step(role, t), strict=True):
+                    certain = answer.decided and here.decided and answer.form is not None
+                    if not certain or scaling.size(answer.form).on(look.ray) != here.size:
+                        why = "not one power on the cone" if certain else "undecided"
+                        return f"on {look.ray}: what the gradient of {role} is multiplied by at t={t} is {why}"
+    return ""
+
+
+def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> str:
+    """Where a demanded size is not that of one monomial on the whole cone."""
+    if demand.kind == "balanced":
+        known = {name: inside(name, HORIZON) for name in demand.quantities}
+        powers = []
+        for name, answer in known.items():
+            power = None if answer.form is None else scaling.size(answer.form)
+            powers += [] if power is None else [power]
+            for look in corners:
+                here = look(name, HORIZON)
+                known_size = None if power is None else power.on(look.ray)
+                if not (answer.decided and here.decided) or here.size != known_size:
+                    return f"{name} is undecided, or not of one size, on {look.ray}"
+        apart = any(a.on(look.ray) != b.on(look.ray) for look in corners for a, b in pairwise(powers))
+        return "their sizes differ" if apart else ""
+    eps = scaling.tensors[demand.fixes.removeprefix("d.")].eps if demand.kind == "scale" else Power()
+    if demand.kind == "bounded" or eps is None:
+        return ""
+    first = 1 if demand.kind == "scale" else 0
+    answers = (inside(name, t) for name in demand.quantities for t in range(first, HORIZON + 1))
+    sizes = (scaling.size(a.form) + -eps for a in answers if a.form is not None)
+    reached = any(all(not power.on(look.ray) for look in corners) for power in sizes)
+    return "" if reached else "no monomial of it is Theta(1) on all rays"
