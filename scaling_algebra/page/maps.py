@@ -1,6 +1,7 @@
 """Maps of rays as the page shows them: drawn, with the walls and cells that say where a ray lies.
 
-A map takes up to a minute, so that four are kept in ``maps``; ``python -m scaling_algebra.page.maps`` writes them.
+A map takes seconds, in a browser far more, so that four are kept in ``maps``; they are written by
+``python -m scaling_algebra.page.maps``.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def _map(p: Phases) -> _Page:
         span = (
             f"{p.plane[0]} {edge.ends[0][0]} to {edge.ends[1][0]}, {p.plane[1]} {edge.ends[0][1]} to {edge.ends[1][1]}"
         )
-        said = _Choice(f"wall {edge.wall}", (span, status(edge)), edge.scaling)
-        page.choose(f'{line} stroke="transparent" stroke-width="16"', said)
+        shown = _Choice(f"wall {edge.wall}", (span, status(edge)), edge.scaling)
+        page.choose(f'{line} stroke="transparent" stroke-width="16"', shown)
         page.taken += _along(*ends)
     border = f'<rect x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#bbb"/>'
     page.out += [border, *_axes(p)]

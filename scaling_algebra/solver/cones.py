@@ -106,7 +106,7 @@ def cone(
     rays = tuple(ray_of(c) for c in corners)
     if not rays or cone_holds(scaling, optimizer, parameterization, rays, structure, looks=looks):
         return None
-    return Cone(tuple(_bounding(corners, walls)), rays)
+    return Cone(tuple(bounding(corners, walls)), rays)
 
 
 def descent(scaling: Scaling) -> Scaling:
@@ -115,6 +115,18 @@ def descent(scaling: Scaling) -> Scaling:
         role: t if t.eps is None else replace(t, lr=t.lr + -t.eps, eps=None) for role, t in scaling.tensors.items()
     }
     return replace(scaling, tensors=tensors)
+
+
+def bounding(corners: Sequence[Rates], walls: Sequence[Wall]) -> list[Wall]:
+    """Of the walls around a polygon those along its sides; of a segment those it lies on and one for each end; of a
+    ray those it lies on."""
+    simple = sorted(set(walls), key=lambda w: (sum(map(abs, w.coefficients)), w.coefficients))
+    found = [w for w in simple if sum(not w.at(c) for c in corners) >= min(2, len(corners))]
+    if len(corners) == 2:
+        for end, other in (corners, corners[::-1]):
+            if not any(x == 0 < y for x, y in zip(end, other, strict=True)):  # else a rate ends there, being >= 0
+                found += [w for w in simple if w not in found and not w.at(end)][:1]
+    return found
 
 
 # inside ------------------------------------------------------------------------------------------------------------
@@ -138,15 +150,3 @@ def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis) -> Wall
             power = scaling.size(worst[1])
             return Wall.of([power[axis] for axis in PLANE_AXES])
     return None
-
-
-def _bounding(corners: Sequence[Rates], walls: Sequence[Wall]) -> list[Wall]:
-    """Of the walls around a polygon those along its sides; of a segment those it lies on and one for each end; of a
-    ray those it lies on."""
-    simple = sorted(dict.fromkeys(walls), key=lambda w: sum(map(abs, w.coefficients)))
-    found = [w for w in simple if sum(not w.at(c) for c in corners) >= min(2, len(corners))]
-    if len(corners) == 2:
-        for end, other in (corners, corners[::-1]):
-            if not any(x == 0 < y for x, y in zip(end, other, strict=True)):  # else a rate ends there, being >= 0
-                found += [w for w in simple if w not in found and not w.at(end)][:1]
-    return found

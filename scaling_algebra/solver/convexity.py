@@ -125,11 +125,12 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, ahead
         for t in range(HORIZON + ahead):
             middle = inside.step(role, t)
             for look in corners:
+                name = f"on {look.ray}: what the gradient of {role} is multiplied by at t={t}"
                 for answer, here in zip(middle, look.step(role, t), strict=True):
-                    certain = answer.decided and here.decided and answer.form is not None
-                    if not certain or scaling.size(answer.form).on(look.ray) != here.size:
-                        why = "not one power on the cone" if certain else "undecided"
-                        return f"on {look.ray}: what the gradient of {role} is multiplied by at t={t} is {why}"
+                    if answer.form is None or not (answer.decided and here.decided):
+                        return f"{name} is undecided"
+                    if scaling.size(answer.form).on(look.ray) != here.size:
+                        return f"{name} is not one power on the cone"
     return ""
 
 

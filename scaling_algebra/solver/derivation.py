@@ -123,10 +123,9 @@ class Derivation(Rendered):
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
         own = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
         proper = own and asked.parameterization.name == "mup"
-        linear = not self.optimizer.normalises or self.optimizer.epsilon
-        if not (generic and proper and linear and self.network == MOE_BLOCK):
+        if not (generic and proper and self.network == MOE_BLOCK):
             return None
-        return cone(self.scaling, self.optimizer, asked.parameterization, Structure())
+        return cone(self.scaling, self.optimizer, asked.parameterization, Structure(), self.ray)
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
         """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""

@@ -17,7 +17,7 @@ from scaling_algebra.phase_map.families import families
 from scaling_algebra.phase_map.phases import _phases, phases
 from scaling_algebra.phase_map.picture import phases_html, phases_svg
 from scaling_algebra.phase_map.presentation import status
-from scaling_algebra.solver.cones import cone
+from scaling_algebra.solver.cones import Cone, bounding, cone
 from scaling_algebra.solver.convexity import cone_holds
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.solver.walls import PLANE_AXES, Wall
@@ -211,6 +211,18 @@ def test_a_derivation_names_its_cone():
 def test_a_flat_cone_keeps_its_ends(ray, bounds):
     """A cone of two rays: the plane it lies in, and where it ends."""
     assert set(derive(None, "sgd", "mup", ray=ray).cone.inequalities) == bounds
+
+
+def test_what_bounds_a_cone():
+    """Of a polygon the walls along its sides, of a ray all that it lies on; a ray beyond any of them is not in it."""
+    walls = [Wall((-1, 0, 1)), Wall((-1, 1, 0)), Wall((-1, 1, 1))]
+    at = [tuple(r[axis] for axis in PLANE_AXES) for r in CONES["C"]]
+    assert [str(w) for w in bounding(at, walls)] == ["M = N", "N_e = N", "N_e + M = N"]
+    assert [str(w) for w in bounding(at[2:], walls)] == ["M = N", "N_e = N"]
+    whole, one = Cone(tuple(walls), tuple(CONES["C"])), Cone(tuple(walls[:2]), tuple(CONES["C"][2:]))
+    assert whole.contains((4, 3, 2)) and not whole.contains((4, 2, 1)) and not whole.contains((4, 3, 5))
+    assert one.contains((2, 2, 2)) and not one.contains((4, 3, 2))
+    assert whole.inequalities == ("M <= N", "N_e <= N", "N_e + M >= N") and one.inequalities == ("M = N", "N_e = N")
 
 
 def test_epsilon_must_be_the_gradient_on_the_whole_cone():
