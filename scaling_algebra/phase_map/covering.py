@@ -85,12 +85,11 @@ class Covering:
 
     def on(self, ends: Corners) -> Found:
         """What is found on a piece of a wall: the simplest formula of the cones that hold it, else that of a ray."""
-        holding = [x for x in self._found if x.cone is not None and self._holds(x.cone, ends)]
-        return min(holding, key=_length) if holding else self._look(inside(ends))
+        return min(self.holding(ends), key=_length, default=None) or self._look(inside(ends))
 
-    def proved(self, found: Found, corners: Corners) -> bool:
-        """Is its formula proved to hold on all of a polygon or segment?"""
-        return found.cone is not None and self._holds(found.cone, corners)
+    def holding(self, corners: Corners) -> list[Found]:
+        """The formulas that are proved to hold on all of a polygon or segment."""
+        return [x for x in self._found if x.cone and all(x.cone.contains(self.rates(p)) for p in corners)]
 
     def impossible(self, ray: Ray) -> Ray | None:
         """The ray, if it is proved that nothing meets the demands there."""
@@ -100,8 +99,8 @@ class Covering:
 
     def _known(self, corners: Corners) -> Found | None:
         """What is known of a polygon: the formula of a cone that holds it, or what was found at a ray inside it."""
-        holding = (x for x in self._found if x.cone is not None and self._holds(x.cone, corners))
-        return next(holding, None) or next((x for x in self._found if self._contains(corners, x.ray)), None)
+        known = (*self.holding(corners), *(x for x in self._found if self._contains(corners, x.ray)))
+        return known[0] if known else None
 
     def _look(self, p: Point2) -> Found:
         ray = self.ray(p)
@@ -112,9 +111,6 @@ class Covering:
         except Infeasible as failure:
             self._found.append(Found(ray, None, "", str(failure)))
         return self._found[-1]
-
-    def _holds(self, found: Cone, corners: Corners) -> bool:
-        return all(found.contains(self.rates(p)) for p in corners)
 
     def _contains(self, corners: Corners, ray: Ray) -> bool:
         """Is a ray on the same side of every wall as a polygon?"""

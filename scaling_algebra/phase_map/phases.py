@@ -28,7 +28,7 @@ from scaling_algebra.spec.parameterizations import parameterization as _paramete
 from scaling_algebra.spec.scaling import Scaling
 
 from .covering import SIDE as SIDE
-from .covering import Corners, Covering, inside, powers_of
+from .covering import Corners, Covering, Found, inside, powers_of
 from .covering import Point2 as Point2
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Cell:
         structure: interventions of the parameterization there.
         ray: a ray inside it, where the solver looked if ``holds`` is not true.
         holds: the formula is proved to meet every demand on all of it.
+        also: names of cells whose formula is proved on all of it, too, and another one: there is more than one.
         proved: a ray inside it on which it is proved that no parameterization exists; None where that is open.
     """
 
@@ -58,6 +59,7 @@ class Cell:
     why: str
     ray: Ray
     holds: bool
+    also: tuple[str, ...] = ()
     proved: Ray | None = None
 
 
@@ -168,25 +170,26 @@ def _phases(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]
     # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
     walls = _phases(_parameterization("mup"), optimizer, plane).walls if rule.structural else ()
     where = Covering(rule, optimizer, plane, walls)
-    names: dict[object, str] = {}
-    cells = []
-    for corners, x in where.cells():
-        name = names.setdefault((_key(x.scaling), x.structure), chr(ord("A") + len(names)))
+    pieces, names, cells = where.cells(), dict[object, str](), []
+    for _, x in pieces:
+        names.setdefault(_key(x), chr(ord("A") + len(names)))
+    for corners, x in pieces:
         sides = tuple(w.side(where.rates(inside(corners))) for w in where.walls)
-        holds = where.proved(x, corners)
-        ray = where.ray(inside(corners)) if holds else x.ray
-        cells.append(Cell(name, corners, sides, x.scaling, x.structure, x.why, ray, holds))
+        proved = [names[_key(y)] for y in where.holding(corners)]
+        ray = where.ray(inside(corners)) if proved else x.ray
+        also = tuple(dict.fromkeys(name for name in proved if name != names[_key(x)]))
+        cells.append(Cell(names[_key(x)], corners, sides, x.scaling, x.structure, x.why, ray, bool(proved), also))
     edges = [_edge(w, ends, where) for w in where.walls for ends in _ends(w, cells, where)]
     return Phases(rule, optimizer, plane, where.walls, tuple(cells), tuple(edges))
 
 
-def _key(s: Scaling | None) -> object:
-    return None if s is None else (tuple(powers_of(s)), s.tied)
+def _key(x: Found) -> object:
+    return None if x.scaling is None else (tuple(powers_of(x.scaling)), x.scaling.tied, x.structure)
 
 
 def _edge(wall: Wall, ends: tuple[Point2, Point2], where: Covering) -> Edge:
     x = where.on(ends)
-    return Edge(wall, ends, where.ray(inside(ends)), x.scaling, x.structure, x.why, where.proved(x, ends))
+    return Edge(wall, ends, where.ray(inside(ends)), x.scaling, x.structure, x.why, x in where.holding(ends))
 
 
 def _ends(wall: Wall, cells: Iterable[Cell], where: Covering) -> Sequence[tuple[Point2, Point2]]:

@@ -81,7 +81,8 @@ def status(cell: Cell | Edge) -> str:
         proof = f"; proved at {cell.proved} that none exists" if isinstance(cell, Cell) and cell.proved else ""
         return f"none found at {_rates(cell.ray)}{proof}: {cell.why}"
     known = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
-    return f"{known}; {cell.structure}"
+    also = "".join(f"; so is the formula of cell {x}" for x in (cell.also if isinstance(cell, Cell) else ()))
+    return f"{known}; {cell.structure}{also}"
 
 
 def _rates(ray: Ray) -> str:
@@ -134,6 +135,7 @@ def _record(p: Phases) -> dict[str, Any]:
                 "inequalities": list(c.inequalities),
                 "ray": str(c.ray),
                 "proved": c.holds,
+                "also": list(c.also),
                 "structure": c.structure,
                 "why": c.why,
                 "proved_impossible_at": None if c.proved is None else str(c.proved),

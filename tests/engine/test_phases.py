@@ -118,6 +118,16 @@ def test_a_wrong_wall_is_seen(monkeypatch):
     assert cell.holds and "mu-1" in cone_holds(cell.scaling, optimizer("sgd"), MUP, corners, Structure())
 
 
+def test_a_second_formula_on_a_cell_is_said(monkeypatch):
+    """Negative control: a cone that is taken for every ray lies over the cells of other formulas."""
+    made, every = covering.cone, Cone((), tuple(ray(*x) for x in ((1, 0, 0), (0, 1, 0), (0, 0, 1))))
+    wide = lambda *args: every if min(args[4]["M"], args[4]["N_e"]) > 1 else made(*args)  # noqa: E731
+    monkeypatch.setattr(covering, "cone", wide)
+    p = _phases.__wrapped__(MUP, optimizer("sgd"), ("N_e", "M"))
+    assert [(c.name, c.also) for c in p.cells] == [("A", ()), *((x, ("A",)) for x in "BCD"), ("A", ())]
+    assert str(p).count("; so is the formula of cell A)") == 3
+
+
 def test_a_wall_between_one_formula_is_seen():
     """Negative control: a wall that is given where no cone ends has one formula on both sides."""
     where, beside = covering.Covering(MUP, optimizer("sgd"), ("N_e", "M"), [Wall((-3, 2, 0))]), {}

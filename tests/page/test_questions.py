@@ -156,7 +156,7 @@ def test_the_picture_has_every_node_and_edge():
 @pytest.mark.parametrize(
     ("rates", "says"),
     [
-        ("N=1,N_e=1/2,M=3/2", "cell B: N_e + M >= N, M >= N, N_e <= N (found at 21 of 21"),
+        ("N=1,N_e=1/2,M=3/2", "cell B: N_e + M >= N, M >= N, N_e <= N (proved on all of it"),
         ("N=2,N_e=1,M=3", "cell B: "),
         ("N=1,N_e=1/2,M=1", "on the wall M = N, beside cells B, C"),
         ("N=1,N_e=1/4,M=1/4", "a cell without a formula: N_e + M <= N"),
