@@ -165,8 +165,8 @@ def phases(
     )
 
 
-@lru_cache(maxsize=16)
-def _phases(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
+def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
+    """The map, made anew."""
     # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
     walls = _phases(_parameterization("mup"), optimizer, plane).walls if rule.structural else ()
     where = Covering(rule, optimizer, plane, walls)
@@ -181,6 +181,9 @@ def _phases(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]
         cells.append(Cell(names[_key(x)], corners, sides, x.scaling, x.structure, x.why, ray, bool(proved), also))
     edges = [_edge(w, ends, where) for w in where.walls for ends in _ends(w, cells, where)]
     return Phases(rule, optimizer, plane, where.walls, tuple(cells), tuple(edges))
+
+
+_phases = lru_cache(maxsize=16)(chart)
 
 
 def _key(x: Found) -> object:

@@ -14,7 +14,7 @@ from scaling_algebra.documents import FORMATS
 from scaling_algebra.errors import UsageError
 from scaling_algebra.phase_map import covering
 from scaling_algebra.phase_map.families import families
-from scaling_algebra.phase_map.phases import _phases, phases
+from scaling_algebra.phase_map.phases import chart, phases
 from scaling_algebra.phase_map.picture import phases_html, phases_svg
 from scaling_algebra.phase_map.presentation import status
 from scaling_algebra.solver.cones import Cone, bounding, cone
@@ -95,7 +95,7 @@ def wrong_router(solve, where=lambda ray: True):
 def test_a_wrong_formula_is_not_proved(monkeypatch):
     """Negative control: where the solver is wrong the map says UNDECIDED, and only there."""
     monkeypatch.setattr(Solver, "solve", wrong_router(Solver.solve, lambda ray: ray["N_e"] < ray["N"] < ray["M"]))
-    p = _phases.__wrapped__(MUP, optimizer("sgd"), ("N_e", "M"))
+    p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     wrong = [c for c in p.cells if c.scaling is not None and not c.holds]
     assert [c.inequalities for c in wrong] == [("N_e + M >= N", "M >= N", "N_e <= N")]
@@ -112,7 +112,7 @@ def test_a_wrong_wall_is_seen(monkeypatch):
         return found and replace(found, walls=kept)
 
     monkeypatch.setattr(covering, "cone", wider)
-    p = _phases.__wrapped__(MUP, optimizer("sgd"), ("N_e", "M"))
+    p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
     (cell,) = (c for c in p.cells if c.inequalities == ("M <= N", "N_e <= N"))
     corners = [ray(1, *c) for c in cell.corners]
     assert cell.holds and "mu-1" in cone_holds(cell.scaling, optimizer("sgd"), MUP, corners, Structure())
@@ -123,7 +123,7 @@ def test_a_second_formula_on_a_cell_is_said(monkeypatch):
     made, every = covering.cone, Cone((), tuple(ray(*x) for x in ((1, 0, 0), (0, 1, 0), (0, 0, 1))))
     wide = lambda *args: every if min(args[4]["M"], args[4]["N_e"]) > 1 else made(*args)  # noqa: E731
     monkeypatch.setattr(covering, "cone", wide)
-    p = _phases.__wrapped__(MUP, optimizer("sgd"), ("N_e", "M"))
+    p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
     assert [(c.name, c.also) for c in p.cells] == [("A", ()), *((x, ("A",)) for x in "BCD"), ("A", ())]
     assert str(p).count("; so is the formula of cell A)") == 3
 
