@@ -1,56 +1,27 @@
-"""What there is to prove about a map of rays: one claim for each cell and wall, and that they leave out no ray.
+"""What there is to prove about all rays of a network: claims for each cone, and that they leave out no ray.
 
-Read next: ``queries.py`` and ``solver/cones.py`` (decide them), ``theorems.py`` (what users call).
+Read next: ``covering.py`` (which cones), ``queries.py`` and ``solver/cones.py`` (decide claims), ``theorems.py`` (what
+users call).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from functools import partial
 
-from scaling_algebra.formulas.polyhedra import Vector, corners
-from scaling_algebra.phase_map.phases import Cell, Phases
-from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver, Sense
+from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver
+from scaling_algebra.proofs.prover import provable
 from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import cone_holds
-from scaling_algebra.solver.demands import HORIZON
-from scaling_algebra.solver.walls import PLANE_AXES, Wall
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure, interventions
-from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.solver.polyhedra import Vector
+from scaling_algebra.solver.walls import open_axes
+from scaling_algebra.spec.desiderata import Structure, horizon, interventions
 from scaling_algebra.spec.scaling import Scaling
 
+from .covering import Face, Piece, Side, Sides, covering
 from .facts import linear
-from .queries import Cone, Decision, growing, nowhere
-
-STEPS = (HORIZON + 1, HORIZON)
-"""Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
-FACES = (frozenset[str](), frozenset({"M"}))
-"""Axes that are fixed: none, or the number of experts, whose gates then do not average out."""
-_UNIT: tuple[Vector, ...] = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
-_TURNED: dict[Sense, Sense] = {"<=": ">=", ">=": "<="}
-_NOT: dict[Sense, Sense] = {"<=": ">", ">=": "<", "<": ">=", ">": "<=", "=": "!=", "!=": "="}
-
-
-@dataclass(frozen=True)
-class Side:
-    """A wall and the side of it on which rays lie: ``<=``, ``=``, ``!=``, ..."""
-
-    wall: Wall
-    sense: Sense
-
-    def __str__(self) -> str:
-        return str(self.wall).replace(" = ", f" {self.sense} ")
-
-    @property
-    def atom(self) -> Atom:
-        return linear(dict(zip(PLANE_AXES, self.wall.coefficients, strict=True)), self.sense)
-
-    @property
-    def complement(self) -> Side:
-        return Side(self.wall, _NOT[self.sense])
+from .queries import NUMBERS, Cone, Decision, growing, nowhere
 
 
 @dataclass(frozen=True)
@@ -61,178 +32,140 @@ class Claim:
         sides: what bounds the cone. ``fixed``: axes that do not grow in it.
         about: what there is in the cone, e.g. ``exactly one, with tied expert_in``.
         scaling: the formula that it is about, if it is about one.
+        outside: cones that it leaves out.
     """
 
     name: str
     about: str
-    sides: tuple[Side, ...]
+    sides: Sides
     fixed: frozenset[str]
     decide: Callable[[], Decision]
     scaling: Scaling | None = None
+    outside: tuple[Piece, ...] = ()
 
     @property
     def where(self) -> str:
         """``N_e + M >= N, M <= N``."""
-        return cone(self.sides, self.fixed).text
+        return cone(self.sides, self.fixed, self.outside).text
 
 
-def claims(p: Phases) -> dict[str, Claim]:
-    """Every claim about a map, by name."""
-    found = [*(_on_walls(p) if p.parameterization.structural else _in_cells(p))]
-    for fixed in FACES:
-        parts = [c for c in found if c.fixed == fixed and not c.name.endswith("exists")]
-        if parts:
-            decide = partial(covered, [c.sides for c in parts], fixed)
-            found.append(Claim(f"cover{_suffix(fixed)}", "every ray is in one of these cones", (), fixed, decide))
-    return {c.name: c for c in found}
+def faces(whole: Face) -> list[Face]:
+    """All rays of a network, by which numbers of experts are fixed, so that their gates do not average out."""
+    numbers = [axis for axis in NUMBERS if axis in whole.axes]
+    return [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
 
 
-def cone(sides: Sequence[Side], fixed: frozenset[str]) -> Cone:
-    return Cone(tuple(side.atom for side in sides), fixed, ", ".join(map(str, sides)) or "all rays")
+def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Claim]:
+    """Every claim about a network, a parameterization and an optimizer, by name.
+
+    Args:
+        wanted: names; faces that none of them is about are left out.
+    """
+    found: dict[str, Claim] = {}
+    for face in faces(whole):
+        if not wanted or any(name.endswith(_suffix(face)) if face.fixed else " fixed" not in name for name in wanted):
+            found |= {claim.name: claim for claim in _on(face)}
+    return found
 
 
-def holds(p: Phases, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
+def steps(face: Face) -> tuple[int, int]:
+    """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
+    last = horizon(face.network, face.base)
+    return last + 1, last
+
+
+def cone(sides: Sequence[Side], fixed: frozenset[str], outside: Sequence[Piece] = ()) -> Cone:
+    """The rays between some sides and in none of some pieces."""
+    text = ", ".join(map(str, sides))
+    left = tuple(tuple(side.complement.atom for side in piece.sides) for piece in outside)
+    text += (", outside " * bool(text) or "outside ") + ", ".join(p.name for p in outside) if outside else ""
+    return Cone(tuple(side.atom for side in sides), fixed, text or "all rays", left)
+
+
+def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
     """Does a formula meet every demand on the cone that rays span?"""
-    spanning = [Ray(dict(zip(PLANE_AXES, rates, strict=True))) for rates in rays]
-    ahead = STEPS[0] - HORIZON
-    why = cone_holds(scaling, p.optimizer, p.parameterization, spanning, structure, ahead)
-    shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(PLANE_AXES, rates, strict=True)) for rates in rays)
+    spanning = [face.ray(rates) for rates in rays]
+    more = steps(face)[0] - steps(face)[1]
+    why = cone_holds(scaling, face.optimizer, face.rule, spanning, structure, more, network=face.network)
+    shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
     if not why:
         return Decision("proved", why=f"seen at the rays that span the cone: {shown}")
     return Decision("undecided" if "undecided" in why else "refuted", why=why)
 
 
-def alone(p: Phases, scaling: Scaling, structure: Structure, sides: Sequence[Side], fixed: frozenset[str]) -> Decision:
+def alone(face: Face, scaling: Scaling, structure: Structure, sides: Sequence[Side]) -> Decision:
     """Do no parameters but those of a formula meet the demands on a cone?"""
-    return nowhere(MOE_BLOCK, p.parameterization, structure, cone(sides, fixed), apart(p, scaling, fixed))
+    return none_in(face, structure, cone(sides, face.fixed), apart(face, scaling))
 
 
-def apart(p: Phases, scaling: Scaling, fixed: frozenset[str]) -> tuple[Atom, ...]:
+def none_in(face: Face, structure: Structure, where: Cone, other: Sequence[Atom] = ()) -> Decision:
+    """Do no parameters meet the demands on a cone, or none of which one of some atoms holds?"""
+    if reason := provable(face.network, face.ray([1] * len(face.axes)), face.optimizer):
+        return Decision("undecided", why=reason)
+    return nowhere(face.network, face.rule, structure, where, other)
+
+
+def apart(face: Face, scaling: Scaling) -> tuple[Atom, ...]:
     """At least one parameter is not that of a formula; with an epsilon it is the learning rate over epsilon."""
-    plain = descent(scaling) if p.optimizer.epsilon else scaling
+    plain = descent(scaling) if face.optimizer.epsilon else scaling
     names = [f"b.{role}" for role, t in plain.tensors.items() if t.init_std is not None]
     names += [*(f"c.{role}" for role in plain.tensors), *plain.multipliers]
-    powers = {x: {a: -e for a, e in plain.unknown(x).terms if a not in fixed} for x in names}
+    powers = {x: {a: -e for a, e in plain.unknown(x).terms if a not in face.fixed} for x in names}
     return tuple(linear({x: 1, **power}, "!=") for x, power in powers.items())
 
 
-def covered(parts: Sequence[Sequence[Side]], fixed: frozenset[str]) -> Decision:
+def covered(face: Face, parts: Sequence[Sides]) -> Decision:
     """Is every ray in one of these cones?"""
     name = "in none of the cones"
     outside = [Clause(name, tuple(side.complement.atom for side in sides), _text(sides)) for sides in parts]
-    rays = [Clause("the rays", (x,), "") for x in growing(PLANE_AXES, fixed)]
+    axes = open_axes(face.network)
+    rays = [Clause("the rays", (x,), "") for x in growing(axes, face.fixed)]
     solver = ClauseSolver()
     for clause in (*rays, *outside):
         solver.add(clause)
     model = solver.model((name, "the rays"), ())
     if model is None:
         return Decision("proved", clauses=(*rays, *outside))
-    return Decision("refuted", why="not so at " + ",".join(f"{a}={model.get(a, 0)}" for a in PLANE_AXES))
+    return Decision("refuted", why="not so at " + ",".join(f"{a}={model.get(a, 0)}" for a in axes))
 
 
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _in_cells(p: Phases) -> Iterator[Claim]:
-    """Cells with a formula: it exists and is unique; without one: there is none."""
-    structure = p.parameterization.base_structure(p.parameterization.readout_init)
-    title = p.parameterization.title
-    taken: dict[str, int] = {}
-    for cell in p.cells:
-        taken[cell.name] = taken.get(cell.name, 0) + 1
-        name = cell.name + (str(taken[cell.name]) if taken[cell.name] > 1 else "")
-        for fixed in FACES:
-            sides = _sides(p, cell)
-            rays = _spanned(sides, fixed)
-            if len(rays) < len(PLANE_AXES) - len(fixed):
-                continue
-            sides = _facets(sides, rays, fixed)
-            if cell.scaling is None:
-                strict = tuple(Side(s.wall, "<" if s.sense == "<=" else ">") for s in sides)
-                none = partial(nowhere, MOE_BLOCK, p.parameterization, structure, cone(strict, fixed))
-                yield Claim(f"{name} none{_suffix(fixed)}", f"no {title}", strict, fixed, none)
-                continue
-            s = cell.scaling
-            exists, unique = partial(holds, p, s, structure, rays), partial(alone, p, s, structure, sides, fixed)
-            about = f"{title} by the formula of cell {cell.name}"
-            yield Claim(f"{name} exists{_suffix(fixed)}", about, sides, fixed, exists, s)
-            yield Claim(f"{name} unique{_suffix(fixed)}", f"no {title} but this formula", sides, fixed, unique, s)
+def _on(face: Face) -> Iterator[Claim]:
+    """A formula exists and is unique on each piece that has one; there is none elsewhere; and no ray is left out."""
+    title, suffix = face.rule.title, _suffix(face)
+    parts = covering(face)
+    solved = tuple(p for p in parts if p.scaling is not None)
+    for p in solved:
+        assert p.scaling is not None
+        what = f"{title} with {p.structure}" if face.rule.structural else title
+        exists = partial(holds, face, p.scaling, p.structure, p.rays)
+        unique = partial(alone, face, p.scaling, p.structure, p.sides)
+        made = partial(Claim, sides=p.sides, fixed=face.fixed, scaling=p.scaling)
+        yield made(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
+        yield made(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
+    elsewhere = partial(Claim, sides=(), fixed=face.fixed, outside=solved)
+    if face.rule.structural:
+        for structure in interventions(face.network, face.base):
+            where = cone((), face.fixed, solved)
+            none = partial(none_in, face, structure, where)
+            yield elsewhere(f"none: {structure}{suffix}", f"no {title} with {structure}", decide=none)
+        return
+    left = [p for p in parts if p.scaling is None]
+    if len(left) < 2:  # then all rays, if its sides are left to others
+        for p in left:
+            none = partial(none_in, face, face.base, cone(p.sides, face.fixed))
+            yield Claim(f"{p.name} none{suffix}", f"no {title}", p.sides, face.fixed, none)
+        decide = partial(covered, face, [p.sides for p in parts])
+        yield Claim(f"cover{suffix}", "every ray is in one of these cones", (), face.fixed, decide)
+    else:
+        none = partial(none_in, face, face.base, cone((), face.fixed, solved))
+        yield elsewhere(f"none{suffix}", f"no {title}", decide=none)
 
 
-def _on_walls(p: Phases) -> Iterator[Claim]:
-    """Pieces of walls with a formula, and every structure off these walls."""
-    rule = p.parameterization
-    structures = interventions(MOE_BLOCK, rule.base_structure(rule.readout_init))
-    solved = [e for e in p.edges if e.scaling is not None]
-    for number, e in enumerate(solved):
-        assert e.scaling is not None
-        name, structure = chr(ord("a") + number), next(s for s in structures if str(s) == e.structure)
-        rates = [e.ray[axis] for axis in PLANE_AXES]
-        sides = (Side(e.wall, "="), *(_side(w, rates) for w in p.walls if w != e.wall))
-        rays = _spanned(sides, frozenset())
-        sides = _ends(sides, rays)
-        exists = partial(holds, p, e.scaling, structure, rays)
-        unique = partial(alone, p, e.scaling, structure, sides, frozenset())
-        about = f"{rule.title} with {structure}"
-        yield Claim(f"{name} exists", about, sides, frozenset(), exists, e.scaling)
-        yield Claim(f"{name} unique", f"no {about} but this formula", sides, frozenset(), unique, e.scaling)
-    off = tuple(Side(w, "!=") for w in dict.fromkeys(e.wall for e in solved))
-    for structure in structures:
-        none = partial(nowhere, MOE_BLOCK, rule, structure, cone(off, frozenset()))
-        yield Claim(f"none: {structure}", f"no {rule.title} with {structure}", off, frozenset(), none)
-
-
-def _sides(p: Phases, cell: Cell) -> tuple[Side, ...]:
-    middle = [sum((c[k] for c in cell.corners), Fraction(0)) / len(cell.corners) for k in (0, 1)]
-    place = dict(zip(p.plane, middle, strict=True))
-    rates = [place.get(axis, Fraction(1)) for axis in PLANE_AXES]
-    return tuple(_side(w, rates) for w in p.walls)
-
-
-def _side(wall: Wall, rates: Sequence[Fraction]) -> Side:
-    return Side(wall, ">=" if wall.at(rates) > 0 else "<=")
-
-
-def _spanned(sides: Sequence[Side], fixed: frozenset[str]) -> list[Vector]:
-    """Rays that span a cone, those on which a fixed axis grows left out."""
-    walls: list[Vector] = []
-    for side in sides:
-        below = tuple(-x for x in side.wall.coefficients)
-        walls += [side.wall.coefficients] * (side.sense in (">=", "=")) + [below] * (side.sense in ("<=", "="))
-    rays = corners(_UNIT, walls)
-    return [r for r in rays if not any(x for axis, x in zip(PLANE_AXES, r, strict=True) if axis in fixed)]
-
-
-def _ends(sides: Sequence[Side], rays: Sequence[Vector]) -> tuple[Side, ...]:
-    """The wall that a piece lies on, and a side for each end at which no rate becomes 0."""
-    on, *others = sides
-    ends = [
-        r
-        for r, other in zip(rays, reversed(rays), strict=True)
-        if not any(x == 0 < y for x, y in zip(r, other, strict=True))
-    ]
-    return (on, *dict.fromkeys(next(s for s in others if not s.wall.at(r)) for r in ends))
-
-
-def _facets(sides: Sequence[Side], rays: Sequence[Vector], fixed: frozenset[str]) -> tuple[Side, ...]:
-    """The sides that bound the cone that rays span, without the axes that are fixed."""
-    dimension = len(PLANE_AXES) - len(fixed) - 1
-    found = [s for s in sides if sum(not s.wall.at(r) for r in rays) >= dimension]
-    return tuple(dict.fromkeys(x for x in (_without(s, fixed) for s in found) if x is not None))
-
-
-def _without(side: Side, fixed: frozenset[str]) -> Side | None:
-    """A side where the rates of some axes are 0; None where it then says nothing that rates >= 0 do not say."""
-    left = [0 if a in fixed else x for a, x in zip(PLANE_AXES, side.wall.coefficients, strict=True)]
-    if sum(map(bool, left)) < 2:
-        return None
-    wall = Wall.of([Fraction(x) for x in left])
-    turned = next(x for x in reversed(left) if x) < 0
-    return Side(wall, _TURNED.get(side.sense, side.sense) if turned else side.sense)
-
-
-def _suffix(fixed: frozenset[str]) -> str:
-    return "".join(f", {axis} fixed" for axis in sorted(fixed))
+def _suffix(face: Face) -> str:
+    return "".join(f", {axis} fixed" for axis in sorted(face.fixed))
 
 
 def _text(sides: Sequence[Side]) -> str:

@@ -28,6 +28,8 @@ ROUNDS = 60
 """Points that are examined before a question counts as undecided."""
 _QUICK = 20_000
 """Nodes spent on a first look at a point."""
+NUMBERS = ("M",)
+"""Axes that count experts, whose gates average out where they grow: then they grow on all rays of a cone."""
 RAYS = "the rays"
 APART = "another parameterization"
 
@@ -40,12 +42,13 @@ class Cone:
 
     Attributes:
         bounds: linear conditions on their rates. ``fixed``: axes that do not grow on them.
-        text: what they say: ``N_e + M >= N, M <= N``.
+        text: what they say: ``N_e + M >= N, M <= N``. ``beside``: of each group of conditions one holds, too.
     """
 
     bounds: tuple[Atom, ...]
     fixed: frozenset[str]
     text: str
+    beside: tuple[tuple[Atom, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,9 @@ def nowhere(
     """
     demands = parameterization.demanded(network, structure) if demands is None else demands
     axes = [axis for axis in AXES if axis in network.axes.values()]
-    names = {label(d) for d in demands}
+    names = dict.fromkeys(label(d) for d in demands)
     known = [Clause(RAYS, (x,), cone.text) for x in (*growing(axes, cone.fixed), *cone.bounds)]
+    known += [Clause(RAYS, atoms, cone.text) for atoms in cone.beside]
     known += [Clause(APART, tuple(apart), "not the formula")] if apart else []
     known += [c for c in clauses(network, parameterization, structure, cone.fixed) if c.label in names]
     solver = ClauseSolver()
@@ -119,7 +123,7 @@ def growing(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Atom, ...]:
     one = (Atom(Fraction(-1), ((first, 1),), "<="), Atom(Fraction(-1), ((first, 1),), ">="))
     positive = [linear({axis: 1}, ">=") for axis in others]
     held = [linear({axis: 1}, "=") for axis in axes if axis in fixed]
-    return (*one, *positive, *held, *(linear({axis: 1}, "!=") for axis in others if axis == "M"))
+    return (*one, *positive, *held, *(linear({axis: 1}, "!=") for axis in others if axis in NUMBERS))
 
 
 def _examined(

@@ -1,8 +1,8 @@
 """What holds for whole cones of rays, each statement with its proof or with what stands in the way.
 
-The cells and walls of the map say what to prove. That a formula meets every demand on a cone is seen at the rays that
-span it (``solver/cones.py``), that nothing else does, or nothing at all, is one unsatisfiable system for all its rays
-(``queries.py``); and one more says that no ray is left out.
+The cones that formulas reach say what to prove (``covering.py``). That a formula meets every demand on a cone is seen
+at the rays that span it (``solver/cones.py``), that nothing else does, or nothing at all, is one unsatisfiable system
+for all its rays (``queries.py``); and one more says that no ray is left out.
 Read next: ``claims.py`` (what there is to prove), ``presentation.py`` (how theorems are printed).
 """
 
@@ -15,20 +15,20 @@ from typing import Any
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.proofs.prover import EPSILON, Outcome, provable
 from scaling_algebra.proofs.smtlib import RESET, script
-from scaling_algebra.spec.axes import REGIMES
-from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
+from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.optimizers import optimizer as _optimizer
-from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
+from scaling_algebra.spec.scaling import Scaling
 
-from .claims import STEPS, Claim, claims
-from .queries import Decision
+from .claims import Claim, claims, steps
+from .covering import Face
+from .queries import NUMBERS, Decision
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,22 @@ class Theorem:
 
 @dataclass(frozen=True, repr=False)
 class Theorems(Rendered):
-    """What is proved about one parameterization and optimizer."""
+    """What is proved about one network, parameterization and optimizer.
 
-    parameterization: Parameterization
-    optimizer: Optimizer
+    Attributes:
+        whole: of what.
+        why: what stands in the way of any theorem; empty if nothing does.
+    """
+
+    whole: Face
     items: tuple[Theorem, ...]
+    why: str = ""
 
     @property
     def proved(self) -> bool | None:
         """All of them are; False if one is refuted, None if one is undecided."""
         verdicts = {x.decision.verdict for x in self.items}
-        return False if "refuted" in verdicts else None if "undecided" in verdicts else True
+        return False if "refuted" in verdicts else None if "undecided" in verdicts or self.why else True
 
     def __getitem__(self, name: str) -> Theorem:
         """The theorem with a name.
@@ -66,17 +71,23 @@ class Theorems(Rendered):
 
     @property
     def about(self) -> str:
-        return f"{self.parameterization.title}, {self.optimizer.name}, {MOE_BLOCK.title}"
+        return f"{self.whole.rule.title}, {self.whole.optimizer.name}, {self.whole.network.title}"
 
     def reading(self) -> tuple[str, ...]:
         """What all theorems share: assumptions and horizon."""
+        network, last = self.whole.network, steps(self.whole)
+        grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
+        summed = {m for s in network.aggregations for m in s.multipliers}
+        also = [f", {'aggregation multiplier' if m in summed else m} n^-{m}" for m in network.free_multipliers]
+        gates = ", gates held at mean and slope" * any(s.gates for s in network.functions)
         lines = [
-            "axes grow as n^N, n^N_e, n^M with K = M; a rate stands for its axis",
-            "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
-            f"O(1) is demanded at t = 0 .. {STEPS[0]}, Theta(1) at some t <= {STEPS[1]}",
-            "one sample, linear activations, gates held at mean and slope",
+            f"axes grow as {grown}{' with K = M' * ('M' in self.whole.axes)}; a rate stands for its axis",
+            f"rays are those on which {self.whole.axes[0]} grows",
+            f"sizes are powers of n: init std n^-b, learning rate n^-c{''.join(also)}",
+            f"O(1) is demanded at t = 0 .. {last[0]}, Theta(1) at some t <= {last[1]}",
+            f"one sample, linear activations{gates}",
         ]
-        if self.optimizer.epsilon:
+        if self.whole.optimizer.epsilon:
             lines.append("c is the exponent of learning rate over epsilon (c - d): mu-3 makes epsilon the normaliser")
         return tuple(lines)
 
@@ -86,22 +97,26 @@ class Theorems(Rendered):
         for x in self.items:
             if x.decision.clauses:
                 outcome = Outcome(Structure(), "impossible", clauses=x.decision.clauses)
-                claim = f"{x.claim.name}: {said(x.claim)} ({self.about})"
+                claim = f"{x.claim.name}: {said(x.claim, self.whole)} ({self.about})"
                 made.append(script(outcome, claim, (*self.reading(), _NAMES)))
         return RESET.join(made)
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of ``scalecalc theorems``."""
         return {
-            "parameterization": self.parameterization.name,
-            "optimizer": self.optimizer.name,
-            "steps": {"O(1)": STEPS[0], "Theta(1)": STEPS[1]},
+            "network": self.whole.network.name,
+            "parameterization": self.whole.rule.name,
+            "optimizer": self.whole.optimizer.name,
+            "steps": dict(zip(("O(1)", "Theta(1)"), steps(self.whole), strict=True)),
             "proved": self.proved,
+            "why": self.why or None,
             "theorems": [
                 {
                     "name": x.claim.name,
-                    "statement": said(x.claim),
+                    "statement": said(x.claim, self.whole),
                     "rays": [str(side) for side in x.claim.sides],
+                    "outside": [[str(side) for side in p.sides] for p in x.claim.outside],
+                    "formula": None if x.claim.scaling is None else written(x.claim.scaling),
                     "fixed": sorted(x.claim.fixed),
                     "verdict": x.decision.verdict,
                     "core": list(x.decision.core),
@@ -118,16 +133,33 @@ class Theorems(Rendered):
         return theorems(self)
 
 
-_NAME = re.compile(r"(([A-Z][0-9]*|[a-z]) (exists|unique|none)|cover)(, M fixed)?|none: [\w ,]+")
+_FIXED = "".join(f"(, {axis} fixed)?" for axis in NUMBERS)
+_NAME = re.compile(rf"([A-Za-z][0-9]* (exists|unique|none)|cover|none(: [\w ,]+?)?){_FIXED}")
 _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log QUANTITY: its exponent"
 
 
-def said(claim: Claim) -> str:
+def said(claim: Claim, whole: Face) -> str:
     """The statement in one sentence."""
-    grow = "M is fixed and the other axes grow" if "M" in claim.fixed else "M grows"
-    if not claim.sides:
-        return f"where {grow}, {claim.about}"
-    return f"where {', '.join(map(str, claim.sides))} and {grow}: {claim.about}"
+    numbers = [axis for axis in NUMBERS if axis in whole.axes]
+    grow = [f"{axis} is fixed and the other axes grow" if axis in claim.fixed else f"{axis} grows" for axis in numbers]
+    places = [", ".join(map(str, claim.sides))] * bool(claim.sides)
+    places += [" and ".join(f"not ({', '.join(map(str, p.sides))})" for p in claim.outside)] * bool(claim.outside)
+    if not places and not grow:
+        return claim.about
+    return f"where {' and '.join((*places, *grow))}{': ' if places else ', '}{claim.about}"
+
+
+def written(s: Scaling) -> dict[str, Any]:
+    """A formula as strings: powers of the axes."""
+    tensors = {
+        role: {
+            "init_std": None if t.init_std is None else str(t.init_std),
+            "lr": str(t.lr),
+            "eps": None if t.eps is None else str(t.eps),
+        }
+        for role, t in s.tensors.items()
+    }
+    return {"tensors": tensors, "multipliers": {m: str(-x) for m, x in s.multipliers.items()}, "tied": list(s.tied)}
 
 
 def theorems(
@@ -136,30 +168,39 @@ def theorems(
     *,
     only: Sequence[str] = (),
     epsilon: str | None = None,
+    network: Network | str = DEFAULT_ARCHITECTURE,
 ) -> Theorems:
-    """Prove what the map of rays shows, for whole cones of rays.
+    """Prove, for whole cones of rays, where a parameterization of a network exists, that it is the only one, and where
+    there is none.
 
     Args:
         only: names of theorems, e.g. ``["B unique"]``; all without any.
         epsilon: regime of the optimizer's epsilon.
+        network: a ``Network``, or the name of one that ships.
+
+    Examples:
+        >>> print(theorems("sgd", network="bottleneck", only=["A none"])["A none"].claim.where)
+        N_e < N
 
     Raises:
-        UsageError: an unknown name, or an optimizer that proofs do not reach.
+        UsageError: an unknown name, or a parameterization that is not derived for the network.
     """
     rule, stepper = _parameterization(parameterization), _optimizer(optimizer)
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
-    rule.check_derived(MOE_BLOCK)
-    if reason := provable(MOE_BLOCK, REGIMES["III"], stepper):
-        raise UsageError(f"cannot prove: {reason}")
+    net = network if isinstance(network, Network) else architecture(network)
+    rule.check_derived(net)
     wanted = [only] if isinstance(only, str) else list(only)
     for name in wanted:
         if not _NAME.fullmatch(name):
             raise UsageError(f"no theorem is called {shown(name)}; names are such as 'B unique', 'cover', 'a exists'")
-    known = claims(phases(optimizer, parameterization, epsilon=epsilon))
+    whole = Face(net, stepper, rule)
+    if net.live or net.norms:
+        return Theorems(whole, (), provable(net, whole.ray([1] * len(whole.axes)), stepper))
+    known = claims(whole, wanted)
     for name in wanted:
         if name not in known:
             raise unknown_name("theorem", name, known)
-    return Theorems(rule, stepper, tuple(decided(known[name], stepper) for name in wanted or known))
+    return Theorems(whole, tuple(decided(known[name], stepper) for name in wanted or known))
 
 
 def decided(claim: Claim, optimizer: Optimizer) -> Theorem:

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from scaling_algebra.all_rays.theorems import theorems
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.parameterizations import DERIVED
 
 from .derive import CODES
-from .options import OPTIMIZER, Place, emit, examples, parameterization, printed, tried, write
+from .options import OPTIMIZER, Place, emit, examples, network_of, parameterization, printed, tried, write
 
 
 @click.command(
@@ -18,10 +19,12 @@ from .options import OPTIMIZER, Place, emit, examples, parameterization, printed
     epilog=examples(
         "scalecalc theorems --parameterization mup --optimizer sgd --only 'B exists' --only cover",
         "scalecalc theorems --parameterization mssp --optimizer sgd --smtlib mssp.smt2",
+        "scalecalc theorems --architecture bottleneck --parameterization mup --optimizer adam",
     ),
 )
 @parameterization(DERIVED)
 @OPTIMIZER
+@network_of
 @click.option("--only", multiple=True, metavar="NAME", help="Only this theorem, e.g. 'B unique' (may be repeated).")
 @click.option(
     "--smtlib",
@@ -34,19 +37,20 @@ def command(
     parameterization: str,
     optimizer: str,
     epsilon: str | None,
+    network: Network,
     only: tuple[str, ...],
     smtlib: Path | None,
     form: str | None,
     output: Path | None,
 ) -> int:
-    """Prove the map of rays: on every cell and wall that a parameterization exists, that it is the only one, or that
-    there is none, for all its rays at once.
+    """Prove for whole cones of rays of a network that a parameterization exists, that it is the only one, or that there
+    is none.
 
-    All theorems of one parameterization take minutes. The exit code is 0 if every theorem is proved, 1 if one is
-    refuted, 3 if one is undecided.
+    All theorems of one parameterization of the MoE block take minutes. The exit code is 0 if every theorem is proved, 1
+    if one is refuted, 3 if one is undecided, or if proofs do not reach the network or the optimizer.
     """
     tried(smtlib, "text", "--smtlib")
-    found = theorems(optimizer, parameterization, only=only, epsilon=epsilon)
+    found = theorems(optimizer, parameterization, only=only, epsilon=epsilon, network=network)
     if smtlib is not None:
         if scripts := found.scripts():
             write(smtlib, scripts)

@@ -28,6 +28,7 @@ from scaling_algebra.solver.cones import Cone, cone
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import solved
 from scaling_algebra.solver.linear import solve_linear
+from scaling_algebra.solver.polyhedra import Vector, corners, direction
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
@@ -35,7 +36,6 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Scaling
 
-from .polyhedra import Vector, corners, direction
 from .search import Counts, Search
 
 _ORDER = ("N", "M", "N_e")

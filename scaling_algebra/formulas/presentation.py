@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import formula as typeset_formula
 from scaling_algebra.documents.notation import latex_power
+from scaling_algebra.solver.polyhedra import corners, direction, dot
 from scaling_algebra.spec.powers import Form, Power, symbol
 
-from .polyhedra import corners, direction, dot
 from .search import spanning
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.quantities import Quantity
+from scaling_algebra.solver.polyhedra import Vector, corners, direction, dot
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
@@ -22,7 +23,6 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form, Power
 
 from .graded import Bounds, FormTrajectory, RoutedForms, form_algebra
-from .polyhedra import Vector, corners, direction, dot
 
 _RUNGS = (
     Rung(Fraction(1, 2), work=5_000, total=40_000),
@@ -31,7 +31,7 @@ _RUNGS = (
 )
 _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 """Climbed until nothing is missing; where that takes too much work, few kernels are kept and the rest is bounded."""
-_WHOLE = Rung(Fraction(1, 2), work=1_000_000, total=10_000_000, whole=True)
+_WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 _ROUNDS = 20
 Counts = tuple[tuple[str, int], ...]
 

@@ -17,7 +17,7 @@ from scaling_algebra.solver.cones import Cone, cone
 from scaling_algebra.solver.convexity import Looks
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.newton import Solver
-from scaling_algebra.solver.walls import PLANE_AXES, Rates, Wall, ray_of
+from scaling_algebra.solver.walls import PLANE_AXES, Rates, Wall, ray_along
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
@@ -70,7 +70,7 @@ class Covering:
         return tuple(found.get(axis, Fraction(1)) for axis in PLANE_AXES)
 
     def ray(self, p: Point2) -> Ray:
-        return ray_of(self.rates(p))
+        return ray_along(PLANE_AXES, self.rates(p))
 
     def cells(self) -> list[tuple[Corners, Found]]:
         """Every polygon that the walls leave of the plane, and what is found there."""

@@ -16,6 +16,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -24,7 +25,8 @@ from scaling_algebra.spec.scaling import Scaling
 
 from .convexity import Looks, cone_holds, growing, normalises
 from .demands import HORIZON
-from .walls import PLANE_AXES, Rates, Wall, cut, ray_of
+from .polyhedra import Vector, corners
+from .walls import Rates, Wall, bounding, open_axes, orthant, ray_along
 
 _WORK = 5_000
 """Nodes of matching searches spent on a corner that may lie outside."""
@@ -56,7 +58,7 @@ class Cone:
 
     @property
     def _middle(self) -> Rates:
-        return tuple(sum((ray[axis] for ray in self.rays), Fraction(0)) for axis in PLANE_AXES)
+        return tuple(sum((ray[axis] for ray in self.rays), Fraction(0)) for axis in self.walls[0].axes)
 
     def __str__(self) -> str:
         return ", ".join(self.inequalities) or "every ray"
@@ -69,44 +71,71 @@ def cone(
     structure: Structure,
     ray: Ray | None = None,
     looks: Looks | None = None,
+    network: Network = MOE_BLOCK,
 ) -> Cone | None:
     """The cone of a formula, proved for t = 0 .. 2; None if there is no ray, or no proof on the rays that span it.
 
-    Method: as gradient descent (``descent``), of all rays, cut off a corner that breaks a demand, by the monomial that
-    breaks it, until no corner breaks any; then ``cone_holds`` proves it, for the optimizer itself.
+    Method: as ``reach``, as gradient descent; then ``cone_holds`` proves it, for the optimizer itself.
 
     Args:
         ray: where the formula was found; of use only if the optimizer normalises without an epsilon.
         looks: to share what is known at some rays with the cones of other formulas.
 
     Raises:
-        UsageError: an optimizer that normalises without an epsilon, and no ray.
+        UsageError: an optimizer that normalises without an epsilon, and no ray; or a network that divides or gates by
+            sizes.
     """
-    looks = looks or Looks()
+    looks = looks or Looks(network)
+    found = reach(scaling, optimizer, parameterization, structure, ray, looks)
+    if found is None or cone_holds(scaling, optimizer, parameterization, found.rays, structure, looks=looks):
+        return None
+    return found
+
+
+def reach(
+    scaling: Scaling,
+    optimizer: Optimizer,
+    parameterization: Parameterization,
+    structure: Structure,
+    ray: Ray | None,
+    looks: Looks,
+    fixed: frozenset[str] = frozenset(),
+) -> Cone | None:
+    """The rays on which no monomial is seen to break a demand; None if there is none.
+
+    Method: as gradient descent (``descent``), of all rays, cut off a corner that breaks a demand, by the monomial that
+    breaks it, until no corner breaks any.
+
+    Args:
+        ray, looks: as for ``cone``. fixed: axes that do not grow.
+    """
     plain = descent(scaling)
     if normalises(optimizer):
         if ray is None:
             raise UsageError(f"{optimizer.name} normalises without an epsilon: say on which ray the formula was found")
         plain = _multiplied(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
-    demands = [d for d in parameterization.demanded(MOE_BLOCK, structure) if d.kind in ("theta", "bounded")]
-    corners: list[Rates] = [tuple(Fraction(int(i == j)) for j in range(3)) for i in range(3)]
+    axes = open_axes(looks.network, fixed)
+    demands = parameterization.demanded(looks.network, structure)
     walls: list[Wall] = []
-    done: set[tuple[Rates, frozenset[str]]] = set()
-    while corners:
-        grown = growing([ray_of(c) for c in corners])
-        corner = next((c for c in corners if (c, grown) not in done), None)
+    kept: list[Vector] = []
+    done: set[tuple[Vector, frozenset[str]]] = set()
+    left = orthant(axes)
+    while left:
+        grown = growing([ray_along(axes, c, fixed) for c in left])
+        corner = next((c for c in left if (c, grown) not in done), None)
         if corner is None:
             break
-        wall = _broken(plain, demands, looks.at(plain, ray_of(corner), OPTIMIZERS["sgd"], grown, _WORK))
-        if wall is None:
+        look = looks.at(plain, _scaled(axes, corner, fixed), OPTIMIZERS["sgd"], grown, _WORK)
+        wall = _broken(plain, demands, look, axes)
+        if wall is None or not wall.at(corner):
             done.add((corner, grown))
             continue
         walls.append(wall)
-        corners = cut(corners, wall, -1 if wall.at(corner) > 0 else 1)
-    rays = tuple(ray_of(c) for c in corners)
-    if not rays or cone_holds(scaling, optimizer, parameterization, rays, structure, looks=looks):
+        kept.append(tuple(-x if wall.at(corner) > 0 else x for x in wall.coefficients))
+        left = corners(orthant(axes), kept)
+    if not left:
         return None
-    return Cone(tuple(bounding(corners, walls)), rays)
+    return Cone(tuple(bounding(walls, left)), tuple(_scaled(axes, c, fixed) for c in left))
 
 
 def descent(scaling: Scaling) -> Scaling:
@@ -117,19 +146,11 @@ def descent(scaling: Scaling) -> Scaling:
     return replace(scaling, tensors=tensors)
 
 
-def bounding(corners: Sequence[Rates], walls: Sequence[Wall]) -> list[Wall]:
-    """Of the walls around a polygon those along its sides; of a segment those it lies on and one for each end; of a
-    ray those it lies on."""
-    simple = sorted(set(walls), key=lambda w: (sum(map(abs, w.coefficients)), w.coefficients))
-    found = [w for w in simple if sum(not w.at(c) for c in corners) >= min(2, len(corners))]
-    if len(corners) == 2:
-        for end, other in (corners, corners[::-1]):
-            if not any(x == 0 < y for x, y in zip(end, other, strict=True)):  # else a rate ends there, being >= 0
-                found += [w for w in simple if w not in found and not w.at(end)][:1]
-    return found
-
-
 # inside ------------------------------------------------------------------------------------------------------------
+
+
+def _scaled(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
+    return ray_along(axes, [Fraction(x, sum(rates)) for x in rates], fixed)
 
 
 def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
@@ -140,13 +161,14 @@ def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 
 
-def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis) -> Wall | None:
+def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Wall | None:
     """Where a formula for gradient descent first breaks a demand on a ray: the wall of the size that grows most."""
-    for t in range(HORIZON + 2):
+    demands = [d for d in demands if d.kind in ("theta", "bounded")]
+    for t in range(max((d.horizon for d in demands), default=0) + 2):
         answers = (look.lower(name, t) for demand in demands for name in demand.quantities)
         grown = [(a.size, a.form) for a in answers if a.size is not None and a.form is not None]
         worst = max(grown, key=lambda x: x[0], default=None)
         if worst is not None and worst[0] > 0:
             power = scaling.size(worst[1])
-            return Wall.of([power[axis] for axis in PLANE_AXES])
+            return Wall.of([power[axis] for axis in axes], axes)
     return None

@@ -12,8 +12,10 @@ from itertools import pairwise
 
 from scaling_algebra.counting.signals import Algebra, Rung
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -21,16 +23,22 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import HORIZON, violation
-from .walls import PLANE_AXES, ray_of
+from .walls import ray_along
 
 
 class Looks:
     """The engine at formulas on rays, each once: cones that meet on a ray have the same exponents there.
 
     Products of kernels are shared by all formulas on a ray.
+
+    Raises:
+        UsageError: a network that divides or gates by sizes: what it divides by is not linear in the rates.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, network: Network = MOE_BLOCK) -> None:
+        if network.live or network.norms:
+            raise UsageError(f"{network.name} divides or gates by sizes: its sizes are not convex in the rates")
+        self.network = network
         self._known: dict[Hashable, Analysis] = {}
         self._algebras: dict[Hashable, dict[Rung, Algebra]] = {}
 
@@ -47,7 +55,7 @@ class Looks:
         key = ray, grown, optimizer.name, optimizer.regime, work, *numbers, point.tied
         if key not in self._known:
             algebras = self._algebras.setdefault((ray, grown), {})
-            look = Analysis(ray, point, optimizer, MOE_BLOCK, algebras, growing=grown)
+            look = Analysis(ray, point, optimizer, self.network, algebras, growing=grown)
             self._known[key] = look if work is None else look.limited(work)
         return self._known[key]
 
@@ -70,6 +78,7 @@ def cone_holds(
     structure: Structure,
     ahead: int = 0,
     looks: Looks | None = None,
+    network: Network = MOE_BLOCK,
 ) -> str:
     """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
 
@@ -79,21 +88,33 @@ def cone_holds(
     balanced. What a gradient is divided by is such a maximum, too: it is linear on the cone if it is one function at a
     ray inside and on the spanning rays. With an epsilon it must not exceed this on the spanning rays, and epsilon must
     be the size of a monomial of the gradient. On a spanning ray an axis that grows inside the cone counts as growing.
-    Demands and gradients are examined at t = 0 .. 2; the gradient at t = 2 is what the third update takes.
+    Demands and gradients are examined up to the horizon of the demands, t = 2; the gradient at t = 2 is what the third
+    update takes.
 
     Args:
         ahead: so many updates later O(1) is examined, too.
-        looks: to share what is known at some rays.
+        looks: to share what is known at some rays of its network.
+        network: without ``looks``, whose sizes.
+
+    Raises:
+        UsageError: a network that divides or gates by sizes.
     """
-    demands = parameterization.demanded(MOE_BLOCK, structure)
-    total = [sum((r[axis] for r in rays), Fraction(0)) for axis in PLANE_AXES]
-    inner, grown = ray_of([rate / max(total) for rate in total]), growing(rays)
-    known = looks or Looks()
+    known = looks or Looks(network)
+    demands = parameterization.demanded(known.network, structure)
+    axes = [axis for axis in AXES if axis in rays[0].rates]
+    total = [sum((r[axis] for r in rays), Fraction(0)) for axis in axes]
+    inner, grown = ray_along(axes, [rate / max(total) for rate in total]), growing(rays)
     *corners, inside = [known.at(scaling, ray, optimizer, grown) for ray in (*rays, inner)]
+    limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
+    for look in corners:  # lower bounds are quick, and mostly enough to reject
+        for demand in limited:
+            if failure := violation(demand, look, certified=False, horizon=demand.horizon + ahead):
+                return f"on {look.ray}: {failure}"
     for look in corners:
         if failure := _broken_at(scaling, look, demands, ahead):
             return f"on {look.ray}: {failure}"
-    if normalises(optimizer) and (failure := _bent(scaling, corners, inside, ahead)):
+    last = max((demand.horizon for demand in demands), default=HORIZON) + ahead
+    if normalises(optimizer) and (failure := _bent(scaling, corners, inside, last)):
         return failure
     for demand in demands:
         if failure := _other_size(scaling, corners, inside, demand):
@@ -107,28 +128,29 @@ def cone_holds(
 def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> str:
     """What exceeds O(1), or its epsilon, on a spanning ray."""
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
-    failures = [failure for demand in limited if (failure := violation(demand, look, horizon=HORIZON + ahead))]
+    failures = [failure for demand in limited if (failure := violation(demand, look, horizon=demand.horizon + ahead))]
     if failures:  # what is undecided is a failure, too, but says less than what diverges
         return min(failures, key=lambda x: x.endswith("undecided"))
-    for role, tensor in MOE_BLOCK.tensors.items() if look.optimizer.epsilon else ():
+    last = max((demand.horizon for demand in demands), default=HORIZON)
+    for role, tensor in look.network.tensors.items() if look.optimizer.epsilon else ():
         eps = scaling.tensors[role].eps
-        for answer in (look(f"g{tensor.symbol}", t) for t in range(HORIZON + max(1, ahead))):
+        for answer in (look(f"g{tensor.symbol}", t) for t in range(last + max(1, ahead))):
             above = answer.size is not None and eps is not None and answer.size > eps.on(look.ray)
             if eps is None or not answer.decided or above:
                 return f"the gradient of {role} exceeds its epsilon, or is undecided"
     return ""
 
 
-def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, ahead: int) -> str:
-    """Which step is multiplied by something that is not linear on the cone."""
-    for role in MOE_BLOCK.tensors:
-        for t in range(HORIZON + ahead):
+def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> str:
+    """Which step is multiplied by something that is not linear on the cone: then nothing is known of rays inside."""
+    for role in inside.network.tensors:
+        for t in range(last):
             middle = inside.step(role, t)
             for look in corners:
-                name = f"on {look.ray}: what the gradient of {role} is multiplied by at t={t}"
+                name = f"undecided: on {look.ray}, what the gradient of {role} is multiplied by at t={t}"
                 for answer, here in zip(middle, look.step(role, t), strict=True):
                     if answer.form is None or not (answer.decided and here.decided):
-                        return f"{name} is undecided"
+                        return f"{name} is not known"
                     if scaling.size(answer.form).on(look.ray) != here.size:
                         return f"{name} is not one power on the cone"
     return ""
@@ -137,13 +159,13 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, ahead
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> str:
     """Where a demanded size is not that of one monomial on the whole cone."""
     if demand.kind == "balanced":
-        known = {name: inside(name, HORIZON) for name in demand.quantities}
+        known = {name: inside(name, demand.horizon) for name in demand.quantities}
         powers = []
         for name, answer in known.items():
             power = None if answer.form is None else scaling.size(answer.form)
             powers += [] if power is None else [power]
             for look in corners:
-                here = look(name, HORIZON)
+                here = look(name, demand.horizon)
                 known_size = None if power is None else power.on(look.ray)
                 if not (answer.decided and here.decided) or here.size != known_size:
                     return f"{name} is undecided, or not of one size, on {look.ray}"
@@ -153,7 +175,7 @@ def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis,
     if demand.kind == "bounded" or eps is None:
         return ""
     first = 1 if demand.kind == "scale" else 0
-    answers = (inside(name, t) for name in demand.quantities for t in range(first, HORIZON + 1))
+    answers = (inside(name, t) for name in demand.quantities for t in range(first, demand.horizon + 1))
     sizes = (scaling.size(a.form) + -eps for a in answers if a.form is not None)
     reached = any(all(not power.on(look.ray) for look in corners) for power in sizes)
     return "" if reached else "no monomial of it is Theta(1) on all rays"

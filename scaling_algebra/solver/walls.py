@@ -5,33 +5,36 @@ Read next: ``cones.py`` (the cone of a formula).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from math import gcd, lcm
 
-from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.networks.language import Network
+
+from .polyhedra import Vector
 
 PLANE_AXES = ("N", "N_e", "M")
-"""The axes of rays with K = M."""
+"""The axes of rays of the MoE block with K = M."""
 Rates = tuple[Fraction, ...]
-"""Of ``PLANE_AXES``, in this order."""
+"""Of the axes that grow, in their order."""
 
 
 @dataclass(frozen=True)
 class Wall:
-    """A linear equation ``sum of coefficient * rate = 0``: coprime integers in the order of ``PLANE_AXES``."""
+    """A linear equation ``sum of coefficient * rate = 0``: coprime integers in the order of the axes."""
 
     coefficients: tuple[int, ...]
+    axes: tuple[str, ...] = PLANE_AXES
 
     @classmethod
-    def of(cls, coefficients: Sequence[Fraction]) -> Wall:
+    def of(cls, coefficients: Sequence[Fraction], axes: tuple[str, ...] = PLANE_AXES) -> Wall:
         scale = lcm(*(c.denominator for c in coefficients))
         whole = [int(c * scale) for c in coefficients]
         common = gcd(*whole)
         sign = 1 if next(c for c in reversed(whole) if c) > 0 else -1
-        return cls(tuple(sign * c // common for c in whole))
+        return cls(tuple(sign * c // common for c in whole), axes)
 
     def at(self, rates: Sequence[Fraction | int]) -> Fraction:
         return sum((Fraction(a) * r for a, r in zip(self.coefficients, rates, strict=True)), Fraction(0))
@@ -44,27 +47,44 @@ class Wall:
     def __str__(self) -> str:
         sides = []
         for sign in (1, -1):
-            terms = [(abs(a), axis) for a, axis in zip(self.coefficients, PLANE_AXES, strict=True) if a * sign > 0]
+            terms = [(abs(a), axis) for a, axis in zip(self.coefficients, self.axes, strict=True) if a * sign > 0]
             sides.append(" + ".join(axis if a == 1 else f"{a} {axis}" for a, axis in terms) or "0")
         return " = ".join(sides)
 
 
-def ray_of(rates: Sequence[Fraction]) -> Ray:
-    return Ray(dict(zip(PLANE_AXES, rates, strict=True)))
+def open_axes(network: Network, fixed: Collection[str] = ()) -> tuple[str, ...]:
+    """The axes of a network that grow, K with M."""
+    return tuple(axis for axis in AXES if axis in network.axes.values() and axis not in fixed)
 
 
-def rates_of(ray: Ray) -> Rates:
-    return tuple(ray[axis] for axis in PLANE_AXES)
+def orthant(axes: Sequence[str]) -> list[Vector]:
+    """The rays that span all rays: on each, one axis grows."""
+    return [tuple(int(i == j) for j in range(len(axes))) for i in range(len(axes))]
 
 
-def cut(corners: Sequence[Rates], wall: Wall, sign: int) -> list[Rates]:
-    """What is left of a convex polygon (in order; two corners are a segment) on one side of a wall."""
-    kept: list[Rates] = []
-    for p, q in pairwise((*corners, corners[0])):
-        u, v = sign * wall.at(p), sign * wall.at(q)
-        if u >= 0:
-            kept.append(p)
-        if u * v < 0:
-            share = u / (u - v)
-            kept.append(tuple(x + share * (y - x) for x, y in zip(p, q, strict=True)))
-    return list(dict.fromkeys(kept))
+def ray_along(axes: Sequence[str], rates: Sequence[int | Fraction], fixed: Collection[str] = ()) -> Ray:
+    """The ray of some rates."""
+    grown = {axis: Fraction(rate) for axis, rate in zip(axes, rates, strict=True)}
+    return Ray({axis: grown.get(axis, Fraction(0)) for axis in AXES if axis in grown or axis in fixed})
+
+
+def bounding(walls: Collection[Wall], rays: Sequence[Sequence[int | Fraction]]) -> list[Wall]:
+    """Of the walls around a cone those that it lies in, and one along each side, sides where a rate is 0 left out.
+
+    Law: a side is a largest set of spanning rays on one wall that are not all of them.
+    """
+    if not rays:
+        return []
+    corners = [tuple(r) for r in rays]
+    simple = sorted(set(walls), key=lambda w: (sum(map(abs, w.coefficients)), w.coefficients))
+    on = {w: frozenset(r for r in corners if not w.at(r)) for w in simple}
+    zero = [frozenset(r for r in corners if not r[k]) for k in range(len(corners[0]))]
+    whole = frozenset(corners)
+    parts = {x for x in (*on.values(), *zero) if x != whole}
+    taken = {x for x in parts if any(x < y for y in parts)} | set(zero)
+    found = [w for w in simple if on[w] == whole]
+    for w in simple:
+        if on[w] != whole and on[w] not in taken:
+            taken.add(on[w])
+            found.append(w)
+    return found

@@ -17,13 +17,13 @@ from scaling_algebra.phase_map.families import families
 from scaling_algebra.phase_map.phases import chart, phases
 from scaling_algebra.phase_map.picture import phases_html, phases_svg
 from scaling_algebra.phase_map.presentation import status
-from scaling_algebra.solver.cones import Cone, bounding, cone
+from scaling_algebra.solver.cones import Cone, cone
 from scaling_algebra.solver.convexity import cone_holds
 from scaling_algebra.solver.newton import Solver
-from scaling_algebra.solver.walls import PLANE_AXES, Wall
+from scaling_algebra.solver.walls import PLANE_AXES, Wall, bounding
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
@@ -227,8 +227,8 @@ def test_what_bounds_a_cone():
     """Of a polygon the walls along its sides, of a ray all that it lies on; a ray beyond any of them is not in it."""
     walls = [Wall((-1, 0, 1)), Wall((-1, 1, 0)), Wall((-1, 1, 1))]
     at = [tuple(r[axis] for axis in PLANE_AXES) for r in CONES["C"]]
-    assert [str(w) for w in bounding(at, walls)] == ["M = N", "N_e = N", "N_e + M = N"]
-    assert [str(w) for w in bounding(at[2:], walls)] == ["M = N", "N_e = N"]
+    assert [str(w) for w in bounding(walls, at)] == ["M = N", "N_e = N", "N_e + M = N"]
+    assert [str(w) for w in bounding(walls, at[2:])] == ["M = N", "N_e = N"]
     whole, one = Cone(tuple(walls), tuple(CONES["C"])), Cone(tuple(walls[:2]), tuple(CONES["C"][2:]))
     assert whole.contains((4, 3, 2)) and not whole.contains((4, 2, 1)) and not whole.contains((4, 3, 5))
     assert one.contains((2, 2, 2)) and not one.contains((4, 3, 2))
@@ -259,6 +259,8 @@ def test_a_formula_fails_outside_its_cone():
     changed = dict(cells["B"].tensors)
     changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
     wrong = Scaling(changed, cells["B"].multipliers)
+    with pytest.raises(UsageError, match="not convex"):
+        cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["B"], Structure(), network=ARCHITECTURES["swiglu"])
     assert "but psi ~ n^(1)" in cone_holds(cells["B"], optimizer("signsgd"), MUP, CONES["B"], Structure())
     assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), MUP, CONES["B"], Structure())
     no_mssp = cone_holds(cells["B"], optimizer("sgd"), MSSP, CONES["B"], Structure())

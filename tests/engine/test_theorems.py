@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from scaling_algebra import UsageError
-from scaling_algebra.all_rays.claims import Side, apart, claims, cone, covered, holds
+from scaling_algebra.all_rays.claims import apart, claims, cone, covered, holds
+from scaling_algebra.all_rays.covering import Face, Side, without
 from scaling_algebra.all_rays.facts import AllRays
 from scaling_algebra.all_rays.queries import nowhere
 from scaling_algebra.all_rays.theorems import Theorem, Theorems, theorems
@@ -19,14 +20,14 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.graded import form_algebra
-from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.prover import Outcome
 from scaling_algebra.proofs.smtlib import script
 from scaling_algebra.solver.walls import Wall
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, interventions
-from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
@@ -39,15 +40,19 @@ ZERO_ROUTER = Structure(zero=frozenset({"readout", "router"}))
 GROWING = frozenset[str]()
 
 
+def face(parameterization="mup", rule="sgd", network="moe", fixed=GROWING):
+    return Face(ARCHITECTURES[network], OPTIMIZERS[rule], PARAMETERIZATIONS[parameterization], fixed)
+
+
 @cache
-def known(parameterization="mup", rule="sgd"):
-    return claims(phases(rule, parameterization))
+def known(parameterization="mup", rule="sgd", network="moe"):
+    return claims(face(parameterization, rule, network))
 
 
-def answer(name, parameterization="mup", rule="sgd"):
+def answer(name, parameterization="mup", rule="sgd", network="moe"):
     """A theorem, proved; its unsatisfiable system, if it is one, is unsatisfiable for cvc5, too."""
-    claim = known(parameterization, rule)[name]
-    found = Theorems(PARAMETERIZATIONS[parameterization], OPTIMIZERS[rule], (Theorem(claim, claim.decide()),))
+    claim = known(parameterization, rule, network)[name]
+    found = Theorems(face(parameterization, rule, network), (Theorem(claim, claim.decide()),))
     decision = found[name].decision
     assert decision.verdict == "proved" and found.proved is True, decision.why
     if decision.clauses:
@@ -118,7 +123,7 @@ def test_what_drops_nothing_never_drops_silently():
 # --- existence ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["B exists", "C exists", "D exists", "E exists", "D exists, M fixed"])
+@pytest.mark.parametrize("name", ["B exists", "C exists", "D exists", "E exists", "B exists, M fixed"])
 def test_mup_exists_on_whole_cells(name):
     assert "seen at the rays that span the cone" in answer(name).why
 
@@ -134,8 +139,8 @@ def test_mssp_exists_on_walls(rule):
 
 def test_a_wrong_formula_is_refuted():
     """Negative control: the formula of another cell, and one with one power changed."""
-    p, rays = phases("sgd", "mup"), [(1, 1, 0), (1, 0, 1), (1, 1, 1)]  # of C
-    b, c = (next(x.scaling for x in p.cells if x.name == name) for name in "BC")
+    p, rays = face(), [(1, 1, 0), (1, 0, 1), (1, 1, 1)]  # of C
+    b, c = (known()[f"{name} exists"].scaling for name in "BC")
     assert holds(p, c, Structure(), rays).verdict == "proved"
     assert "psi ~ n^(1/2)" in holds(p, b, Structure(), rays).why
     small = replace(c.tensors["router"], lr=Power.of({"N": -1}))
@@ -154,11 +159,11 @@ def test_the_cells_are_all_rays(name):
 def test_a_wrong_wall_leaves_rays_out():
     """Negative control: the cells of many experts begin at M = 2 N; or one cell is missing."""
     sides = [known()[name].sides for name in ("A none", "B exists", "C exists", "D exists", "E exists")]
-    assert covered(sides, GROWING).verdict == "proved"
+    assert covered(face(), sides).verdict == "proved"
     double = Side(Wall((-2, 0, 1)), ">=")
     moved = [[double if str(s) == "M >= N" else s for s in x] for x in sides]
-    assert covered(moved, GROWING).verdict == "refuted"
-    assert "not so at N=1" in covered(sides[1:], GROWING).why
+    assert covered(face(), moved).verdict == "refuted"
+    assert "not so at N=1" in covered(face(), sides[1:]).why
 
 
 # --- uniqueness and impossibility -----------------------------------------------------------------------------------
@@ -200,9 +205,9 @@ def test_mup_is_unique_on_whole_cells():
     is dropped, and the formula of another cell."""
     for name in ("A none", "B unique", "C unique", "D unique", "E unique"):
         answer(name)
-    p, b, c = phases("sgd", "mup"), known()["B unique"], known()["C unique"]
+    b, c = known()["B unique"], known()["C unique"]
     inside = cone(b.sides, GROWING)
-    own, other = (apart(p, x.scaling, GROWING) for x in (b, c))
+    own, other = (apart(face(), x.scaling) for x in (b, c))
     assert nowhere(MOE_BLOCK, MUP, Structure(), inside, other).verdict == "refuted"
     demands = MUP.demanded(MOE_BLOCK, Structure())
     demands = [d for d in demands if label(d) != "mu-2: effective update dQ h1 = Theta(1)"]
@@ -216,6 +221,119 @@ def test_mssp_is_unique_on_a_wall_and_nowhere_beside_it():
     tied = next(s for s in interventions(MOE_BLOCK, MSSP.base_structure("zero")) if len(s.tied) == 2 and not s.exempt)
     found = nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))
     assert found.verdict == "refuted"
+
+
+# --- other networks, a fixed number of experts, other optimizers ------------------------------------------------------
+
+TWO_WIDTHS = """
+h1[a] = W1[a,x] data[x]
+h2[k] = W2[k,a] h1[a]
+f     = W3[k] h2[k]
+"""
+
+
+def own():
+    """A dense MLP of two widths, which grow apart."""
+    roles = {"W1": "input", "W2": "hidden", "W3": "readout"}
+    return network("two-widths", TWO_WIDTHS, {"a": "N", "x": "D", "k": "N_e"}, roles)
+
+
+@pytest.mark.parametrize(
+    ("which", "rule", "where"),
+    [
+        ("mlp", "sgd", {"A exists": "all rays"}),
+        ("bottleneck", "sgd", {"A none": "N_e < N", "B exists": "N_e >= N"}),
+        ("bottleneck", "adam", {"A none": "N_e < N", "B exists": "N_e >= N"}),
+    ],
+)
+def test_mup_of_the_dense_networks(which, rule, where):
+    """Everything is decided: where muP exists it is unique, and no ray is left out."""
+    found = known("mup", rule, which)
+    assert {name: claim.where for name, claim in found.items() if name in where} == where
+    for name in found:
+        answer(name, "mup", rule, which)
+
+
+def test_mup_of_an_mlp_of_two_widths():
+    """On all its rays, by one formula or two."""
+    found = theorems("sgd", "mup", network=own())
+    assert found.proved is True and second_opinion(found.scripts()) == ["unsat"] * found.scripts().count("(check-sat)")
+    assert not any(x.claim.name.endswith("none") for x in found.items)
+
+
+def test_what_a_dense_network_has_not_is_refuted():
+    """Negative controls: a formula beyond its wall, one with one power changed, a desideratum that is dropped."""
+    on, claim = face(network="bottleneck"), known(network="bottleneck")["B exists"]
+    assert holds(on, claim.scaling, Structure(), [(1, 0), (1, 1)]).verdict == "refuted"
+    readout = replace(claim.scaling.tensors["readout"], lr=Power.of({"N": -2}))
+    wrong = replace(claim.scaling, tensors={**claim.scaling.tensors, "readout": readout})
+    assert holds(on, wrong, Structure(), [(0, 1), (1, 1)]).verdict == "refuted"
+    net, inside = ARCHITECTURES["bottleneck"], cone(claim.sides, GROWING)
+    assert nowhere(net, MUP, Structure(), inside, apart(on, wrong)).verdict == "refuted"
+    demands = [d for d in MUP.demanded(net, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"]
+    assert len(demands) + 1 == len(MUP.demanded(net, Structure()))
+    assert nowhere(net, MUP, Structure(), inside, apart(on, claim.scaling), demands).verdict == "refuted"
+
+
+def test_a_covering_takes_each_inside_once():
+    """What a cone leaves of all rays, and of another cone, has an inside and none in common with it."""
+    on = face(network="bottleneck")
+    wall = Wall((-1, 1), ("N", "N_e"))
+    assert without(on, (), (Side(wall, ">="),)) == [(Side(wall, "<="),)]
+    assert without(on, (Side(wall, "<="),), (Side(wall, ">="),)) == [(Side(wall, "<="),)]
+    assert without(on, (Side(wall, ">="),), ()) == []
+
+
+@pytest.mark.slow
+def test_residual_mup_exists_on_the_cells_of_the_block():
+    """The walls of the block, found without its map."""
+    found = known(network="residual")
+    where = {claim.where for name, claim in found.items() if name.endswith(" exists")}
+    assert where == {claim.where for name, claim in known().items() if name.endswith(" exists")}
+    for name in (*(f"{x} exists" for x in "BCDE"), "cover"):
+        answer(name, network="residual")
+
+
+def test_mssp_of_a_fixed_number_of_experts():
+    """It exists where N_e = N, with a zero router, is unique there, and there is none elsewhere."""
+    found = claims(face("mssp"), ["a exists, M fixed"])
+    assert {claim.where for name, claim in found.items() if "exists" in name} == {"N_e = N"}
+    for name in ("a exists, M fixed", "a unique, M fixed", "none: zero router, M fixed"):
+        decision = found[name].decide()
+        assert decision.verdict == "proved", (name, decision.why)
+        if decision.clauses:
+            assert second_opinion(script(outcome(decision.clauses), "", ())) == ["unsat"]
+    everywhere = cone((), frozenset({"M"}))
+    assert nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, everywhere).verdict == "refuted"  # negative control
+
+
+@pytest.mark.slow
+def test_no_mssp_of_a_fixed_number_of_experts_with_any_structure():
+    found = claims(face("mssp"), ["a exists, M fixed"])
+    nones = [claim for name, claim in found.items() if name.startswith("none")]
+    assert len(nones) == 16 and {claim.decide().verdict for claim in nones} == {"proved"}
+
+
+@pytest.mark.parametrize("rule", ["signsgd", "muon"])
+def test_mup_exists_without_an_epsilon(rule):
+    """On both sides of N_e = N; uniqueness is open, and the reason is the answer."""
+    found = known("mup", rule, "bottleneck")
+    assert {claim.where for name, claim in found.items() if "exists" in name} == {"N_e <= N", "N_e >= N"}
+    for name in ("A exists", "B exists"):
+        answer(name, "mup", rule, "bottleneck")
+    left = found["A unique"].decide()
+    assert left.verdict == "undecided" and f"{rule} divides by unknown sizes" in left.why
+
+
+def test_a_divisor_of_two_sizes_proves_nothing():
+    """Negative controls: formulas on the other side of the wall, and a readout whose first change overtakes it."""
+    on, found = face(rule="signsgd", network="bottleneck"), known("mup", "signsgd", "bottleneck")
+    for name, rays in (("A exists", [(0, 1), (1, 1)]), ("B exists", [(1, 0), (1, 1)])):
+        assert holds(on, found[name].scaling, Structure(), rays).verdict != "proved"
+    slow = {r: replace(t, lr=t.lr + Power.of({"N": -5})) for r, t in found["A exists"].scaling.tensors.items()}
+    slow["readout"] = replace(slow["readout"], init_std=Power.of({"N": -6, "N_e": 2}))  # its change is of size N^-5
+    decision = holds(on, replace(found["A exists"].scaling, tensors=slow), Structure(), [(1, 0), (1, 1)])
+    assert decision.verdict == "undecided" and "is not one power on the cone" in decision.why
 
 
 # --- command line ---------------------------------------------------------------------------------------------------
@@ -234,12 +352,26 @@ def test_theorems_are_printed_and_written(tmp_path):
     assert second_opinion(file.read_text()) == ["unsat"]
     result = run("--only", "B exists")
     assert result.exit_code == 0 and "\nB exists: proved\n" in result.output
-    assert "where M >= N, N_e <= N and M grows: muP by the formula of cell B" in result.output
+    assert "where M >= N, N_e <= N and M grows: muP by formula B" in result.output
 
 
 def test_wrong_names_and_optimizers_are_one_line():
     result = run("--only", "the best")
     assert result.exit_code == 2 and "no theorem is called 'the best'" in result.output
     assert run("--only", "Z exists").exit_code == 2
-    with pytest.raises(UsageError, match="cannot prove"):
-        theorems("signsgd", "mup")
+    with pytest.raises(UsageError, match="no architecture named 'mlpp'"):
+        theorems("sgd", "mup", network="mlpp")
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (("--architecture", "swiglu"), "swiglu divides or gates by unknown sizes"),
+        (("--architecture", "moe-rmsnorm"), "moe-rmsnorm divides or gates by unknown sizes"),
+    ],
+)
+def test_where_proofs_do_not_reach_the_reason_is_the_answer(args, reason):
+    result = run(*args)
+    assert result.exit_code == 3 and f"UNDECIDED: {reason}" in result.output
+    data = json.loads(run(*args, "--format", "json").stdout)
+    assert data["proved"] is None and data["why"].startswith(reason) and data["theorems"] == []

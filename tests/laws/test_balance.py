@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
-from scaling_algebra.formulas.polyhedra import corners, direction
 from scaling_algebra.laws.balance import balance as module
 from scaling_algebra.laws.balance import conditions
 from scaling_algebra.laws.balance.balance import balance
 from scaling_algebra.laws.balance.numeric import checked
 from scaling_algebra.laws.expressions import exponent, expression, simplified
 from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.polyhedra import corners, direction
 
 P = "N**(-2*beta/d)"
 

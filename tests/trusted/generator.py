@@ -432,6 +432,7 @@ VERBS: dict[str, tuple[tuple[str, ...], dict[str, Kind]]] = {
         (),
         {
             **PRINTED,
+            **NETWORK_OF,
             "--parameterization": Maker.text,
             "--optimizer": Maker.text,
             "--epsilon": Maker.text,

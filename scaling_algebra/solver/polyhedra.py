@@ -1,6 +1,6 @@
 """Cones with exact corners: what linear inequalities leave of the cone that some rays span.
 
-Read next: ``search.py`` (asks the engine at the corners).
+Read next: ``cones.py`` and ``formulas/search.py`` (ask the engine at the corners).
 """
 
 from __future__ import annotations
