@@ -13,7 +13,7 @@ from functools import partial
 from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver
 from scaling_algebra.proofs.prover import provable
 from scaling_algebra.solver.cones import descent
-from scaling_algebra.solver.convexity import cone_holds
+from scaling_algebra.solver.convexity import Looks, cone_holds
 from scaling_algebra.solver.polyhedra import Vector
 from scaling_algebra.solver.walls import open_axes
 from scaling_algebra.spec.desiderata import Structure, horizon, interventions
@@ -31,6 +31,7 @@ class Claim:
     Attributes:
         sides: what bounds the cone. ``fixed``: axes that do not grow in it.
         about: what there is in the cone, e.g. ``exactly one, with tied expert_in``.
+        routed: it is about the rays with K < M; else about those with K = M.
         scaling: the formula that it is about, if it is about one.
         outside: cones that it leaves out.
     """
@@ -40,6 +41,7 @@ class Claim:
     sides: Sides
     fixed: frozenset[str]
     decide: Callable[[], Decision]
+    routed: bool = False
     scaling: Scaling | None = None
     outside: tuple[Piece, ...] = ()
 
@@ -50,9 +52,11 @@ class Claim:
 
 
 def faces(whole: Face) -> list[Face]:
-    """All rays of a network, by which numbers of experts are fixed, so that their gates do not average out."""
+    """All rays of a network, by which numbers of experts are fixed, so that their gates do not average out; and those
+    on which a token sees few of the experts, where MSSP is not looked for."""
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
-    return [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
+    found = [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
+    return [*found, replace(whole, routed=True)] if whole.network.aggregations and not whole.rule.structural else found
 
 
 def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Claim]:
@@ -63,7 +67,8 @@ def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Claim]:
     """
     found: dict[str, Claim] = {}
     for face in faces(whole):
-        if not wanted or any(name.endswith(_suffix(face)) if face.fixed else " fixed" not in name for name in wanted):
+        ends = [_suffix(x) for x in faces(whole)]
+        if not wanted or any(max((x for x in ends if name.endswith(x)), key=len) == _suffix(face) for name in wanted):
             found |= {claim.name: claim for claim in _on(face)}
     return found
 
@@ -86,7 +91,8 @@ def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vec
     """Does a formula meet every demand on the cone that rays span?"""
     spanning = [face.ray(rates) for rates in rays]
     more = steps(face)[0] - steps(face)[1]
-    why = cone_holds(scaling, face.optimizer, face.rule, spanning, structure, more, network=face.network)
+    looks = Looks(face.network, face.routed)
+    why = cone_holds(scaling, face.optimizer, face.rule, spanning, structure, more, looks)
     shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
     if not why:
         return Decision("proved", why=f"seen at the rays that span the cone: {shown}")
@@ -142,9 +148,13 @@ def _on(face: Face) -> Iterator[Claim]:
         what = f"{title} with {p.structure}" if face.rule.structural else title
         exists = partial(holds, face, p.scaling, p.structure, p.rays)
         unique = partial(alone, face, p.scaling, p.structure, p.sides)
-        made = partial(Claim, sides=p.sides, fixed=face.fixed, scaling=p.scaling)
+        made = partial(Claim, sides=p.sides, fixed=face.fixed, routed=face.routed, scaling=p.scaling)
         yield made(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
+        if face.routed:  # clauses are for K = M
+            continue
         yield made(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
+    if face.routed:
+        return
     elsewhere = partial(Claim, sides=(), fixed=face.fixed, outside=solved)
     if face.rule.structural:
         for structure in interventions(face.network, face.base):
@@ -165,7 +175,7 @@ def _on(face: Face) -> Iterator[Claim]:
 
 
 def _suffix(face: Face) -> str:
-    return "".join(f", {axis} fixed" for axis in sorted(face.fixed))
+    return "".join(f", {axis} fixed" for axis in sorted(face.fixed)) + ", K < M" * face.routed
 
 
 def _text(sides: Sequence[Side]) -> str:

@@ -19,7 +19,7 @@ from scaling_algebra.solver.convexity import Looks
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.newton import Solution, Solver
 from scaling_algebra.solver.polyhedra import Vector, corners
-from scaling_algebra.solver.walls import Wall, bounding, open_axes, orthant, ray_along
+from scaling_algebra.solver.walls import Wall, bounding, open_axes, orthant, ray_along, routing
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
@@ -80,16 +80,21 @@ class Piece:
 
 @dataclass(frozen=True)
 class Face:
-    """All rays of a network on which some axes are fixed, for one parameterization and optimizer."""
+    """All rays of a network on which some axes are fixed, for one parameterization and optimizer.
+
+    Attributes:
+        routed: the rays with K < M; else those with K = M.
+    """
 
     network: Network
     optimizer: Optimizer
     rule: Parameterization
     fixed: frozenset[str] = frozenset()
+    routed: bool = False
 
     @property
     def axes(self) -> tuple[str, ...]:
-        return open_axes(self.network, self.fixed)
+        return open_axes(self.network, self.fixed, self.routed)
 
     @property
     def base(self) -> Structure:
@@ -108,7 +113,7 @@ class Face:
 
     def spanned(self, sides: Iterable[Side]) -> list[Vector]:
         """The rays that span the closed cone between some sides."""
-        walls: list[Vector] = []
+        walls = routing(self.axes)
         for side in sides:
             own, turned = side.wall.coefficients, tuple(-x for x in side.wall.coefficients)
             walls += [own] * (side.sense in (">", ">=", "=")) + [turned] * (side.sense in ("<", "<=", "="))
@@ -171,7 +176,7 @@ def _around(face: Face, rates: Vector) -> Piece | None:
     if solution is None:
         return None
     asked = solution.scaling, face.optimizer, face.rule, solution.structure, face.ray(rates)
-    found = reach(*asked, Looks(face.network), face.fixed)
+    found = reach(*asked, Looks(face.network, face.routed), face.fixed)
     if found is None or any(w.at(rates) == 0 for w in found.walls):
         return None
     sides = tuple(Side(w, ">=" if w.at(rates) > 0 else "<=") for w in found.walls)

@@ -79,9 +79,10 @@ class Theorems(Rendered):
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in network.aggregations for m in s.multipliers}
         also = [f", {'aggregation multiplier' if m in summed else m} n^-{m}" for m in network.free_multipliers]
+        few = " unless K < M is said" * any(x.claim.routed for x in self.items)
         gates = ", gates held at mean and slope" * any(s.gates for s in network.functions)
         lines = [
-            f"axes grow as {grown}{' with K = M' * ('M' in self.whole.axes)}; a rate stands for its axis",
+            f"axes grow as {grown}{' with K = M' * ('M' in self.whole.axes)}{few}; a rate stands for its axis",
             f"rays are those on which {self.whole.axes[0]} grows",
             f"sizes are powers of n: init std n^-b, learning rate n^-c{''.join(also)}",
             f"O(1) is demanded at t = 0 .. {last[0]}, Theta(1) at some t <= {last[1]}",
@@ -118,6 +119,7 @@ class Theorems(Rendered):
                     "outside": [[str(side) for side in p.sides] for p in x.claim.outside],
                     "formula": None if x.claim.scaling is None else written(x.claim.scaling),
                     "fixed": sorted(x.claim.fixed),
+                    "routed": x.claim.routed,
                     "verdict": x.decision.verdict,
                     "core": list(x.decision.core),
                     "clauses": len(x.decision.clauses),
@@ -134,14 +136,15 @@ class Theorems(Rendered):
 
 
 _FIXED = "".join(f"(, {axis} fixed)?" for axis in NUMBERS)
-_NAME = re.compile(rf"([A-Za-z][0-9]* (exists|unique|none)|cover|none(: [\w ,]+?)?){_FIXED}")
+_NAME = re.compile(rf"([A-Za-z][0-9]* (exists|unique|none)|cover|none(: [\w ,]+?)?){_FIXED}(, K < M)?")
 _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log QUANTITY: its exponent"
 
 
 def said(claim: Claim, whole: Face) -> str:
     """The statement in one sentence."""
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
-    grow = [f"{axis} is fixed and the other axes grow" if axis in claim.fixed else f"{axis} grows" for axis in numbers]
+    grow = ["K < M"] * claim.routed
+    grow += [f"{axis} is fixed and the other axes grow" if axis in claim.fixed else f"{axis} grows" for axis in numbers]
     places = [", ".join(map(str, claim.sides))] * bool(claim.sides)
     places += [" and ".join(f"not ({', '.join(map(str, p.sides))})" for p in claim.outside)] * bool(claim.outside)
     if not places and not grow:

@@ -96,6 +96,7 @@ class Analysis:
     Args:
         algebras: to share products of kernels with other runs on the ray (of the same ``growing``).
         growing: axes that count as growing whatever the ray says: sizes are limits of those on rays near by.
+        routed: K counts as less than M whatever the ray says, in the same sense.
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class Analysis:
         network: Network = MOE_BLOCK,
         algebras: dict[Rung, Algebra] | None = None,
         growing: frozenset[str] = frozenset(),
+        routed: bool = False,
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
-        self.growing = growing
+        self.growing, self.routed = growing, routed
         more = with_decay(network) if optimizer.decoupled_decay else {}
         self.table: Mapping[str, Quantity] = {**quantities(network), **more}
         self._algebras = algebras if algebras is not None else {}
@@ -256,8 +258,9 @@ class Analysis:
         if rung not in self._runs:
             if rung not in self._algebras:
                 some = next(iter(self._algebras.values()), None)
-                self._algebras[rung] = (some or algebra_for(self.network, self.ray, rung.gap, self.growing)).at(rung)
-            made = trajectory_for(self.network, self._algebras[rung], self.point, self.optimizer)
+                some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
+                self._algebras[rung] = some.at(rung)
+            made = trajectory_for(self.network, self._algebras[rung], self.point, self.optimizer, self.routed)
             made.growing = self.growing
             made.lean_on(self._known)
             self._runs[rung] = made

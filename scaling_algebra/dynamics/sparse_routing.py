@@ -22,27 +22,34 @@ from .rules import BeyondPowerCounting, Which
 from .trajectory import Increment, Known, Trajectory, unknowns
 
 
-def algebra_for(network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset()) -> Algebra:
+def algebra_for(
+    network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset(), routed: bool = False
+) -> Algebra:
     """The algebra whose letters and unknowns are those of a network.
 
     Args:
         growing: axes whose indices are kept even where they do not grow on the ray.
+        routed: K counts as less than M whatever the ray says.
 
     Raises:
         UsageError: K < M where the routing is part of the dynamics.
     """
-    if not sparse(network, ray):
+    if not (routed or sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing)
         return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept)
     if network.live:
         raise UsageError(f"{network.name} selects experts in a way of its own; give a ray with K = M")
     seen, among = active(network)
-    return Algebra(ray, {**network.letters, **seen.letters}, unknowns(network), gap, network.tracked + "".join(among))
+    letters = {**network.letters, **seen.letters}
+    kept = "".join(x for x, axis in letters.items() if axis in growing)
+    return Algebra(ray, letters, unknowns(network), gap, network.tracked + "".join(among) + kept)
 
 
-def trajectory_for(network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> Trajectory:
-    """Training of the block, as a token sees it."""
-    made = RoutedTrajectory if sparse(network, algebra.ray) else Trajectory
+def trajectory_for(
+    network: Network, algebra: Algebra, point: Point, optimizer: Optimizer, routed: bool = False
+) -> Trajectory:
+    """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
+    made = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
     return made(network, algebra, point, optimizer)
 
 

@@ -26,7 +26,7 @@ from scaling_algebra.spec.scaling import Scaling
 from .convexity import Looks, cone_holds, growing, normalises
 from .demands import HORIZON
 from .polyhedra import Vector, corners
-from .walls import Rates, Wall, bounding, open_axes, orthant, ray_along
+from .walls import Rates, Wall, bounding, open_axes, orthant, ray_along, routing
 
 _WORK = 5_000
 """Nodes of matching searches spent on a corner that may lie outside."""
@@ -114,12 +114,12 @@ def reach(
         if ray is None:
             raise UsageError(f"{optimizer.name} normalises without an epsilon: say on which ray the formula was found")
         plain = _multiplied(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
-    axes = open_axes(looks.network, fixed)
+    axes = open_axes(looks.network, fixed, looks.routed)
     demands = parameterization.demanded(looks.network, structure)
     walls: list[Wall] = []
-    kept: list[Vector] = []
+    kept = routing(axes)
     done: set[tuple[Vector, frozenset[str]]] = set()
-    left = orthant(axes)
+    left = corners(orthant(axes), kept)
     while left:
         grown = growing([ray_along(axes, c, fixed) for c in left])
         corner = next((c for c in left if (c, grown) not in done), None)

@@ -31,14 +31,17 @@ class Looks:
 
     Products of kernels are shared by all formulas on a ray.
 
+    Args:
+        routed: rays are those with K < M, and their limits.
+
     Raises:
         UsageError: a network that divides or gates by sizes: what it divides by is not linear in the rates.
     """
 
-    def __init__(self, network: Network = MOE_BLOCK) -> None:
+    def __init__(self, network: Network = MOE_BLOCK, routed: bool = False) -> None:
         if network.live or network.norms:
             raise UsageError(f"{network.name} divides or gates by sizes: its sizes are not convex in the rates")
-        self.network = network
+        self.network, self.routed = network, routed
         self._known: dict[Hashable, Analysis] = {}
         self._algebras: dict[Hashable, dict[Rung, Algebra]] = {}
 
@@ -55,7 +58,7 @@ class Looks:
         key = ray, grown, optimizer.name, optimizer.regime, work, *numbers, point.tied
         if key not in self._known:
             algebras = self._algebras.setdefault((ray, grown), {})
-            look = Analysis(ray, point, optimizer, self.network, algebras, growing=grown)
+            look = Analysis(ray, point, optimizer, self.network, algebras, growing=grown, routed=self.routed)
             self._known[key] = look if work is None else look.limited(work)
         return self._known[key]
 

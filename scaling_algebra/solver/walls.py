@@ -52,9 +52,15 @@ class Wall:
         return " = ".join(sides)
 
 
-def open_axes(network: Network, fixed: Collection[str] = ()) -> tuple[str, ...]:
-    """The axes of a network that grow, K with M."""
-    return tuple(axis for axis in AXES if axis in network.axes.values() and axis not in fixed)
+def open_axes(network: Network, fixed: Collection[str] = (), routed: bool = False) -> tuple[str, ...]:
+    """The axes of a network that grow, K with M; ``routed``: K is an axis of its own."""
+    own = {*network.axes.values(), *("K" for _ in range(routed))}
+    return tuple(axis for axis in AXES if axis in own and axis not in fixed)
+
+
+def routing(axes: Sequence[str]) -> list[Vector]:
+    """Where K is an axis of its own: K <= M."""
+    return [tuple((axis == "M") - (axis == "K") for axis in axes)] if "K" in axes else []
 
 
 def orthant(axes: Sequence[str]) -> list[Vector]:

@@ -287,11 +287,36 @@ def test_a_covering_takes_each_inside_once():
 @pytest.mark.slow
 def test_residual_mup_exists_on_the_cells_of_the_block():
     """The walls of the block, found without its map."""
-    found = known(network="residual")
+    found = claims(face(network="residual"), ["cover"])
     where = {claim.where for name, claim in found.items() if name.endswith(" exists")}
     assert where == {claim.where for name, claim in known().items() if name.endswith(" exists")}
     for name in (*(f"{x} exists" for x in "BCDE"), "cover"):
-        answer(name, network="residual")
+        assert found[name].decide().verdict == "proved"
+
+
+FEW = ("B exists, K < M", "C exists, K < M", "D exists, K < M", "E exists, K < M")
+
+
+@pytest.mark.parametrize("rule", ["sgd", pytest.param("adam", marks=pytest.mark.slow)])
+def test_where_few_experts_are_active_the_cells_are_the_same_and_the_sum_has_one_over_k(rule):
+    """Whatever K < M does; all other powers are those at K = M."""
+    found, same = claims(face(rule=rule), FEW), claims(face(rule=rule), ["cover"])
+    assert set(found) == set(FEW)
+    for name in FEW:
+        claim, plain = found[name], same[name.removesuffix(", K < M")]
+        assert claim.decide().verdict == "proved" and claim.where == plain.where
+        assert claim.scaling.tensors == plain.scaling.tensors
+        assert str(claim.scaling.multipliers["alpha"]) == "K" and str(plain.scaling.multipliers["alpha"]) == "M"
+
+
+def test_a_mean_over_all_experts_is_refuted_where_few_are_active():
+    """The negative control, and that rays with K < M are meant: with K = M the mean is right."""
+    on = replace(face(), routed=True)
+    formula = claims(face(), ["cover"])["B exists"].scaling
+    rays = [(0, 0, 1), (1, 0, 1), (1, 1, 1)]
+    assert holds(face(), formula, Structure(), rays).verdict == "proved"
+    decision = holds(on, formula, Structure(), [(*x, k) for x in rays for k in (0, 1)])
+    assert decision.verdict == "refuted" and "the change of h1 is Theta(1)" in decision.why
 
 
 def test_mssp_of_a_fixed_number_of_experts():
