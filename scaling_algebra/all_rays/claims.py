@@ -1,7 +1,7 @@
 """What there is to prove about all rays of a network: claims for each cone, and that they leave out no ray.
 
-Read next: ``covering.py`` (which cones), ``queries.py`` and ``solver/cones.py`` (decide claims), ``theorems.py`` (what
-users call).
+Read next: ``covering.py`` (which cones), ``queries.py`` and ``solver/convexity.py`` (decide claims), ``theorems.py``
+(what users call).
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ def alone(face: Face, scaling: Scaling, structure: Structure, sides: Sequence[Si
 
 def none_in(face: Face, structure: Structure, where: Cone, other: Sequence[Atom] = ()) -> Decision:
     """Do no parameters meet the demands on a cone, or none of which one of some atoms holds?"""
-    if reason := provable(face.network, face.ray([1] * len(face.axes)), face.optimizer):
+    reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
+    if not reason and "L" in face.axes:
+        reason = "upper bounds for all rays do not count layers"
+    if reason:
         return Decision("undecided", why=reason)
     return nowhere(face.network, face.rule, structure, where, other)
 

@@ -2,7 +2,7 @@
 
 Every monomial is linear in both, and a lower bound of its quantity on every ray, at every parameter point. The upper
 bounds, which say that something reaches Theta(1), are complete for all rays (``formulas/search.py``).
-Read next: ``cones.py`` (asks z3 about a cone of rays).
+Read next: ``queries.py`` (asks z3 about a cone of rays).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What holds for whole cones of rays, each statement with its proof or with what stands in the way.
 
 The cones that formulas reach say what to prove (``covering.py``). That a formula meets every demand on a cone is seen
-at the rays that span it (``solver/cones.py``), that nothing else does, or nothing at all, is one unsatisfiable system
-for all its rays (``queries.py``); and one more says that no ray is left out.
+at the rays that span it (``solver/convexity.py``); that nothing else does, or nothing at all, is one unsatisfiable
+system for all its rays (``queries.py``), and one more says that no ray is left out.
 Read next: ``claims.py`` (what there is to prove), ``presentation.py`` (how theorems are printed).
 """
 
@@ -81,12 +81,13 @@ class Theorems(Rendered):
         also = [f", {'aggregation multiplier' if m in summed else m} n^-{m}" for m in network.free_multipliers]
         few = " unless K < M is said" * any(x.claim.routed for x in self.items)
         gates = ", gates held at mean and slope" * any(s.gates for s in network.functions)
+        layers = ", layers of a stream deviate from it once" * ("L" in self.whole.axes)
         lines = [
             f"axes grow as {grown}{' with K = M' * ('M' in self.whole.axes)}{few}; a rate stands for its axis",
             f"rays are those on which {self.whole.axes[0]} grows",
             f"sizes are powers of n: init std n^-b, learning rate n^-c{''.join(also)}",
             f"O(1) is demanded at t = 0 .. {last[0]}, Theta(1) at some t <= {last[1]}",
-            f"one sample, linear activations{gates}",
+            f"one sample, linear activations{gates}{layers}",
         ]
         if self.whole.optimizer.epsilon:
             lines.append("c is the exponent of learning rate over epsilon (c - d): mu-3 makes epsilon the normaliser")

@@ -13,7 +13,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.proofs.prover import prove, settled
-from scaling_algebra.proofs.relaxation import relax
+from scaling_algebra.proofs.relaxation import Undetermined, relax
 from scaling_algebra.proofs.smtlib import RESET, scripts_of
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
@@ -84,7 +84,7 @@ def command(
     With --gauge the same is printed with multipliers; what is given is meant without them.
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --relax every signal stays O(1), and what must be Theta(1) may vanish, each as slowly as those before it allow;
-    exit code 1 if something does.
+    exit code 1 if something does, 3 if that is undecided.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     if (drop or smtlib) and not proving:
@@ -111,6 +111,10 @@ def command(
             code, document = missing(error)
             codes.append(code)
             documents.append(document)
+        except Undetermined as error:
+            click.echo(f"scalecalc: {error}", err=True)
+            codes.append(3)
+            documents.append(_record(configuration, None, "UNDECIDED", str(error)))
     emit(documents, form, output)
     return 1 if 1 in codes else max(codes)
 
@@ -125,13 +129,11 @@ def missing(error: NotFound) -> tuple[int, Document]:
     least = decided and not asked.parameterization.structural and not asked.given
     relaxed = "; derive --relax gives the one that breaks least" if least else ""
     click.echo(f"scalecalc: {line}{near if on_map else ''}{relaxed}", err=True)
-    record = {
-        **error.configuration.as_json(),
-        "unique": False if decided else None,
-        "verdict": verdict.upper(),
-        "why": line,
-    }
-    return (1 if decided else 3), Document((), record)
+    return (1 if decided else 3), _record(asked, False if decided else None, verdict.upper(), line)
+
+
+def _record(asked: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
+    return Document((), {**asked.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 
 def _prove(

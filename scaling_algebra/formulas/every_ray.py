@@ -3,7 +3,7 @@
 Law: with parameters that are powers of the axes, a size is a maximum of monomials in the axes alone. Like every size it
 is found at the corners of the cones on which one of them leads (``search.py``), here with the engine on one ray, which
 certifies more than it does with unknown parameters.
-Assumes: where the optimizer normalises, that it divides by epsilon, which the cone is proved for (``cones.py``).
+Assumes: where the optimizer normalises, that it divides by epsilon, as the cone is proved for (``convexity.py``).
 Read next: ``solver/cones.py`` (the cone), ``presentation.py`` (how it is printed).
 """
 
@@ -162,6 +162,8 @@ class Inserted(Search):
         self.scaling = scaling
         self.growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
         spanned = [direction([ray[axis] for axis in self.axes]) for ray in rays]
+        if len(spanned) > len(self.axes):
+            raise UsageError(f"the cone has {len(spanned)} spanning rays; give a ray of a simpler one")
         self.simplices = [[spanned[0], *pair] for pair in pairwise(spanned[1:])] or [spanned]
         self.first = [direction([sum(x) for x in zip(*spanned, strict=True)]), *spanned]
         self.basis = self._basis(self.simplices[0])

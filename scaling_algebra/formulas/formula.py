@@ -308,7 +308,11 @@ def read_structure(text: str, network: Network) -> Structure:
 
 
 def _fixed(axes: Iterable[str], network: Network, sparse: bool) -> frozenset[str]:
-    """Raises UsageError: an axis that the network does not have, K without M, or nothing left that grows."""
+    """The axes that do not grow, the number of layers among them.
+
+    Raises:
+        UsageError: an axis that the network does not have, K without M, or nothing left that grows.
+    """
     known = [axis for axis in AXES if axis in network.axes.values() and axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
@@ -318,7 +322,7 @@ def _fixed(axes: Iterable[str], network: Network, sparse: bool) -> frozenset[str
         raise UsageError("with M fixed K is fixed, too; leave out sparse")
     if given >= set(known):
         raise UsageError(f"nothing of {network.name} grows; fix less")
-    return given
+    return given | {"L"} & set(network.axes.values())
 
 
 def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:

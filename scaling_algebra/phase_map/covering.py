@@ -79,9 +79,7 @@ class Covering:
             known = [self._known(corners) for corners in polygons]
             if None not in known:
                 return [(corners, x) for corners, x in zip(polygons, known, strict=True) if x is not None]
-            new = self._look(inside(polygons[known.index(None)]))
-            walls = new.cone.walls if new.cone and len(new.cone.rays) >= len(PLANE_AXES) else ()
-            self.walls = _sorted((*self.walls, *walls))
+            self._look(inside(polygons[known.index(None)]))
 
     def on(self, ends: Corners) -> Found:
         """What is found on a piece of a wall: the simplest formula of the cones that hold it, else that of a ray."""
@@ -108,6 +106,8 @@ class Covering:
             s = Solver(MOE_BLOCK, ray, self.optimizer).solve(self.rule)
             holds = cone(s.scaling, self.optimizer, self.rule, s.structure, ray, self._looks)
             self._found.append(Found(ray, s.scaling, str(s.structure), "", holds))
+            walls = holds.walls if holds and len(holds.rays) >= len(PLANE_AXES) else ()
+            self.walls = _sorted((*self.walls, *walls))
         except Infeasible as failure:
             self._found.append(Found(ray, None, "", str(failure)))
         return self._found[-1]

@@ -170,7 +170,12 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
     # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
     walls = _phases(_parameterization("mup"), optimizer, plane).walls if rule.structural else ()
     where = Covering(rule, optimizer, plane, walls)
-    pieces, names, cells = where.cells(), dict[object, str](), []
+    while True:
+        pieces, walls = where.cells(), where.walls
+        found = [(w, ends, where.on(ends)) for w in walls for ends in _ends(w, [x for x, _ in pieces], where)]
+        if where.walls == walls:  # what is found on an edge may hold on cells, too
+            break
+    names, cells = dict[object, str](), []
     for _, x in pieces:
         names.setdefault(_key(x), chr(ord("A") + len(names)))
     for corners, x in pieces:
@@ -179,7 +184,7 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
         ray = where.ray(inside(corners)) if proved else x.ray
         also = tuple(dict.fromkeys(name for name in proved if name != names[_key(x)]))
         cells.append(Cell(names[_key(x)], corners, sides, x.scaling, x.structure, x.why, ray, bool(proved), also))
-    edges = [_edge(w, ends, where) for w in where.walls for ends in _ends(w, cells, where)]
+    edges = [_edge(w, ends, x, where) for w, ends, x in found]
     return Phases(rule, optimizer, plane, where.walls, tuple(cells), tuple(edges))
 
 
@@ -190,16 +195,15 @@ def _key(x: Found) -> object:
     return None if x.scaling is None else (tuple(powers_of(x.scaling)), x.scaling.tied, x.structure)
 
 
-def _edge(wall: Wall, ends: tuple[Point2, Point2], where: Covering) -> Edge:
-    x = where.on(ends)
+def _edge(wall: Wall, ends: tuple[Point2, Point2], x: Found, where: Covering) -> Edge:
     return Edge(wall, ends, where.ray(inside(ends)), x.scaling, x.structure, x.why, x in where.holding(ends))
 
 
-def _ends(wall: Wall, cells: Iterable[Cell], where: Covering) -> Sequence[tuple[Point2, Point2]]:
+def _ends(wall: Wall, polygons: Iterable[Corners], where: Covering) -> Sequence[tuple[Point2, Point2]]:
     """The sides of cells that lie on a wall, each once."""
     found = {}
-    for cell in cells:
-        for p, q in pairwise((*cell.corners, cell.corners[0])):
+    for corners in polygons:
+        for p, q in pairwise((*corners, corners[0])):
             if wall.at(where.rates(p)) == wall.at(where.rates(q)) == 0:
                 found[frozenset((p, q))] = (min(p, q), max(p, q))
     return sorted(found.values())

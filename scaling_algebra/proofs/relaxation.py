@@ -31,6 +31,10 @@ from .prover import APART, ROUNDS, SIDES, Prover, System, expressible
 Values = dict[str, Fraction]
 
 
+class Undetermined(Infeasible):
+    """The smallest shortfalls are not known."""
+
+
 @dataclass(frozen=True)
 class Shortfall:
     """A demand that is not met.
@@ -65,7 +69,10 @@ class Relaxation(System):
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         super().__init__(prover, demands, structure, relaxed=True)
-        self._wanted = {shortfall(label(d)): d for d in self.demands if d.kind == "theta"}
+        wanted = [d for d in self.demands if d.kind == "theta"]
+        self._wanted = {shortfall(label(d)): d for d in wanted}
+        if len(self._wanted) < len(wanted):
+            raise Undecided("two desiderata have one name")
         self._limited = [replace(d, kind="bounded") if d.kind == "theta" else d for d in self.demands]
         self._exponents = tuple(self.names)
         self.names += self._wanted
@@ -150,7 +157,7 @@ def relax(
     Raises:
         UsageError: as ``derive``; also a parameterization with interventions of its own, given exponents, or a network
             or optimizer that proofs do not reach.
-        Infeasible: the search for the smallest shortfalls stays undecided.
+        Undetermined: the search for the smallest shortfalls stays undecided.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     rule = asked.parameterization
@@ -166,8 +173,8 @@ def relax(
     try:
         found = Relaxation(Prover.of(asked), rule.demanded(asked.network, structure), structure).solve()
     except Undecided as reason:
-        raise Infeasible(f"the {rule.title} that breaks least is undecided: {reason}") from None
-    return _derivation(asked, found)
+        raise Undetermined(f"the {rule.title} that breaks least is undecided: {reason}") from None
+    return _derivation(asked, structure, found)
 
 
 # inside ------------------------------------------------------------------------------------------------------------
@@ -177,7 +184,7 @@ def _equal(name: str, value: Fraction) -> list[Clause]:
     return [Clause(APART, (Atom(-value, ((name, 1),), sense),), "what comes before") for sense in SIDES]
 
 
-def _derivation(asked: Configuration, found: Relaxed) -> Derivation:
+def _derivation(asked: Configuration, structure: Structure, found: Relaxed) -> Derivation:
     axis = next(axis for axis in AXES if asked.ray[axis])
 
     def power(exponent: Fraction) -> Power:
@@ -192,8 +199,8 @@ def _derivation(asked: Configuration, found: Relaxed) -> Derivation:
         )
     scaling = Scaling(tensors, {m: -power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
     short = {x.demand.fixes: str(x) for x in found.shortfalls}
-    reasons = {}
-    for demand in asked.parameterization.demanded(asked.network, Structure(tied=point.tied)):
+    reasons = {(role, "init"): "chosen: zero" for role in structure.zero}
+    for demand in asked.parameterization.demanded(asked.network, structure):
         letter, _, role = demand.fixes.partition(".")
         if letter == "d" and not epsilon:
             continue
@@ -202,4 +209,6 @@ def _derivation(asked: Configuration, found: Relaxed) -> Derivation:
             reasons[role, next(what for what, x in SETTINGS.items() if x == letter)] = said
         elif letter:
             reasons["aggregation", letter] = said
-    return Derivation(asked, scaling, reasons, unique=found.unique, unmet=tuple(map(str, found.shortfalls)))
+    order = [*((role, what) for role in tensors for what in SETTINGS), *(("aggregation", m) for m in point.multipliers)]
+    because = {key: reasons[key] for key in order if key in reasons}
+    return Derivation(asked, scaling, because, unique=found.unique, unmet=tuple(map(str, found.shortfalls)))

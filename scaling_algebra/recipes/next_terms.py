@@ -9,13 +9,17 @@ Read next: ``recipe.py`` (whose powers these are), ``Analysis.forms`` (finds the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from scaling_algebra import limits
+from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.rules import BeyondPowerCounting
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import AXES, Ray
@@ -39,7 +43,7 @@ class NextTerm:
         ratio: the term over the leading one: a power of the axes.
         base, target: what that is at the sizes of the base and of the target.
         small_from: sizes of its axes that grow from which it is below ``SMALL``; None where no ray leads from base to
-            target.
+            target, or none that anyone has is.
         of: signals that have it, with the number of updates.
     """
 
@@ -118,7 +122,7 @@ def _demanded(r: Recipe, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int 
     last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):
-            with suppress(LookupError):
+            with suppress(Exhausted, BeyondPowerCounting):
                 forms = look.forms(name, t)
                 if forms:
                     yield name, t, [scaling.size(form) for form in forms]
@@ -148,5 +152,6 @@ def _own_ray(r: Recipe) -> tuple[Ray, Scaling, frozenset[str]] | None:
 def _small_from(ratio: Power, sizes: Sizes, ray: Ray | None) -> dict[str, float] | None:
     if ray is None:
         return None
-    grown = max((ratio.at(sizes) / float(SMALL)) ** (-1 / float(ratio.on(ray))), 1.0)
-    return {axis: sizes[axis] * grown ** float(ray[axis]) for axis, _ in ratio.terms if ray[axis]}
+    grown = max(math.log(ratio.at(sizes) / float(SMALL)) / -float(ratio.on(ray)), 0.0)
+    logs = {axis: math.log(sizes[axis]) + grown * float(ray[axis]) for axis, _ in ratio.terms if ray[axis]}
+    return {axis: math.exp(x) for axis, x in logs.items()} if max(logs.values()) < math.log(limits.SIZE) else None

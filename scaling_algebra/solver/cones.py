@@ -16,8 +16,6 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure
-from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
@@ -71,7 +69,6 @@ def cone(
     structure: Structure,
     ray: Ray | None = None,
     looks: Looks | None = None,
-    network: Network = MOE_BLOCK,
 ) -> Cone | None:
     """The cone of a formula, proved for t = 0 .. 2; None if there is no ray, or no proof on the rays that span it.
 
@@ -79,13 +76,12 @@ def cone(
 
     Args:
         ray: where the formula was found; of use only if the optimizer normalises without an epsilon.
-        looks: to share what is known at some rays with the cones of other formulas.
+        looks: to share what is known at some rays with the cones of other formulas, and whose network is meant.
 
     Raises:
-        UsageError: an optimizer that normalises without an epsilon, and no ray; or a network that divides or gates by
-            sizes.
+        UsageError: an optimizer that normalises without an epsilon, and no ray.
     """
-    looks = looks or Looks(network)
+    looks = looks or Looks()
     found = reach(scaling, optimizer, parameterization, structure, ray, looks)
     if found is None or cone_holds(scaling, optimizer, parameterization, found.rays, structure, looks=looks):
         return None

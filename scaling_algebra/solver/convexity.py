@@ -150,8 +150,11 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
         for t in range(last):
             middle = inside.step(role, t)
             for look in corners:
+                steps = look.step(role, t)
                 name = f"undecided: on {look.ray}, what the gradient of {role} is multiplied by at t={t}"
-                for answer, here in zip(middle, look.step(role, t), strict=True):
+                if len(steps) != len(middle):
+                    return f"{name} is not known"
+                for answer, here in zip(middle, steps, strict=True):
                     if answer.form is None or not (answer.decided and here.decided):
                         return f"{name} is not known"
                     if scaling.size(answer.form).on(look.ray) != here.size:

@@ -254,3 +254,14 @@ def test_no_number_where_the_formula_is_not_that_of_the_point():
         replace(found, slack=Fraction(1, 2)).on(REGIMES["III"], d.scaling.point(REGIMES["III"]))
     with pytest.raises(UsageError, match="no symbol named 'X'"):
         found.at(X=1)
+
+
+def test_the_number_of_layers_is_fixed_in_a_formula():
+    """Sums over layers are not counted; that is said, and a ray on which the depth grows is refused."""
+    f = formula("h1@1", "sgd", network="deep-mlp")
+    assert f.fixed == {"L"} and "L fixed" in str(f)
+    with pytest.raises(UsageError, match="fixed L"):
+        f.on(
+            Ray({"N": Fraction(1), "L": Fraction(1)}),
+            derive(None, "sgd", ray="N=1,L=1", architecture="deep-mlp").analysis().point,
+        )

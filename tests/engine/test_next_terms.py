@@ -93,3 +93,11 @@ def test_it_is_printed_in_eight_lines(monkeypatch):
     assert len(lines()) == 5 and f"{len(terms) - 2} smaller terms are left out" in lines()[-1]
     assert len(record["next_terms"]) == len(terms) and record["next_terms_unknown"] == []
     assert set(record["next_terms"][0]) == {"ratio", "base", "target", "small_from", "of"}
+
+
+def test_next_to_a_wall_no_size_is_said():
+    """There a term falls so slowly that nobody has the size at which it is small."""
+    found = recipe("N=4096,N_e=64,M=64", "N=16384,N_e=80,M=205", "sgd", architecture="moe")
+    terms = {str(x.ratio): x for x in found.next_terms.terms}
+    assert terms["N^(1/2) N_e^(-1/2) M^(-1/2)"].small_from is None and "e+" not in str(found)
+    assert terms["M^(-1/2)"].small_from is not None

@@ -107,3 +107,9 @@ def test_the_command_says_what_falls_short_and_exits_with_1():
 def test_a_conflict_points_to_what_breaks_least():
     result = CliRunner().invoke(main, ["derive", "--architecture", "bottleneck", "--ray", "N=1,N_e=1/2"])
     assert result.exit_code == 1 and result.stderr.rstrip().endswith("derive --relax gives the one that breaks least")
+
+
+def test_a_zero_readout_has_no_reason_among_the_desiderata():
+    d = relax(**NARROW, readout_init="zero")
+    assert d.reasons["readout", "init"] == "chosen: zero" and d["readout"].init_std is None
+    assert any("effective update dW4 h3" in x for x in d.unmet)

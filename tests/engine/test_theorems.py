@@ -294,6 +294,14 @@ def test_residual_mup_exists_on_the_cells_of_the_block():
         assert found[name].decide().verdict == "proved"
 
 
+def test_bounds_for_all_rays_do_not_count_layers():
+    """So that on a deep network only existence is proved."""
+    found = claims(face(network="deep-mlp"), ["A exists"])
+    assert found["A exists"].decide().verdict == "proved"
+    decision = found["A unique"].decide()
+    assert decision.verdict == "undecided" and "layers" in decision.why
+
+
 FEW = ("B exists, K < M", "C exists, K < M", "D exists, K < M", "E exists, K < M")
 
 
