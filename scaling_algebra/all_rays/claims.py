@@ -21,7 +21,7 @@ from scaling_algebra.spec.scaling import Scaling
 
 from .covering import Face, Piece, Side, Sides, covering
 from .facts import linear
-from .queries import NUMBERS, Cone, Decision, growing, nowhere
+from .queries import NUMBERS, Decision, Region, directions, nowhere
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Claim:
     @property
     def where(self) -> str:
         """``N_e + M >= N, M <= N``."""
-        return cone(self.sides, self.fixed, self.outside).text
+        return region(self.sides, self.fixed, self.outside).text
 
 
 def faces(whole: Face) -> list[Face]:
@@ -79,12 +79,12 @@ def steps(face: Face) -> tuple[int, int]:
     return last + 1, last
 
 
-def cone(sides: Sequence[Side], fixed: frozenset[str], outside: Sequence[Piece] = ()) -> Cone:
+def region(sides: Sequence[Side], fixed: frozenset[str], outside: Sequence[Piece] = ()) -> Region:
     """The rays between some sides and in none of some pieces."""
     text = ", ".join(map(str, sides))
     left = tuple(tuple(side.complement.atom for side in piece.sides) for piece in outside)
     text += (", outside " * bool(text) or "outside ") + ", ".join(p.name for p in outside) if outside else ""
-    return Cone(tuple(side.atom for side in sides), fixed, text or "all rays", left)
+    return Region(tuple(side.atom for side in sides), fixed, text or "all rays", left)
 
 
 def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
@@ -101,10 +101,10 @@ def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vec
 
 def alone(face: Face, scaling: Scaling, structure: Structure, sides: Sequence[Side]) -> Decision:
     """Do no parameters but those of a formula meet the demands on a cone?"""
-    return none_in(face, structure, cone(sides, face.fixed), apart(face, scaling))
+    return none_in(face, structure, region(sides, face.fixed), apart(face, scaling))
 
 
-def none_in(face: Face, structure: Structure, where: Cone, other: Sequence[Atom] = ()) -> Decision:
+def none_in(face: Face, structure: Structure, where: Region, other: Sequence[Atom] = ()) -> Decision:
     """Do no parameters meet the demands on a cone, or none of which one of some atoms holds?"""
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
     if not reason and "L" in face.axes:
@@ -128,7 +128,7 @@ def covered(face: Face, parts: Sequence[Sides]) -> Decision:
     name = "in none of the cones"
     outside = [Clause(name, tuple(side.complement.atom for side in sides), _text(sides)) for sides in parts]
     axes = open_axes(face.network)
-    rays = [Clause("the rays", (x,), "") for x in growing(axes, face.fixed)]
+    rays = [Clause("the rays", (x,), "") for x in directions(axes, face.fixed)]
     solver = ClauseSolver()
     for clause in (*rays, *outside):
         solver.add(clause)
@@ -161,19 +161,19 @@ def _on(face: Face) -> Iterator[Claim]:
     elsewhere = partial(Claim, sides=(), fixed=face.fixed, outside=solved)
     if face.rule.structural:
         for structure in interventions(face.network, face.base):
-            where = cone((), face.fixed, solved)
+            where = region((), face.fixed, solved)
             none = partial(none_in, face, structure, where)
             yield elsewhere(f"none: {structure}{suffix}", f"no {title} with {structure}", decide=none)
         return
     left = [p for p in parts if p.scaling is None]
     if len(left) < 2:  # then all rays, if its sides are left to others
         for p in left:
-            none = partial(none_in, face, face.base, cone(p.sides, face.fixed))
+            none = partial(none_in, face, face.base, region(p.sides, face.fixed))
             yield Claim(f"{p.name} none{suffix}", f"no {title}", p.sides, face.fixed, none)
         decide = partial(covered, face, [p.sides for p in parts])
         yield Claim(f"cover{suffix}", "every ray is in one of these cones", (), face.fixed, decide)
     else:
-        none = partial(none_in, face, face.base, cone((), face.fixed, solved))
+        none = partial(none_in, face, face.base, region((), face.fixed, solved))
         yield elsewhere(f"none{suffix}", f"no {title}", decide=none)
 
 

@@ -37,7 +37,7 @@ Verdict = Literal["proved", "refuted", "undecided"]
 
 
 @dataclass(frozen=True)
-class Cone:
+class Region:
     """Rays on which some axes grow.
 
     Attributes:
@@ -71,7 +71,7 @@ def nowhere(
     network: Network,
     parameterization: Parameterization,
     structure: Structure,
-    cone: Cone,
+    region: Region,
     apart: Sequence[Atom] = (),
     demands: Sequence[Demand] | None = None,
 ) -> Decision:
@@ -84,10 +84,10 @@ def nowhere(
     demands = parameterization.demanded(network, structure) if demands is None else demands
     axes = [axis for axis in AXES if axis in network.axes.values()]
     names = dict.fromkeys(label(d) for d in demands)
-    known = [Clause(RAYS, (x,), cone.text) for x in (*growing(axes, cone.fixed), *cone.bounds)]
-    known += [Clause(RAYS, atoms, cone.text) for atoms in cone.beside]
+    known = [Clause(RAYS, (x,), region.text) for x in (*directions(axes, region.fixed), *region.bounds)]
+    known += [Clause(RAYS, atoms, region.text) for atoms in region.beside]
     known += [Clause(APART, tuple(apart), "not the formula")] if apart else []
-    known += [c for c in clauses(network, parameterization, structure, cone.fixed) if c.label in names]
+    known += [c for c in clauses(network, parameterization, structure, region.fixed) if c.label in names]
     solver = ClauseSolver()
     for clause in known:
         solver.add(clause)
@@ -113,7 +113,7 @@ def nowhere(
     return Decision("undecided", why=f"no end after {ROUNDS} counterexamples")
 
 
-def growing(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Atom, ...]:
+def directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Atom, ...]:
     """The rays on which axes grow, one for each direction: the first rate is 1, the others are not negative, and
     numbers of experts grow.
 

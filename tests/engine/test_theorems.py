@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaling_algebra import UsageError
-from scaling_algebra.all_rays.claims import apart, claims, cone, covered, holds
+from scaling_algebra.all_rays.claims import apart, claims, covered, holds, region
 from scaling_algebra.all_rays.covering import Face, Side, without
 from scaling_algebra.all_rays.facts import AllRays
 from scaling_algebra.all_rays.queries import nowhere
@@ -170,7 +170,7 @@ def test_a_wrong_wall_leaves_rays_out():
 
 
 def off_walls(*walls):
-    return cone([Side(Wall(w), "!=") for w in walls], GROWING)
+    return region([Side(Wall(w), "!=") for w in walls], GROWING)
 
 
 WALLS = (-1, 1, 0), (-1, 1, 1)
@@ -206,7 +206,7 @@ def test_mup_is_unique_on_whole_cells():
     for name in ("A none", "B unique", "C unique", "D unique", "E unique"):
         answer(name)
     b, c = known()["B unique"], known()["C unique"]
-    inside = cone(b.sides, GROWING)
+    inside = region(b.sides, GROWING)
     own, other = (apart(face(), x.scaling) for x in (b, c))
     assert nowhere(MOE_BLOCK, MUP, Structure(), inside, other).verdict == "refuted"
     demands = MUP.demanded(MOE_BLOCK, Structure())
@@ -268,7 +268,7 @@ def test_what_a_dense_network_has_not_is_refuted():
     readout = replace(claim.scaling.tensors["readout"], lr=Power.of({"N": -2}))
     wrong = replace(claim.scaling, tensors={**claim.scaling.tensors, "readout": readout})
     assert holds(on, wrong, Structure(), [(0, 1), (1, 1)]).verdict == "refuted"
-    net, inside = ARCHITECTURES["bottleneck"], cone(claim.sides, GROWING)
+    net, inside = ARCHITECTURES["bottleneck"], region(claim.sides, GROWING)
     assert nowhere(net, MUP, Structure(), inside, apart(on, wrong)).verdict == "refuted"
     demands = [d for d in MUP.demanded(net, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"]
     assert len(demands) + 1 == len(MUP.demanded(net, Structure()))
@@ -336,7 +336,7 @@ def test_mssp_of_a_fixed_number_of_experts():
         assert decision.verdict == "proved", (name, decision.why)
         if decision.clauses:
             assert second_opinion(script(outcome(decision.clauses), "", ())) == ["unsat"]
-    everywhere = cone((), frozenset({"M"}))
+    everywhere = region((), frozenset({"M"}))
     assert nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, everywhere).verdict == "refuted"  # negative control
 
 
