@@ -123,7 +123,7 @@ def every_ray(asked: Configuration, *, steps: int = HORIZON, quantities: Sequenc
         >>> asked = Configuration.of(None, "sgd", "mup", ray="N=1,N_e=3/4,M=1/2")
         >>> found = every_ray(asked, steps=1, quantities=["h3.A2.1"])
         >>> print(found.cone, "|", *found.sizes["h3.A2.1"])
-        N_e <= N, M <= N, N_e + M >= N | 0 M^-1
+        M <= N, N_e <= N, N_e + M >= N | 0 M^-1
 
     Raises:
         UsageError: another network than the block, K < M, a parameterization that is not derived or has exponents or a

@@ -131,7 +131,10 @@ def reach(
         left = corners(orthant(axes), kept)
     if not left:
         return None
-    return Cone(tuple(bounding(walls, left)), tuple(_scaled(axes, c, fixed) for c in left))
+    found = bounding(walls, left)
+    flat = [w for w in found if not any(map(w.at, left))]
+    walls = [w if w in flat else _simplest(w, flat) for w in found]
+    return Cone(tuple(walls), tuple(_scaled(axes, c, fixed) for c in left))
 
 
 def descent(scaling: Scaling) -> Scaling:
@@ -143,6 +146,13 @@ def descent(scaling: Scaling) -> Scaling:
 
 
 # inside ------------------------------------------------------------------------------------------------------------
+
+
+def _simplest(wall: Wall, flat: Sequence[Wall]) -> Wall:
+    """A wall as it meets the walls that a cone lies on: ``M = N + N_e`` is M = N where N_e = 0."""
+    sums = ([a + k * b for a, b in zip(wall.coefficients, w.coefficients, strict=True)] for w in flat for k in (-1, 1))
+    same = [wall, *(Wall.of([Fraction(x) for x in values], wall.axes) for values in sums)]
+    return min(same, key=lambda w: sum(map(abs, w.coefficients)))
 
 
 def _scaled(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:

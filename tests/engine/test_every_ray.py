@@ -126,7 +126,7 @@ def test_the_command():
     assert "max(M^(-1/2), N_e N^-1)" in run(*asked).output
     record = json.loads(run(*asked, "--format", "json").output)
     assert record["quantities"]["h3.A2.2"] == [[], [{"N": "-1", "N_e": "1"}], [{"M": "-1/2"}, {"N": "-1", "N_e": "1"}]]
-    assert record["cone"] == ["N_e <= N", "M <= N", "N_e + M >= N"] and record["steps"] == [0, 1, 2]
+    assert record["cone"] == ["M <= N", "N_e <= N", "N_e + M >= N"] and record["steps"] == [0, 1, 2]
     assert r"$\max(M^{-1/2}, N_{e} N^{-1})$" in run(*asked, "--format", "latex").output
     assert r"\max" in run(*asked, "--format", "markdown").output
     rows = list(csv.reader(io.StringIO(run(*asked, "--format", "csv").output)))
