@@ -64,6 +64,8 @@ def derivation(d: Derivation) -> Document:
         notes.append(("the same formula for all rays with K = M and: ", *bounds, until))
     if d.optimizer.note:
         notes.append((typeset(d.optimizer.note),))
+    if d.unmet and not d.configuration.given:
+        notes.append((f"that no signal grows is examined at t = 0 .. {HORIZON + 1}",))
     if notes:
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)]
     return Document(tuple(blocks), d.as_json())

@@ -149,3 +149,21 @@ def test_the_command():
 def test_what_no_cone_is_proved_of_is_one_line(arguments, words):
     answer = run(*arguments)
     assert answer.exit_code == 2 and words in answer.output and answer.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "ray", "face"),
+    [
+        ("mup", "N=1,N_e=3/2,M=1/2", (1, 2, 0)),
+        ("mssp", "N=1,N_e=1/2,M=1/2", (1, 1, 0)),
+        ("mssp", "N=1,N_e=1,M=1/2", (1, 1, 0)),
+    ],
+)
+def test_where_the_number_of_experts_is_fixed_sizes_are_the_same(rule, ray, face):
+    """A face of the cone, where gates do not average out: the engine on such a ray, without what grows near by."""
+    found = every_ray(Configuration.of(None, "sgd", rule, ray=ray))
+    on = Ray({axis: Fraction(x) for axis, x in zip(("N", "N_e", "M"), face, strict=True)})
+    look = Analysis(on, found.scaling.point(on), found.configuration.optimizer, found.configuration.network)
+    compared = [(look.lower(q, t), x.on(on)) for q, row in found.sizes.items() for t, x in enumerate(row)]
+    assert len(compared) > 250 and not any(a.unknown for a, _ in compared)
+    assert all(a.size == size for a, size in compared)
