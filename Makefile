@@ -1,10 +1,11 @@
 # make demo: set up and run the main job. make check: lint, types, floors and fast tests, for daily work.
-# make test: set up and run every check.
+# make test: set up and run every check. make measure: what trains at length or sweeps by brute force; writes evidence.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: setup browser demo tree static docs page check test bench clean
+.PHONY: setup browser demo tree static docs page check test measure bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -34,14 +35,19 @@ static: tree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
 	cd build/tree && ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-cache
-	cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p scaling_algebra
+	cd build/tree && ../../$(BIN)/mypy --cache-dir ../../.mypy_cache --config-file ../../pyproject.toml -p scaling_algebra
 
 check: static
-	$(BIN)/pytest -n 2 --dist loadscope -m "not slow"
+	$(PYTEST) --lane check
 
 test: static docs browser
-	$(BIN)/pytest -n 2 --dist loadscope
-	$(BIN)/scalecalc table --all --check
+	$(PYTEST) --lane test
+
+# What tests/measure finds is kept under verify/evidence/measure; `make check` says when the code has moved since.
+CAMPAIGNS := quick transformer rays library
+measure: setup
+	$(BIN)/pytest --lane measure --timeout 7200 tests/measure
+	for name in $(CAMPAIGNS); do $(BIN)/scalecalc verify --campaign $$name --device cpu -o runs/$$name || exit; done
 
 docs: tree
 	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"

@@ -8,10 +8,20 @@ import subprocess
 
 import pytest
 
+from . import lanes
+
 _BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 _QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 _QUIET += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
 _QUIET += ["--hide-scrollbars", "--virtual-time-budget=5000"]
+
+
+def pytest_addoption(parser):
+    lanes.options(parser)
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(lanes.Lanes(config))
 
 
 @pytest.fixture

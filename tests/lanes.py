@@ -1,0 +1,161 @@
+"""Which tests a lane runs, by recorded time, and the plugin that records it.
+
+`durations.json` says of each file of tests what CPU time all of it takes, what its fast tests take, and which tests
+take long (setup, the fixtures they use and the call, with every cache of the program empty, so that no order matters).
+"""
+
+import json
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDED = ROOT / "tests" / "durations.json"
+LANES = ("check", "test", "measure")
+MEASURE = Path(__file__).resolve().parent / "measure"
+FAST = 1.0
+"""CPU seconds a test of `check` may take."""
+LISTED = 0.5
+"""CPU seconds from which a test is listed by name; what is not listed is held to `FAST` when it runs in `check`."""
+SPARE = 2.0
+"""How much slower the machine may be that checks, with what a first import takes."""
+BUDGETS = {"all": 16 * 60.0, "fast": 120.0}
+"""CPU seconds of all tests and of the fast ones."""
+LONGEST = 30.0
+
+
+def recorded() -> dict[str, dict]:
+    """File of tests -> CPU seconds of `all` its tests and of the `fast` ones, and the tests that take `long`."""
+    return json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+
+
+def seconds(node: str, known: dict[str, dict]) -> float | None:
+    """The recorded CPU time of a test; None where it is not listed."""
+    file, _, name = node.partition("::")
+    return known.get(file, {}).get("long", {}).get(name)
+
+
+def cpu() -> float:
+    """CPU seconds of this process and of the ones it started."""
+    return sum(os.times()[:4])
+
+
+def forget() -> None:
+    """Empty every cache of the program and of the tests."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("scaling_algebra", "tests"):
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear") and hasattr(value, "cache_info"):
+                    value.cache_clear()
+
+
+def written(reports: dict[str, dict[str, tuple[float, float]]]) -> dict[str, dict]:
+    """What to keep of the measured times: file -> test -> (CPU seconds spent, CPU seconds alone)."""
+    found = {file: entry for file, entry in recorded().items() if (ROOT / file).exists()}
+    for file, tests in reports.items():
+        found[file] = {
+            "all": round(sum(spent for spent, _ in tests.values()), 1),
+            "fast": round(sum(spent for spent, alone in tests.values() if alone <= FAST), 1),
+            "long": {name: round(alone, 1) for name, (_, alone) in sorted(tests.items()) if alone > LISTED},
+        }
+    return dict(sorted(found.items()))
+
+
+def options(parser) -> None:
+    """The options of `pytest` that choose a lane and record it."""
+    parser.addoption("--lane", choices=LANES, default="test", help="fast tests, all but measurements, or all")
+    parser.addoption("--record-durations", action="store_true", help="write the CPU times of the files that run")
+
+
+class Lanes:
+    """Selects the tests of a lane, measures each and, if asked to, records the times."""
+
+    def __init__(self, config):
+        self.lane, self.record = config.option.lane, config.option.record_durations
+        if self.record and (config.option.keyword or config.option.markexpr or self.lane == "check"):
+            raise pytest.UsageError("--record-durations records whole files: no -k, no -m, no --lane check")
+        if self.record and any("::" in arg for arg in config.args):
+            raise pytest.UsageError("--record-durations records whole files: name no single test")
+        self.known, self.late = recorded(), []
+        self.fixtures, self.reports = {}, defaultdict(dict)
+        self.worker = hasattr(config, "workerinput")
+
+    def pytest_ignore_collect(self, collection_path, config):
+        named = any(Path(arg.partition("::")[0]).resolve().is_relative_to(MEASURE) for arg in config.args)
+        return True if collection_path == MEASURE and self.lane != "measure" and not named else None
+
+    def pytest_collection_modifyitems(self, config, items):
+        if self.lane == "check":
+            out = [x for x in items if (seconds(x.nodeid, self.known) or 0) > FAST or self._not_yet(x)]
+            config.hook.pytest_deselected(items=out)
+            items[:] = [x for x in items if x not in set(out)]
+
+    def _not_yet(self, item):
+        """Marked by hand, in a file without recorded times: to go when every file has them."""
+        return item.nodeid.partition("::")[0] not in self.known and item.get_closest_marker("slow")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        began = cpu()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self.fixtures[fixturedef.argname] = cpu() - began
+
+    def pytest_fixture_post_finalizer(self, fixturedef):
+        self.fixtures.pop(fixturedef.argname, None)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        if self.record:
+            forget()
+        item.spent, item.made = 0.0, dict(self.fixtures)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item):
+        return (yield from self._timed(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        return (yield from self._timed(item))
+
+    def _timed(self, item):
+        began = cpu()
+        try:
+            return (yield)
+        finally:
+            item.spent += cpu() - began
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        if call.when == "call":
+            alone = item.spent + sum(item.made.get(name, 0.0) for name in item.fixturenames)
+            report.user_properties.append(("cpu", (item.spent, alone)))
+        return report
+
+    def pytest_runtest_logreport(self, report):
+        times = dict(report.user_properties).get("cpu") if report.when == "call" else None
+        if times is None or self.worker:
+            return
+        file, _, name = report.nodeid.partition("::")
+        self.reports[file][name] = tuple(times)
+        if self.lane == "check" and times[0] > SPARE * FAST and seconds(report.nodeid, self.known) is None:
+            self.late.append(f"{report.nodeid}: {times[0]:.1f} s")
+
+    def pytest_sessionfinish(self, session):
+        if self.record and not self.worker:
+            RECORDED.write_text(json.dumps(written(self.reports), indent=1) + "\n")
+        if self.late and session.exitstatus == 0:
+            session.exitstatus = 1
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self.late:
+            terminalreporter.section("too slow for `--lane check`: make them faster, or pytest FILE --record-durations")
+            for line in self.late:
+                terminalreporter.write_line(line)

@@ -1,0 +1,112 @@
+"""The suite: what its lanes may take, what it measured at length, and what `durations.json` and the evidence say."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from . import lanes
+from .measure import evidence
+
+
+def test_all_tests_take_sixteen_minutes_and_the_fast_ones_two():
+    for kind, budget in lanes.BUDGETS.items():
+        assert sum(entry[kind] for entry in lanes.recorded().values()) <= budget, kind
+
+
+def test_no_test_takes_long():
+    long = {f"{file}::{name}": x for file, entry in lanes.recorded().items() for name, x in entry["long"].items()}
+    assert {name: x for name, x in long.items() if x > lanes.LONGEST} == {}
+
+
+def test_only_files_that_exist_are_recorded():
+    assert [file for file in lanes.recorded() if not (lanes.ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("test", evidence.measurements(), ids=lambda x: x.stem)
+def test_what_was_measured_has_evidence(test):
+    """It is there, whole and green; where the code moved since, a warning says how to measure again."""
+    if evidence.stale(test):
+        warnings.warn(f"older than the code it speaks of; measure again: {evidence.command(test)}", stacklevel=1)
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """A file of measurements of one module, and what keeps its evidence."""
+    monkeypatch.setattr(evidence, "ROOT", tmp_path)
+    monkeypatch.setattr(evidence, "KEPT", tmp_path / "kept")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "x.py").write_text("x = 1\n")
+    test = tmp_path / "test_x.py"
+    test.write_text('DEPENDS = ("code",)\n\n\ndef test_a(): pass\n')
+    return test
+
+
+def test_evidence_is_older_than_the_code_when_the_code_moves(measured):
+    evidence.keep(measured, {"test_a[1]": {"outcome": "passed", "networks": 4000}})
+    assert evidence.kept(measured)["tests"]["test_a[1]"]["networks"] == 4000
+    assert not evidence.stale(measured)
+    (measured.parent / "code" / "x.py").write_text("x = 2\n")
+    assert evidence.stale(measured)
+
+
+@pytest.mark.parametrize(
+    "found, said",
+    [
+        (None, "no evidence"),
+        ({}, "is not evidence"),
+        ({"test_b": {"outcome": "passed"}}, "nothing of test_a"),
+        ({"test_a": {"outcome": "failed"}}, "test_a did not pass"),
+    ],
+)
+def test_evidence_that_is_missing_or_red_is_refused(measured, found, said):
+    if found is not None:
+        evidence.keep(measured, found)
+    with pytest.raises(ValueError, match=said):
+        evidence.kept(measured)
+
+
+def ran(folder, *options):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A suite of three tests with these lanes: two fast ones and one that takes over two seconds."""
+    folder = tmp_path / "tests"
+    (folder / "measure").mkdir(parents=True)
+    (folder / "lanes.py").write_text((lanes.ROOT / "tests" / "lanes.py").read_text())
+    (folder / "conftest.py").write_text(
+        "from . import lanes\n\n\n"
+        "def pytest_addoption(parser):\n    lanes.options(parser)\n\n\n"
+        "def pytest_configure(config):\n    config.pluginmanager.register(lanes.Lanes(config))\n"
+    )
+    (folder / "test_x.py").write_text(
+        "import time\nimport functools\n\n\n@functools.cache\ndef spend():\n    end = time.process_time() + 2.1\n"
+        "    while time.process_time() < end:\n        pass\n\n\n"
+        "def test_first(): spend()\ndef test_second(): spend()\ndef test_quick(): pass\n"
+    )
+    (folder / "measure" / "test_y.py").write_text("def test_long(): assert False\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    return tmp_path
+
+
+def test_a_test_that_takes_long_fails_the_fast_lane_until_it_is_recorded(suite):
+    found = ran(suite, "--lane", "check")
+    assert found.returncode == 1 and "too slow for `--lane check`" in found.stdout, found.stdout + found.stderr
+    assert "tests/test_x.py::test_first: 2." in found.stdout and "test_second:" not in found.stdout
+    found = ran(suite, "--record-durations", "-n", "2")
+    assert found.returncode == 0 and "3 passed" in found.stdout, found.stdout + found.stderr
+    entry = json.loads((suite / "tests" / "durations.json").read_text())["tests/test_x.py"]
+    assert set(entry["long"]) == {"test_first", "test_second"}, "a cache helps no other test"
+    assert entry["fast"] < 0.5 < 4 < entry["all"]
+    found = ran(suite, "--lane", "check")
+    assert found.returncode == 0 and "1 passed, 2 deselected" in found.stdout, found.stdout + found.stderr
+
+
+def test_durations_are_recorded_of_whole_files(suite):
+    found = ran(suite, "--record-durations", "-k", "quick")
+    assert found.returncode == 4 and "records whole files" in found.stderr
