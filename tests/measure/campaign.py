@@ -1,0 +1,245 @@
+"""Draws cases, asks the engine, trains them, judges, follows disagreements to larger sizes and shrinks what stays."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import torch
+
+from scaling_algebra import derive, network
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.optimizers import Optimizer, optimizer
+from scaling_algebra.spec.scaling import Point
+
+from .interpreter import Run, matrices, sizes
+from .judge import Verdict, judge
+from .networks import AXES, Case, natural, random_case, smaller
+
+STEPS = 2
+SCALES, FURTHER = (1.0, 2.0, 4.0, 8.0, 16.0), (32.0, 64.0)
+ENTRIES = 2_500_000
+"""Entries of all replicas of a case at one size: what limits the seeds."""
+SEEDS = (10, 128)
+Answers = dict[tuple[str, int], "tuple[str, Fraction | None]"]
+
+
+class TooLong(Exception):
+    """The engine took more time than it has, in seconds of this process."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.01))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def rule(case: Case) -> Optimizer:
+    found = optimizer(case.optimizer.removesuffix("-negligible"))
+    return found.with_epsilon("negligible") if case.optimizer.endswith("-negligible") else found
+
+
+def analysis(case: Case) -> tuple[Analysis, dict[str, Fraction | None]]:
+    """The engine on a case, and the point: the case's own, or the engine's muP."""
+    net = network(case.name, case.text, case.axes)
+    if not case.point:
+        stepper = rule(case)
+        epsilon = {"epsilon": stepper.regime} if stepper.regime else {}
+        found = derive(ray=case.ray, optimizer=stepper.name, parameterization="mup", network=net, **epsilon)
+        at, look = found.scaling.point(Ray(case.ray)), found.analysis()
+        point = {f"{x}.{role}": p for x in "bcd" for role, p in getattr(at, x).items()}
+        return look, point | dict(at.multipliers)
+    parts = {x: {role: case.point.get(f"{x}.{role}", Fraction(0)) for role in net.tensors} for x in "bcd"}
+    at = Point(parts["b"], parts["c"], parts["d"], {m: case.point.get(m, Fraction(0)) for m in net.free_multipliers})
+    return Analysis(Ray(case.ray), at, rule(case), net), dict(case.point)
+
+
+def paced(case: Case, rng: random.Random) -> Case:
+    """A case with exponents near natural ones: a step changes what its tensor makes by Theta(1), or by less."""
+    case = natural(case, rng)
+    flat = {f"{x}.{name}": Fraction(0) for x in "cd" for name in case.tensors}
+    look, _ = analysis(replace(case, point={**case.point, **flat}))
+    point = dict(case.point)
+    stepper = rule(case)
+    for name in case.tensors:
+        gradient = look(f"g{name}", 0)
+        size = gradient.size if gradient.decided and gradient.size is not None else Fraction(0)
+        _, out, into = matrices(case, name)
+        rate = {x: sum((case.rates.get(AXES[c], Fraction(0)) for c in x), Fraction(0)) for x in (out, into)}
+        point[f"d.{name}"] = -size
+        matrix = rate[out] / 2 + rate[into] / 2
+        own = {"": size, "entry": Fraction(0), "matrix": -matrix}[stepper.normalises]
+        own -= (point[f"b.{name}"] or Fraction(0)) if stepper.relative else 0
+        point[f"c.{name}"] = own + rate[into] + rng.choice((0, 0, 0, 0, Fraction(1, 2)))
+    return replace(case, point=point)
+
+
+def answers(case: Case, seconds: float = 15.0) -> tuple[Answers, dict[str, Fraction | None]]:
+    """What the engine says: (``decided`` or why not, exponent) by quantity and step.
+
+    Raises:
+        UsageError: it derives nothing. TooLong: no time for that.
+    """
+    said: Answers = {}
+    with within(seconds):
+        look, point = analysis(case)
+    end, late = time.process_time() + seconds, 0
+    for name, t in product(list(look.table), range(STEPS + 1)):
+        said[name, t] = ("time", None)
+        if time.process_time() > end or late > 3:
+            continue
+        try:
+            with within(min(2.0, end - time.process_time())):
+                answer = look(name, t)
+            said[name, t] = ("decided" if answer.decided else answer.why or "budget", answer.size)
+        except TooLong:  # what was interrupted is not asked again
+            late, look = late + 1, Analysis(look.ray, look.point, look.optimizer, look.network)
+    return said, point
+
+
+Measured = dict[tuple[str, int], list[np.ndarray]]
+
+
+def measured(case: Case, point: Mapping[str, object], scales: tuple[float, ...], more: int = 1) -> Measured:
+    """Root-mean-squares of each replica, one array for every scale."""
+    found: Measured = {}
+    for scale in scales:
+        dims = sizes(case, scale)
+        entries = sum(int(np.prod([dims[c] for c in letters])) for letters in case.tensors.values())
+        entries += sum(int(np.prod([dims[c] for c in x.letters])) for x in case.lines)
+        seeds = int(min(max(more * ENTRIES // entries, more * SEEDS[0]), more * SEEDS[1]))
+        parts: list[dict[tuple[str, int], np.ndarray]] = []
+        chunk = max(1, min(seeds, 3 * ENTRIES // entries) // 2 * 2)  # even, so no probe
+        for k in range(0, seeds, chunk):
+            run, part = Run(case, point, scale, min(chunk, seeds - k), k), {}
+            for t in range(STEPS + 1):
+                part |= {(name, t): x.numpy() for name, x in run.quantities()}
+                if t < STEPS:
+                    run.step()
+            parts.append(part)
+        for key in parts[0]:
+            found.setdefault(key, []).append(np.concatenate([p[key] for p in parts]))
+    return found
+
+
+@dataclass
+class Report:
+    """What came of one case."""
+
+    case: Case
+    point: Mapping[str, object] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    refuted: dict[tuple[str, int], tuple[Fraction | None, Verdict]] = field(default_factory=dict)
+    open: dict[tuple[str, int], tuple[Fraction | None, Verdict]] = field(default_factory=dict)
+
+    def counted(self, word: str) -> None:
+        self.counts[word] = self.counts.get(word, 0) + 1
+
+    def lines(self) -> Iterator[str]:
+        for (name, t), (e, v) in self.refuted.items():
+            numbers = " ".join(f"{x:.3g}" for x in v.values)
+            said = "0 (exact)" if e is None else f"n^({e})"
+            yield f"{name}@{t}: engine {said}, slope {v.slope:+.2f} +- {v.error:.2f} ({v.why}): {numbers}"
+
+
+def follow(case: Case, further: tuple[float, ...] = FURTHER, seconds: float = 15.0, most: float = 3e7) -> Report:
+    """Asks, trains, judges; what does not agree is measured again with larger sizes and more seeds."""
+    report = Report(case)
+    said, report.point = answers(case, seconds)
+    first = measured(case, report.point, SCALES)
+    left = {}
+    for key, (state, e) in said.items():
+        if key not in first:
+            continue
+        if state != "decided":
+            report.counted(f"undecided: {state}")
+            continue
+        verdict = judge(list(SCALES), first[key], e, case.slow)
+        if verdict.word == "AGREES":
+            report.counted("AGREES, zero" if e is None else "AGREES")
+        else:
+            left[key] = e
+    if left:
+        dims = [sizes(case, s) for s in further]
+        scales = SCALES + tuple(
+            s
+            for s, d in zip(further, dims, strict=True)
+            if sum(np.prod([float(d[c]) for c in letters]) for letters in case.tensors.values()) < most / SEEDS[0]
+        )
+        again = measured(case, report.point, scales, more=4)
+        for key, e in left.items():
+            verdict = judge(list(scales), again[key], e, case.slow)
+            report.counted(verdict.word)
+            if verdict.word != "AGREES":
+                (report.refuted if verdict.word == "REFUTED" else report.open)[key] = e, verdict
+    return report
+
+
+def shrunk(report: Report, tries: int = 12) -> Report:
+    """The smallest case found, equation by equation, in which something is still refuted."""
+    for case in smaller(report.case):
+        if not tries:
+            break
+        tries -= 1
+        try:
+            found = follow(case, further=(32.0,))
+        except (UsageError, TooLong, KeyError, IndexError, ValueError):
+            continue
+        if found.refuted:
+            return shrunk(found, tries)
+    return report
+
+
+def drawn(seed: int) -> Case:
+    """The case of a number, with exponents: muP in two of five."""
+    rng = random.Random(10_000_019 + seed)
+    case = random_case(seed)
+    network(case.name, case.text, case.axes)  # raises UsageError where the language does not have it
+    if seed % 5 in (1, 3):
+        try:
+            with within(20.0):
+                analysis(case)
+                return case
+        except UsageError:
+            pass
+    with within(20.0):
+        return paced(case, rng)
+
+
+def main(first: int, last: int, out: str) -> None:
+    torch.set_num_threads(1)
+    for seed in range(first, last):
+        begin = time.process_time()
+        try:
+            case = drawn(seed)
+            report = follow(case)
+        except (UsageError, TooLong) as reason:
+            print(seed, type(reason).__name__, str(reason)[:150], flush=True)
+            continue
+        print(seed, case.optimizer, report.counts, f"{time.process_time() - begin:.0f} s", flush=True)
+        if report.refuted:
+            small = shrunk(report)
+            with open(out, "a", encoding="utf-8") as file:
+                print(f"## {seed}\n{small.case}\npoint {dict(small.point)}", *small.lines(), "", sep="\n", file=file)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

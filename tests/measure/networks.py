@@ -1,0 +1,355 @@
+"""Random networks of the language, as plain data that both the engine and the interpreter read.
+
+Nothing of the engine is used here but the text that its users write: ``Case.text`` is equations, ``Case.toml`` a file.
+Read next: ``interpreter.py`` (trains a case), ``judge.py`` (compares), ``campaign.py`` (draws, compares, shrinks).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+AXES = {"a": "N", "b": "N", "c": "N", "d": "N", "k": "N_e", "l": "N_e", "i": "M", "m": "M", "x": "D", "t": "S"}
+"""Axis of every letter."""
+ENTRYWISE = ("tanh", "sigmoid", "silu", "gelu", "relu")
+ALONG = ("softmax", "rmsnorm", "layernorm", "topk_sigmoid", "topk_softmax")
+OPTIMIZERS = ("sgd", "adam", "signsgd", "adam-negligible", "lion", "muon", "shampoo", "momentum", "adamw", "rmsprop")
+OPTIMIZERS += ("adafactor",)
+HALF = Fraction(1, 2)
+
+Read = tuple[str, str]
+"""A signal, or a tensor (its name starts with a capital), with the letters it has there."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One equation: ``out[letters] = kind of reads``.
+
+    Attributes:
+        kind: ``product`` or ``sum`` of what it reads, or the name of a function.
+        over: the letter that a function goes along.
+        multipliers: names of factors without letters.
+    """
+
+    out: str
+    letters: str
+    kind: str
+    reads: tuple[Read, ...]
+    over: str = ""
+    multipliers: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        reads = [indexed(*x) for x in self.reads]
+        if self.kind == "sum":
+            right = " + ".join(reads)
+        elif self.kind == "product":
+            right = " ".join((*self.multipliers, *reads))
+        else:
+            right = f"{self.kind}({reads[0]}{'; ' + self.over if self.over else ''})"
+        return f"{indexed(self.out, self.letters)} = {right}"
+
+
+def indexed(name: str, letters: str) -> str:
+    return f"{name}[{','.join(letters)}]" if letters else name
+
+
+def is_tensor(name: str) -> bool:
+    return name[0].isupper()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training run: a network, how it grows, what trains it, and how it is parameterized.
+
+    Attributes:
+        rates: of every axis that grows or may.
+        optimizer: a name, with ``-negligible`` after it where epsilon is.
+        point: exponents ``b.W``, ``c.W``, ``d.W`` and of one over each multiplier; None is zero init. Empty: muP,
+            derived by the engine.
+        constants: seed of the constants of tensors and multipliers, the same at every size.
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    rates: Mapping[str, Fraction]
+    optimizer: str = "sgd"
+    point: Mapping[str, Fraction | None] = field(default_factory=dict)
+    constants: int = 0
+
+    def __hash__(self) -> int:
+        return hash((self.lines, self.optimizer))
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+    @property
+    def axes(self) -> dict[str, str]:
+        used = "".join(x.letters + "".join(letters for _, letters in x.reads) for x in self.lines)
+        return {x: axis for x, axis in AXES.items() if x in used}
+
+    @property
+    def ray(self) -> dict[str, Fraction]:
+        """The rates of the axes it has."""
+        return {axis: rate for axis, rate in self.rates.items() if axis in self.axes.values()}
+
+    @property
+    def slow(self) -> bool:
+        """Powers of n may be a quarter apart."""
+        return any(rate.denominator > 1 for rate in self.ray.values())
+
+    @property
+    def toml(self) -> str:
+        axes = ", ".join(f'{x} = "{axis}"' for x, axis in self.axes.items())
+        return f'name = "{self.name}"\naxes = {{ {axes} }}\nequations = """\n{self.text}\n"""'
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        """Letters of every tensor where it is first used."""
+        return {n: c for line in reversed(self.lines) for n, c in reversed(line.reads) if is_tensor(n)}
+
+    @property
+    def multipliers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(m for line in self.lines for m in line.multipliers))
+
+    def __str__(self) -> str:
+        ray = ",".join(f"{axis}={rate}" for axis, rate in self.ray.items())
+        point = ", ".join(f"{k}={v}" for k, v in self.point.items()) or "muP"
+        return f"{self.toml}\n{self.optimizer}, ray {ray}, point: {point}, constants {self.constants}"
+
+
+def from_text(name: str, text: str, optimizer: str, rates: str = "N=1", point: str = "", constants: int = 0) -> Case:
+    """A case from equations that are written one statement on a line, as ``Line.text`` writes them."""
+    made: set[str] = set()
+    lines = []
+    for row in filter(None, map(str.strip, text.splitlines())):
+        left, _, right = (x.strip() for x in row.partition("="))
+        out, letters = _read(left)
+        head, call, rest = right.partition("(")
+        kind, over, multipliers = "product", "", ()
+        if call:
+            inside, _, over = rest.rstrip(")").partition(";")
+            kind, reads = head.strip(), [_read(inside)]
+        elif "+" in right:
+            kind, reads = "sum", [_read(x) for x in right.split("+")]
+        else:
+            words = right.replace(", ", ",").split()
+            multipliers = tuple(w for w in words if "[" not in w and w not in made)
+            reads = [_read(w) for w in words if w not in multipliers]
+        lines.append(Line(out, letters, kind, tuple(reads), over.strip(), multipliers))
+        made.add(out)
+    pairs = dict(x.strip().split("=") for x in point.split(",") if x.strip())
+    return Case(
+        name,
+        tuple(lines),
+        {axis: Fraction(rate) for axis, rate in (x.split("=") for x in rates.split(","))},
+        optimizer,
+        {k: None if v == "None" else Fraction(v) for k, v in pairs.items()},
+        constants,
+    )
+
+
+def _read(text: str) -> Read:
+    name, _, letters = text.strip().partition("[")
+    return name, letters.rstrip("]").replace(",", "").replace(" ", "")
+
+
+class Writer:
+    """Draws equations: mostly one layer after the other, with products, skips, biases, ties, norms and experts."""
+
+    def __init__(self, rng: random.Random, size: int) -> None:
+        self.rng, self.size = rng, size
+        self.signals: dict[str, str] = {"data": "x"}
+        self.unread: list[str] = []
+        self.tensors: dict[str, str] = {}
+        self.lines: list[Line] = []
+
+    def drawn(self) -> tuple[Line, ...]:
+        """``size`` pieces between a first layer and a readout."""
+        first = self.rng.choice("aaaaak")
+        self.product(first, [("data", "x")], tensor=first + "x")
+        pieces = [self.layer] * 6 + [self.function] * 6 + [self.elementwise] * 2 + [self.skip] * 2 + [self.bias]
+        pieces += [self.along] * 2 + [self.inner] + [self.experts] * (self.size > 1)
+        for _ in range(self.size):
+            self.rng.choice(pieces)()
+        self.output()
+        return tuple(self.lines)
+
+    def line(self, letters: str, kind: str, reads: list[Read], **more: object) -> str:
+        out = f"h{len(self.lines) + 1}"
+        self.lines.append(Line(out, letters, kind, tuple(reads), **more))  # type: ignore[arg-type]
+        self.signals[out] = letters
+        self.unread = [x for x in self.unread if x not in {name for name, _ in reads}] + [out]
+        return out
+
+    def product(self, letters: str, reads: list[Read], tensor: str = "", scaled: bool = False) -> str:
+        own = [self.weight(tensor)] if tensor else []
+        multipliers = (self.rng.choice(("alpha", "beta", "rho")),) if scaled else ()
+        return self.line(letters, "product", [*own, *reads], multipliers=multipliers)
+
+    def weight(self, letters: str) -> Read:
+        """A new tensor, or one from before whose axes fit, perhaps transposed."""
+        fits = [(n, p) for n, own in self.tensors.items() for p in _fitted(own, letters)]
+        if fits and self.rng.random() < 0.3:
+            return self.rng.choice(fits)
+        name = f"W{len(self.tensors) + 1}"
+        self.tensors[name] = letters
+        return name, letters
+
+    def pick(self) -> str:
+        pool = self.unread if self.unread and self.rng.random() < 0.85 else [x for x in self.signals if x != "data"]
+        return self.rng.choice([x for x in pool if self.signals[x]] or [x for x in self.signals if x != "data"])
+
+    def at(self, name: str) -> Read:
+        return name, self.signals[name]
+
+    def other(self, taken: str, pool: str = "aabbck") -> str:
+        return self.rng.choice([x for x in pool if x not in taken])
+
+    def layer(self) -> None:
+        u = self.pick()
+        own = self.signals[u]
+        kept = "".join(x for x in own if AXES[x] == "M")
+        new = self.other(own)
+        self.product(kept + new, [self.at(u)], tensor=kept + new + own.replace(kept, "", 1) if kept else new + own)
+
+    def function(self) -> None:
+        self.line(self.signals[u := self.pick()], self.rng.choice(ENTRYWISE), [self.at(u)])
+
+    def along(self) -> None:
+        u = self.pick()
+        if own := self.signals[u]:
+            self.line(own, self.rng.choice(ALONG), [self.at(u)], over=self.rng.choice(own))
+
+    def elementwise(self) -> None:
+        u = self.pick()
+        alike = [v for v, c in self.signals.items() if sorted(c) == sorted(self.signals[u]) and v != "data"]
+        v = self.rng.choice(alike)
+        self.product(self.signals[u], [self.at(u), self.at(v)])
+
+    def skip(self) -> None:
+        u = self.pick()
+        alike = [v for v, c in self.signals.items() if sorted(c) == sorted(self.signals[u]) and v not in (u, "data")]
+        if alike:
+            self.line(self.signals[u], "sum", [self.at(u), self.at(self.rng.choice(alike))])
+
+    def bias(self) -> None:
+        u = self.pick()
+        if own := self.signals[u]:
+            b = self.product(own, [("data", "x")], tensor=own + "x")
+            self.line(own, "sum", [self.at(u), self.at(b)])
+
+    def inner(self) -> None:
+        """A scalar product of two signals, or the sum of one."""
+        u = self.pick()
+        alike = [v for v, c in self.signals.items() if sorted(c) == sorted(self.signals[u]) and v != "data"]
+        if own := self.signals[u]:
+            others = [self.at(self.rng.choice(alike))] if self.rng.random() < 0.7 else []
+            kept = "".join(x for x in own if AXES[x] == "M" and self.rng.random() < 0.5)
+            self.product(kept, [self.at(u), *others], scaled=kept != own)
+
+    def experts(self) -> None:
+        u = self.pick()
+        own = self.signals[u]
+        if not own or "i" in own:
+            return
+        logits = self.product("i", [self.at(u)], tensor="i" + own)
+        name = self.rng.choice(("softmax", "sigmoid", "topk_sigmoid", "topk_softmax", "silu"))
+        gate = self.line("i", name, [(logits, "i")], over="i" if name in ALONG else "")
+        k = self.other(own, "kkl")
+        inside = self.product("i" + k, [self.at(u)], tensor="i" + k + own)
+        if self.rng.random() < 0.6:
+            inside = self.line("i" + k, self.rng.choice(ENTRYWISE), [self.at(inside)])
+        out = self.other(own + k, "aab")
+        each = self.product("i" + out, [self.at(inside)], tensor="i" + out + k)
+        whole = self.product(out, [(gate, "i"), self.at(each)], scaled=True)
+        if self.rng.random() < 0.4 and len(own) == 1:  # shared experts
+            shared = self.product(out, [self.at(u)], tensor=out + own)
+            self.line(out, "sum", [self.at(whole), self.at(shared)])
+
+    def output(self) -> None:
+        """Reads out all that is not read yet."""
+        ends = []
+        for u in list(self.unread):
+            ends.append(self.product("", [self.at(u)], tensor=self.signals[u]) if self.signals[u] else u)
+        if len(ends) > 1:
+            self.line("", "sum", [(u, "") for u in ends])
+        elif self.lines[-1].kind != "product":
+            self.line("", "product", [(ends[0], ""), (ends[0], "")])
+
+
+def _fitted(own: str, letters: str) -> Iterator[str]:
+    """The same letters in the order of a tensor's axes."""
+    if sorted(AXES[x] for x in own) == sorted(AXES[x] for x in letters):
+        left, found = list(letters), ""
+        for x in own:
+            found += left.pop(next(k for k, y in enumerate(left) if AXES[y] == AXES[x]))
+        yield found
+        if len(own) == len(letters) == 2 and AXES[own[0]] == AXES[own[1]]:
+            yield found[::-1]
+
+
+_RATES = ("1 1 0", "1 1 0", "1 1 1", "1 0 1", "1 3/2 0", "1 1/2 1/2", "1 1/2 1", "1/2 1 0")
+RAYS = tuple(dict(zip(("N", "N_e", "M"), map(Fraction, x.split()), strict=True)) for x in _RATES)
+
+
+def random_case(seed: int) -> Case:
+    """The case of a number: small networks first."""
+    rng = random.Random(seed)
+    lines = Writer(rng, 1 + (seed % 4) + rng.randrange(2)).drawn()
+    rates = RAYS[0] if seed % 2 else rng.choice(RAYS)
+    return Case(f"random-{seed}", lines, rates, rng.choice(OPTIMIZERS), constants=seed)
+
+
+def natural(case: Case, rng: random.Random) -> Case:
+    """Random exponents near those at which every signal is Theta(1); learning rates are for the caller to add."""
+    point: dict[str, Fraction | None] = {}
+    for name, letters in case.tensors.items():
+        use = next(x for x in case.lines if any(n == name for n, _ in x.reads))
+        acted = {c for n, cs in use.reads if n != name for c in cs}
+        fan_in = sum((case.rates.get(AXES[c], 0) for c in letters if c in acted and c not in use.letters), Fraction(0))
+        extra = rng.choice((0, HALF)) if not use.letters else rng.choice((0, 0, 0, 0, HALF))
+        point[f"b.{name}"] = None if rng.random() < 0.07 else fan_in * (HALF + extra)
+    for line in case.lines:
+        summed = {c for _, cs in line.reads for c in cs} - set(line.letters)
+        size = sum((case.rates.get(AXES[c], 0) for c in summed), Fraction(0))
+        for m in line.multipliers:
+            point[m] = size * rng.choice((1, 1, HALF))
+    return replace(case, point=point)
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """The case with one equation less: what read its output reads one of its inputs that fits."""
+    for k, line in enumerate(case.lines[:-1]):
+        for name, letters in line.reads:
+            if not is_tensor(name) and name != "data" and sorted(letters) == sorted(line.letters):
+                turned = dict(zip(line.letters, letters, strict=False))
+                if turned and any(a != b for a, b in turned.items()):
+                    continue
+                rest = [*case.lines[:k], *(_renamed(x, line.out, name) for x in case.lines[k + 1 :])]
+                yield replace(case, lines=_read_only(rest))
+    for k, line in enumerate(case.lines):
+        if line.kind == "sum" and len(line.reads) == 2:
+            for name, letters in line.reads:
+                if letters == line.letters and k + 1 < len(case.lines):
+                    rest = [*case.lines[:k], *(_renamed(x, line.out, name) for x in case.lines[k + 1 :])]
+                    yield replace(case, lines=_read_only(rest))
+                elif k + 1 == len(case.lines):
+                    yield replace(case, lines=_read_only([x for x in case.lines[:k]], name))
+
+
+def _renamed(line: Line, old: str, new: str) -> Line:
+    return replace(line, reads=tuple((new if n == old else n, c) for n, c in line.reads))
+
+
+def _read_only(lines: list[Line], output: str = "") -> tuple[Line, ...]:
+    """The lines that the output needs."""
+    needed, kept = {output or lines[-1].out}, []
+    for line in reversed(lines):
+        if line.out in needed:
+            kept.append(line)
+            needed |= {n for n, _ in line.reads}
+    return tuple(reversed(kept))
