@@ -79,17 +79,6 @@ def test_nothing_is_kept_by_name():
     assert derive(asked).scaling == block.scaling
 
 
-@pytest.mark.slow
-def test_results_show_themselves():
-    d = derive("III", "sgd", "mup")
-    explained = explain("h3@1", "III", "sgd"), explain("router.lr", "III", "sgd")
-    for result in (d, signals("I", "sgd", steps=1), *explained, table("b1"), errata()):
-        assert len(repr(result)) < 120 and "\n" not in repr(result)
-        assert "<table" in result._repr_html_() and "<script" not in result._repr_html_()
-        assert r"\begin{" in result._repr_latex_()
-        assert str(result) == render(result.document()) and str(result).count("\n") > 5
-
-
 def test_values_have_a_short_repr():
     d = derive("III", "sgd")
     assert repr(d["router"].lr) == "<Power: M N^-1>" and len(repr(d["router"])) < 120

@@ -87,14 +87,6 @@ def test_json_is_only_json():
     assert json.loads(run("signals", "--regime", "I", "--format", "json").output)["steps"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("form", ["text", "markdown", "latex"])
-def test_derive_formats_name_every_tensor(form):
-    out = run("derive", "--regime", "II", "--optimizer", "sgd", "--format", form).output
-    for role in ("input", "router", "readout"):
-        assert role in out
-    assert "MSSP" in out
-
-
 @pytest.mark.slow
 def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
     """Negative control of the whole chain."""

@@ -16,7 +16,9 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.spec.powers import Power
 
-CONFIGURATIONS = [(r, o, p) for r in REGIMES for o in OPTIMIZERS for p in DERIVED]
+ALIKE = {"momentum": "sgd", "rmsprop": "adam", "adamw": "adam", "lion": "signsgd", "shampoo": "muon"}
+"""Optimizers that scale as another one: init and learning rates are the same."""
+CONFIGURATIONS = [(r, o, p) for r in REGIMES for o in OPTIMIZERS if o not in ALIKE for p in DERIVED]
 
 
 def demands_of(derivation):
@@ -45,14 +47,6 @@ def test_every_demand_holds_and_every_exponent_matters(regime, rule, name):
         for other in moved:
             wrong = replace(d.scaling, tensors={**d.scaling.tensors, role: other})
             assert next(failures(d, wrong, certified=False), None), (role, other)
-
-
-@pytest.mark.parametrize(("regime", "rule", "name"), [c for c in CONFIGURATIONS if c[1] in ("sgd", "adam")])
-def test_it_stays_stable_one_step_later(regime, rule, name):
-    d = derive(regime, rule, name)
-    look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
-    for quantity in ("h1", "psi", "h2", "h3", "f"):
-        assert look(quantity, 3).decided and look(quantity, 3).exponent == 0
 
 
 def test_structures_come_from_desiderata():
@@ -85,16 +79,6 @@ def test_standard_parameterization_fails_mup():
     assert any(violation(x, look) for x in mup_demands(MOE_BLOCK, Structure()))
 
 
-def test_regime_ii_fix_in_regime_iii_unbalances():
-    """App. I.8: the two interventions cannot be interchanged."""
-    d = derive("III", "sgd", "mssp")
-    boosted = replace(d.scaling.tensors["expert_out"], init_std=Power.of({"M": Fraction(1, 2), "N_e": Fraction(-1, 2)}))
-    scaling = replace(d.scaling, tied=(), tensors={**d.scaling.tensors, "expert_out": boosted})
-    look = Analysis(d.ray, scaling.point(d.ray), d.optimizer)
-    g2 = [x for x in mssp_demands(MOE_BLOCK, Structure()) if "g2.init-update" in x.quantities]
-    assert violation(g2[0], look)
-
-
 def test_json_contract():
     data = json.loads(json.dumps(derive("I", "sgd", "mssp").as_json()))
     assert set(data) >= {"regime", "ray", "optimizer", "parameterization", "alpha", "tied", "unique", "tensors"}
@@ -108,7 +92,6 @@ def test_json_contract():
     assert table["quantities"]["dW1"][0] is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("readout", ["maximal", "zero"])
 @pytest.mark.parametrize(("regime", "rule", "name"), CONFIGURATIONS)
 def test_every_signal_of_every_configuration_is_certified(regime, rule, name, readout):
@@ -185,12 +168,9 @@ def test_solve_linear():
 
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("name", DERIVED)
-@pytest.mark.parametrize(
-    ("rule", "same"),
-    [("momentum", "sgd"), ("rmsprop", "adam"), ("adamw", "adam"), ("lion", "signsgd"), ("shampoo", "muon")],
-)
+@pytest.mark.parametrize(("rule", "same"), ALIKE.items())
 def test_optimizers_that_scale_alike(regime, name, rule, same):
-    """Momentum adds past gradients, memory changes no normaliser at these points: init and learning rates coincide."""
+    """Momentum adds past gradients, memory changes no normaliser at these points."""
     one, other = derive(regime, rule, name), derive(regime, same, name)
     for role, s in one.scaling.tensors.items():
         t = other.scaling.tensors[role]

@@ -31,7 +31,7 @@ from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Point
 
 HALF = Fraction(1, 2)
-CONFIGURATIONS = list(product(REGIMES, ("sgd", "adam"), ("mup", "mssp")))
+CONFIGURATIONS = [("I", "adam", "mup"), ("II", "sgd", "mup"), ("II", "adam", "mssp"), ("III", "sgd", "mssp")]
 
 
 def evaluated(arithmetic):
@@ -202,27 +202,13 @@ def test_indices_of_fixed_axes_are_named():
     assert result.exit_code == 0 and " tokens " in result.output, result.output
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize(
-    "what", ["h3.A2.2@2", "dW2@1", "expert_out.init", "readout.init", "<h1@0, h1@1>", "h1.change@0"]
-)
-def test_formats(what, form):
-    result = CliRunner().invoke(main, ["explain", what, "--regime", "III", "--optimizer", "sgd", "--format", form])
-    assert result.exit_code == 0, result.output
-    if form == "json":
-        data = json.loads(result.output)
-        assert data["regime"] == "III"
-        behind = data if "exponent" in data else data["behind"]
-        if behind and behind["exponent"] is not None and not behind["outer"]:
-            assert all(m["exponent"] == behind["exponent"] for m in behind["monomials"])
-    if form == "latex":
-        assert result.output.count("{") == result.output.count("}") and result.output.count("$") % 2 == 0
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_alignment_formats(form):
-    result = CliRunner().invoke(main, ["explain", "alignment", "--regime", "III", "--format", form])
-    assert result.exit_code == 0 and "expert" in result.output
+def test_json():
+    asked = ["--regime", "III", "--optimizer", "sgd", "--format", "json"]
+    size = json.loads(CliRunner().invoke(main, ["explain", "h3.A2.2@2", *asked]).output)
+    setting = json.loads(CliRunner().invoke(main, ["explain", "expert_out.init", *asked]).output)
+    assert size["regime"] == setting["regime"] == "III"
+    for found in (size, setting["behind"]):
+        assert {m["exponent"] for m in found["monomials"]} == {found["exponent"]}
 
 
 @pytest.mark.parametrize("form", ["svg", "png", "dot"])
@@ -246,9 +232,8 @@ def boxes(net, at):
         yield name, (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
 
-@pytest.mark.parametrize("configuration", [("I", "sgd", "mup"), ("II", "sgd", "mup"), ("III", "adam", "mssp")])
-def test_the_picture_holds_the_monomial_and_nothing_overlaps(configuration):
-    d = derive(*configuration)
+def test_the_picture_holds_the_monomial_and_nothing_overlaps():
+    d = derive("II", "sgd", "mup")
     for name, t in product(d.analysis().table, (1, 2)):
         found = explain_quantity(d, d.analysis(), name, t)
         for term in found.terms:
@@ -301,12 +286,11 @@ def test_undecided_is_said_not_explained():
         explain("gpsi@1", "I", "sgd", "sp-feature", architecture="routers-softmax")
 
 
-@pytest.mark.parametrize("configuration", [("I", "adam", "mup"), ("II", "sgd", "mssp"), ("III", "sgd", "mup")])
-def test_the_reason_is_read_off_the_matching(configuration):
+def test_the_reason_is_read_off_the_matching():
     """Every quantity has one; it names every constant that is not 1 and says the exponent that is printed."""
-    look = derive(*configuration).analysis()
-    for name in look.table:
-        found = explain(f"{name}@1", *configuration)
+    d = derive("II", "sgd", "mssp")
+    for name in d.analysis().table:
+        found = explain_quantity(d, d.analysis(), name, 1)
         if found.exponent is None:
             assert found.reason.startswith("It is exactly zero")
             continue

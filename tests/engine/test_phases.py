@@ -314,18 +314,6 @@ def test_families_are_placed_where_their_shapes_say():
     assert all(f.source for f in families())
 
 
-@pytest.mark.parametrize("form", [*FORMATS, "svg"])
-def test_formats(form, tmp_path):
-    path = tmp_path / f"map.{form}"
-    result = CliRunner().invoke(main, ["phases", "--format", form, "-o", str(path)])
-    assert result.exit_code == 0, result.output
-    text = path.read_text()
-    assert "M = N" in text
-    if form == "json":
-        data = json.loads(text)
-        assert data["regimes"]["III"] == ["M = N", "N_e = N"] and len(data["cells"]) == 5
-
-
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -305,12 +305,6 @@ def test_json_of_a_proof(tmp_path):
     assert second_opinion(file.read_text()) == ["unsat"] * 11
 
 
-@pytest.mark.parametrize(("form", "mark"), [("markdown", "## proof: unique"), ("latex", r"proof: unique ($O(1)$ at")])
-def test_a_proof_goes_with_every_format(form, mark):
-    result = run("--regime", "I", "--optimizer", "sgd", "--parameterization", "mssp", "--prove", "--format", form)
-    assert result.exit_code == 0 and mark in result.output
-
-
 @pytest.mark.slow
 def test_nothing_decided_is_no_certificate(tmp_path):
     """A stack of blocks is beyond the work limit: exit code 3, and no empty file."""
