@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 import scaling_algebra
-from scaling_algebra import Configuration, Ray, UsageError, derive, errata, explain, prove, signals, table
-from scaling_algebra.documents import render
+from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals, table
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 
 ASKED = ("regime", "optimizer", "parameterization")

@@ -52,17 +52,9 @@ def test_wrong_usage_is_one_line_and_exit_2(args, words):
     assert len(result.output.strip().splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_infeasible_is_exit_1():
-    result = run("derive", "--ray", "N=1,N_e=0,M=1/2", "--optimizer", "sgd", "--parameterization", "mssp")
-    assert result.exit_code == 1 and "found no MSSP" in result.output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ray", "optimizer"), [("N=1,N_e=0,M=1,K=1/2", "sgd"), ("N=1,N_e=0,M=1/2", "signsgd")])
-def test_what_was_searched_and_not_proved_is_undecided(ray, optimizer):
-    """K < M, and optimizers that divide by unknown sizes, are beyond proofs: exit code 3, in text and in JSON."""
-    asked = ("--ray", ray, "--optimizer", optimizer, "--parameterization", "mssp")
+def test_what_was_searched_and_not_proved_is_undecided():
+    """Optimizers that divide by unknown sizes are beyond proofs: exit code 3, in text and in JSON."""
+    asked = ("--ray", "N=1,N_e=0,M=1/2", "--optimizer", "signsgd", "--parameterization", "mssp")
     result = run("derive", *asked)
     assert result.exit_code == 3 and result.stdout == "" and result.stderr.count("\n") == 1
     assert "found no MSSP" in result.stderr and "UNDECIDED, searched and not proved" in result.stderr
@@ -72,7 +64,6 @@ def test_what_was_searched_and_not_proved_is_undecided(ray, optimizer):
     assert run("signals", *asked).exit_code == 3
 
 
-@pytest.mark.slow
 def test_what_is_proved_not_to_exist_is_exit_1():
     """The same where proofs reach (K = M); what exists besides is printed all the same."""
     result = run("derive", "--ray", "N=1,N_e=1/2,M=3/2", "--optimizer", "sgd", "--format", "json")
@@ -85,32 +76,6 @@ def test_json_is_only_json():
     both = json.loads(run("derive", "--regime", "III", "--format", "json").output)
     assert [d["parameterization"] for d in both] == ["mup", "mssp"]
     assert json.loads(run("signals", "--regime", "I", "--format", "json").output)["steps"] == [0, 1, 2]
-
-
-@pytest.mark.slow
-def test_verify_refutes_a_false_claim_and_confirms_a_true_one(tmp_path):
-    """Negative control of the whole chain."""
-    base = [
-        "verify",
-        "--regime",
-        "III",
-        "--optimizer",
-        "sgd",
-        "--parameterization",
-        "mssp",
-        "--sizes",
-        "24,36,54,80",
-        "--seeds",
-        "64",
-    ]
-    wrong = run(*base, "--claim", "h3.A1@2=-1/2")
-    assert wrong.exit_code == 1 and "REFUTED" in wrong.output
-    out = tmp_path / "report.json"
-    right = run(*base, "--claim", "h3.A1@2=0", "-o", str(out))
-    assert right.exit_code == 0
-    report = json.loads(out.read_text())
-    assert report["counts"]["AGREES"] == 1 and report["environment"]["torch"]
-    assert {"predicted", "slope", "se", "ci", "sizes", "seeds", "verdict"} <= set(report["quantities"][0])
 
 
 def test_claims_of_mup_are_refuted_under_sp():
@@ -153,7 +118,6 @@ def test_help_lists_every_command():
         assert run(name, "--help").exit_code == 0
 
 
-@pytest.mark.slow
 def test_docstring_examples():
     """Of every module that has some."""
     modules = [name for _, name, _ in pkgutil.walk_packages(scaling_algebra.__path__, "scaling_algebra.")]

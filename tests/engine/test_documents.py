@@ -39,7 +39,6 @@ from scaling_algebra.proofs.prover import prove
 from scaling_algebra.solver.derivation import derive, signals
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.audit.comparison import audit
-from scaling_algebra.tables.audit.errata import errata
 from scaling_algebra.tables.derived.layouts import TABLES
 from scaling_algebra.tables.derived.presentation import table
 
@@ -57,7 +56,6 @@ RESULTS = {
     "proof": lambda: prove("III", "sgd", "mssp"),
     "phases": lambda: phases("sgd", "mup"),
     "audit": lambda: audit("transfer"),
-    "errata": errata,
 }
 """One of every kind."""
 

@@ -169,7 +169,7 @@ def anything(rng):
 def test_random_networks():
     """Negative control of the count: enough of them are accepted, with a function in a product."""
     rng, accepted, inside = random.Random(1), 0, 0
-    for _ in range(1500):
+    for _ in range(600):
         text = anything(rng)
         try:
             n = network("random", text, AXES)
@@ -178,7 +178,7 @@ def test_random_networks():
         accepted += 1
         inside += bool(re.search(r"[\])] (tanh|silu|softmax)\(", text))
         agree(n)
-    assert accepted > 200 and inside > 20
+    assert accepted > 80 and inside > 8
 
 
 WORDS = [

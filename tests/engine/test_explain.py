@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scaling_algebra.cli import main
 from scaling_algebra.counting.brute_force import TensorNetwork, half_weight
 from scaling_algebra.counting.signals import Signal
-from scaling_algebra.documents import FORMATS
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
@@ -23,7 +22,7 @@ from scaling_algebra.explanations.layers import graph_of, layout
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.networks.roles import gradient_name
 from scaling_algebra.spec.optimizers import OPTIMIZERS

@@ -84,7 +84,6 @@ def test_with_k_of_m_experts_active(name, rule):
         assert value(found, ray, point) == value(dense, ray, point)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 @pytest.mark.parametrize("name", TOTALS)
 def test_totals_are_the_engine_on_every_ray(name, rule):

@@ -503,15 +503,6 @@ def reordered(case: Case, rng: random.Random) -> Case:
     return _rewritten(case, "\n".join(map(line, case.text.splitlines())))
 
 
-def doubled(case: Case, rng: random.Random) -> Case:
-    """n**2 in place of n."""
-    p = case.point
-    b = {role: None if x is None else 2 * x for role, x in p.b.items()}
-    c, d, m = ({name: 2 * x for name, x in side.items()} for side in (p.c, p.d, p.multipliers))
-    ray = Ray({axis: 2 * rate for axis, rate in case.ray.rates.items()})
-    return Case(case.text, ray, case.rule, Point(b, c, d, m, p.tied))
-
-
 def passed_on(case: Case, rng: random.Random) -> Case:
     """One reading of a signal goes through an identity."""
     lines = case.text.splitlines()
@@ -530,7 +521,7 @@ def _rewritten(case: Case, text: str) -> Case:
     return Case(text, case.ray, case.rule, case.point)
 
 
-def differences(case: Case, other: Case, steps: int, factor: int = 1, seed: int = 0) -> list[tuple[object, ...]]:
+def differences(case: Case, other: Case, steps: int, seed: int) -> list[tuple[object, ...]]:
     """Quantities that both decide, and not alike."""
     first, second = asked(case, steps), asked(other, steps, random.Random(seed))
     made = [line.split("[")[0].split(" = ")[0] for line in case.text.splitlines()]
@@ -540,19 +531,19 @@ def differences(case: Case, other: Case, steps: int, factor: int = 1, seed: int 
     return [
         (key, size, second[key])
         for key, size in first.items()
-        if key in second and key[0] in named and second[key] != (None if size is None else factor * size)
+        if key in second and key[0] in named and second[key] != size
     ]
 
 
-WORDS = {"relettered": relettered, "reordered": reordered, "doubled": doubled, "passed_on": passed_on}
+WORDS = {"relettered": relettered, "reordered": reordered, "passed_on": passed_on}
 
 
 @pytest.mark.parametrize("how", WORDS)
 def test_the_same_network_in_other_words_has_the_same_exponents(how):
-    for seed in range(2, 16):
+    for seed in range(2, 12):
         rng = random.Random(seed)
         case = random_case(rng)
-        found = differences(case, WORDS[how](case, rng), 1, 2 if how == "doubled" else 1, seed)
+        found = differences(case, WORDS[how](case, rng), 1, seed)
         assert not found, f"{case}\n{found}"
 
 

@@ -12,6 +12,7 @@ from scaling_algebra.counting.kernels import Contraction, canonical
 
 from .test_signals import SLOW, factors, plain, size, trees
 
+
 def one_copy(examples):
     """One copy equals two copies, for monomials drawn at random."""
 

@@ -16,6 +16,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.formulas.graded import FormTrajectory, form_algebra, size_of
+from scaling_algebra.proofs import prover
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.prover import Prover, System, prove
@@ -115,35 +116,39 @@ def test_sizes_stand_for_late_changes():
 # --- Result 1 and Result 2 of the MSSP paper ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["sgd", "adam"])
-@pytest.mark.parametrize("name", REGIMES)
-def test_result_1_mup_is_unique(name, rule):
-    """MSSP paper, Result 1. Existence is certified by the engine at t = 0 .. 3, uniqueness by two solvers."""
+def mup_is_unique(name, rule):
+    """Existence is certified by the engine at t = 0 .. 3, uniqueness by two solvers."""
     proof = proved(name, rule, "mup")
     assert proof.unique is True and len(proof.attempts) == 1
     assert proof.agrees(derive(name, rule, "mup").scaling)
     assert second_opinion(scripts_of(proof)) == ["unsat"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["sgd", "adam"])
-@pytest.mark.parametrize(
-    ("name", "structure"),
-    [("I", "zero router"), ("II", "h3i free before aggregation"), ("III", "tied expert_in, tied expert_out")],
-)
-def test_result_2_mssp_is_unique_with_the_fewest_interventions(name, structure, rule):
-    """MSSP paper, Result 2: zero router in I, one exception in II, shared experts in III; with less, none exists."""
+@pytest.mark.parametrize(("name", "rule"), [("I", "adam"), ("II", "sgd"), ("III", "adam")])
+def test_result_1_mup_is_unique(name, rule):
+    """MSSP paper, Result 1 (all six: ``tests/measure/test_structures.py``)."""
+    mup_is_unique(name, rule)
+
+
+STRUCTURES = {"I": "zero router", "II": "h3i free before aggregation", "III": "tied expert_in, tied expert_out"}
+
+
+def mssp_is_unique(name, rule):
+    """With the fewest interventions; with less, none exists."""
     proof = proved(name, rule, "mssp")
-    assert proof.unique is True and str(proof.outcome.structure) == structure
+    assert proof.unique is True and str(proof.outcome.structure) == STRUCTURES[name]
     assert all(a.verdict == "impossible" and a.core for a in proof.attempts[:-1])
     assert proof.agrees(derive(name, rule, "mssp").scaling)
     assert second_opinion(scripts_of(proof)) == ["unsat"] * len(proof.attempts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", REGIMES)
-def test_which_interventions_mssp_needs(name):
+@pytest.mark.parametrize(("name", "rule"), [("I", "sgd"), ("II", "adam"), ("III", "sgd")])
+def test_result_2_mssp_is_unique_with_the_fewest_interventions(name, rule):
+    """MSSP paper, Result 2: zero router in I, one exception in II, shared experts in III."""
+    mssp_is_unique(name, rule)
+
+
+def which_interventions(name):
     """All sixteen structures are decided. In I exactly those with a zero router work. In II exactly the exception does,
     with or without a zero router: sharing experts does not repair it. In III exactly those with both expert tensors
     shared work: none without."""
@@ -157,6 +162,11 @@ def test_which_interventions_mssp_needs(name):
     assert len(found) == 16
     for structure, outcome in found.items():
         assert outcome.verdict == ("unique" if needed(structure) else "impossible"), str(structure)
+
+
+def test_which_interventions_mssp_needs():
+    """In regime III (the others: ``tests/measure/test_structures.py``)."""
+    which_interventions("III")
 
 
 def test_the_conflict_of_untied_experts_in_regime_3():
@@ -203,10 +213,7 @@ MORE_PARAMETERS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["sgd", "adam"])
-@pytest.mark.parametrize("name", REGIMES)
-def test_what_every_desideratum_of_mup_determines(name, rule):
+def what_is_determined(name, rule):
     """Propagating updates determine init stds and effective updates learning rates; the rest follows from others.
 
     In II the mean over experts and a multiplier M^-1/2 (with a smaller learning rate of expert out) both aggregate to
@@ -225,7 +232,11 @@ def test_what_every_desideratum_of_mup_determines(name, rule):
     assert {x: names for x, names in found.items() if names != ()} == expected
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(("name", "rule"), [("I", "sgd"), ("II", "adam")])
+def test_what_every_desideratum_of_mup_determines(name, rule):
+    what_is_determined(name, rule)
+
+
 def test_what_is_freed_moves_and_the_rest_stays():
     """Regime II without the effective update of expert out: two solutions, apart in what is freed and nothing else."""
     prover, goal = Prover(MOE_BLOCK, regime("II"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
@@ -241,7 +252,6 @@ def test_what_is_freed_moves_and_the_rest_stays():
     assert cut is not None and cut.label.startswith("mu-1")
 
 
-@pytest.mark.slow
 def test_without_a_desideratum_there_are_several():
     """Negative control of uniqueness: two certified points, and both are solutions."""
     prover, goal = Prover(MOE_BLOCK, regime("III"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
@@ -256,11 +266,9 @@ def test_without_a_desideratum_there_are_several():
 # --- where nothing exists -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ray", ["N=1,N_e=1/4,M=1/2", "N=1,N_e=1/2,M=1/4", "N=1,N_e=0,M=1/2"])
-def test_no_mup_where_experts_are_few_and_narrow(ray):
+def test_no_mup_where_experts_are_few_and_narrow():
     """M + N_e < N: what meets the demands at t <= 2 diverges at t = 3."""
-    proof = prove(None, "sgd", "mup", ray=ray)
+    proof = prove(None, "sgd", "mup", ray="N=1,N_e=1/4,M=1/2")
     assert proof.outcome.verdict == "impossible"
     assert second_opinion(scripts_of(proof)) == ["unsat"]
 
@@ -272,13 +280,6 @@ def test_mup_with_a_zero_readout(name, verdict):
     The MSSP paper (App. Q) sees the same in experiments: muP with a zero readout starts too small.
     """
     assert proved(name, "sgd", "mup", readout_init="zero").outcome.verdict == verdict
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ray", ["N=1,N_e=5/7,M=4/5", "N=1,N_e=1/2,M=3/2", "N=1,N_e=9/7,M=2/5"])
-def test_other_rays(ray):
-    proof = prove(None, "sgd", "mup", ray=ray)
-    assert proof.agrees(derive(None, "sgd", "mup", ray=ray).scaling)
 
 
 def test_other_architectures():
@@ -305,23 +306,21 @@ def test_json_of_a_proof(tmp_path):
     assert second_opinion(file.read_text()) == ["unsat"] * 11
 
 
-@pytest.mark.slow
-def test_nothing_decided_is_no_certificate(tmp_path):
-    """A stack of blocks is beyond the work limit: exit code 3, and no empty file."""
+def test_nothing_decided_is_no_certificate(tmp_path, monkeypatch):
+    """Where no counterexample may be examined: exit code 3, and no empty file."""
+    monkeypatch.setattr(prover, "ROUNDS", 0)
     file = tmp_path / "c.smt2"
-    args = ("--regime", "I", "--optimizer", "sgd", "--architecture", "stack2", "--prove", "--smtlib", str(file))
+    args = ("--regime", "I", "--optimizer", "sgd", "--architecture", "mlp", "--prove", "--smtlib", str(file))
     result = run(*args)
     assert result.exit_code == 3 and "proof: undecided" in result.output and not file.exists()
     assert "nothing was decided" in result.stderr
 
 
-@pytest.mark.slow
 def test_under_an_epsilon_the_conflict_names_mu_3():
     core = proved("III", "adam", "mssp").attempts[0].core
     assert core[-1].startswith("mu-3: epsilon of every tensor")
 
 
-@pytest.mark.slow
 def test_nothing_to_derive_is_a_proof_too():
     result = run("--ray", "N=1,N_e=1/4,M=1/2", "--optimizer", "adam", "--parameterization", "mup", "--prove")
     assert result.exit_code == 1

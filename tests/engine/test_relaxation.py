@@ -72,7 +72,6 @@ def test_where_all_demands_can_be_met_it_is_what_is_derived():
     assert not relax(**asked).unmet
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_few_experts_whose_width_grows_slower(optimizer):
     d = relax(ray="N=1,N_e=1/2,M=0", optimizer=optimizer, parameterization="mup")

@@ -75,7 +75,6 @@ def test_mssp_with_few_active_experts():
     assert set(d.scaling.tied) == {"expert_in", "expert_out"} and d.scaling.tensors["router"].init_std is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ray", SPARSE[:2])
 def test_measured_with_few_active_experts(ray):
     predicted = signals(None, "adam", "mup", ray=ray)
@@ -89,7 +88,6 @@ def test_measured_with_few_active_experts(ray):
     assert {row.quantity for row in wrong} >= {"h3.A1", "g3i.init"}  # K = M is refuted where it differs
 
 
-@pytest.mark.slow
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
     assert "active experts" in text and "times K/M, the share of the batch" in text

@@ -54,9 +54,8 @@ def test_a_multiple_of_a_ray_is_the_ray(ray: Ray, factor: Fraction) -> None:
     assert same(ray, factor, "sgd", "mup")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "muon", "signsgd"])
-@pytest.mark.parametrize("ray", [*rays(6), Ray.parse("N=1,N_e=2/3,M=4/3"), Ray.parse("N=0,N_e=1,M=1")], ids=str)
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+@pytest.mark.parametrize("ray", [Ray.parse("N=1,N_e=2/3,M=4/3"), Ray.parse("N=0,N_e=1,M=1")], ids=str)
 def test_a_multiple_of_a_ray_is_the_ray_for_every_kind_of_optimizer(ray: Ray, optimizer: str) -> None:
     factor = FACTORS[sum(map(ord, f"{ray}{optimizer}")) % len(FACTORS)]
     assert same(ray, factor, optimizer, "mup")
@@ -76,7 +75,6 @@ def test_sizes_on_a_multiple_of_a_ray_are_multiples(factor: Fraction) -> None:
             assert there.size == (None if here.size is None else here.size * factor)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "rates"), [("mssp", "N=1,N_e=1,M=1"), ("mup", "N=7/3,N_e=5/3,M=1/3")])
 def test_a_proof_on_a_multiple_of_a_ray_is_the_proof(rule: str, rates: str) -> None:
     ray = Ray.parse(rates)

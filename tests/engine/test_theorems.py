@@ -123,22 +123,10 @@ def test_what_drops_nothing_never_drops_silently():
 # --- existence ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["B exists", "C exists", "D exists", "E exists", "B exists, M fixed"])
-def test_mup_exists_on_whole_cells(name):
-    assert "seen at the rays that span the cone" in answer(name).why
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["sgd", "adam"])
-def test_mssp_exists_on_walls(rule):
-    where = {str(claim.where) for name, claim in known("mssp", rule).items() if name.endswith("exists")}
-    assert where == {"N_e + M = N", "N_e = N, M <= N", "N_e = N, M >= N"}
-    for name in ("a exists", "b exists", "c exists"):
-        answer(name, "mssp", rule)
-
-
-def test_a_wrong_formula_is_refuted():
-    """Negative control: the formula of another cell, and one with one power changed."""
+def test_mup_exists_on_whole_cells():
+    """Negative controls: the formula of another cell, and one with one power changed."""
+    for name in ("B exists", "C exists", "D exists", "E exists", "B exists, M fixed"):
+        assert "seen at the rays that span the cone" in answer(name).why
     p, rays = face(), [(1, 1, 0), (1, 0, 1), (1, 1, 1)]  # of C
     b, c = (known()[f"{name} exists"].scaling for name in "BC")
     assert holds(p, c, Structure(), rays).verdict == "proved"
@@ -148,16 +136,25 @@ def test_a_wrong_formula_is_refuted():
     assert wrong.verdict == "refuted" and "no monomial of it is Theta(1) on all rays" in wrong.why
 
 
+def mssp_on_walls(rule):
+    """The walls on which MSSP exists, and nowhere is it left out."""
+    where = {str(claim.where) for name, claim in known("mssp", rule).items() if name.endswith("exists")}
+    assert where == {"N_e + M = N", "N_e = N, M <= N", "N_e = N, M >= N"}
+    for name in ("a exists", "b exists", "c exists"):
+        answer(name, "mssp", rule)
+
+
+def test_mssp_exists_on_walls():
+    mssp_on_walls("sgd")
+
+
 # --- every ray ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cover", "cover, M fixed"])
-def test_the_cells_are_all_rays(name):
-    answer(name)
-
-
-def test_a_wrong_wall_leaves_rays_out():
-    """Negative control: the cells of many experts begin at M = 2 N; or one cell is missing."""
+def test_the_cells_are_all_rays():
+    """Negative controls: the cells of many experts begin at M = 2 N; or one cell is missing."""
+    answer("cover")
+    answer("cover, M fixed")
     sides = [known()[name].sides for name in ("A none", "B exists", "C exists", "D exists", "E exists")]
     assert covered(face(), sides).verdict == "proved"
     double = Side(Wall((-2, 0, 1)), ">=")
@@ -199,12 +196,10 @@ def test_what_is_not_proved_says_so():
     assert found.verdict == "refuted" and "meets the desiderata on N=1" in found.why
 
 
-@pytest.mark.slow
-def test_mup_is_unique_on_whole_cells():
-    """And only there: Result 1 of the MSSP paper for all rays on which M grows. Negative controls: a desideratum that
-    is dropped, and the formula of another cell."""
-    for name in ("A none", "B unique", "C unique", "D unique", "E unique"):
-        answer(name)
+def test_mup_is_unique_on_a_whole_cell():
+    """Result 1 of the MSSP paper (all cells: ``tests/measure/test_cones.py``). Negative controls: a desideratum that is
+    dropped, and the formula of another cell."""
+    answer("B unique")
     b, c = known()["B unique"], known()["C unique"]
     inside = region(b.sides, GROWING)
     own, other = (apart(face(), x.scaling) for x in (b, c))
@@ -214,7 +209,6 @@ def test_mup_is_unique_on_whole_cells():
     assert nowhere(MOE_BLOCK, MUP, Structure(), inside, own, demands).verdict == "refuted"
 
 
-@pytest.mark.slow
 def test_mssp_is_unique_on_a_wall_and_nowhere_beside_it():
     """N_e = N with tied experts; negative control: off the other wall alone, one is found on this one."""
     answer("b unique", "mssp")
@@ -284,16 +278,6 @@ def test_a_covering_takes_each_inside_once():
     assert without(on, (Side(wall, ">="),), ()) == []
 
 
-@pytest.mark.slow
-def test_residual_mup_exists_on_the_cells_of_the_block():
-    """The walls of the block, found without its map."""
-    found = claims(face(network="residual"), ["cover"])
-    where = {claim.where for name, claim in found.items() if name.endswith(" exists")}
-    assert where == {claim.where for name, claim in known().items() if name.endswith(" exists")}
-    for name in (*(f"{x} exists" for x in "BCDE"), "cover"):
-        assert found[name].decide().verdict == "proved"
-
-
 def test_bounds_for_all_rays_do_not_count_layers():
     """So that on a deep network only existence is proved."""
     found = claims(face(network="deep-mlp"), ["A exists"])
@@ -305,9 +289,8 @@ def test_bounds_for_all_rays_do_not_count_layers():
 FEW = ("B exists, K < M", "C exists, K < M", "D exists, K < M", "E exists, K < M")
 
 
-@pytest.mark.parametrize("rule", ["sgd", pytest.param("adam", marks=pytest.mark.slow)])
-def test_where_few_experts_are_active_the_cells_are_the_same_and_the_sum_has_one_over_k(rule):
-    """Whatever K < M does; all other powers are those at K = M."""
+def few_active(rule):
+    """Whatever K < M does, the cells are the same, the sum has one over K, and all other powers are those at K = M."""
     found, same = claims(face(rule=rule), FEW), claims(face(rule=rule), ["cover"])
     assert set(found) == set(FEW)
     for name in FEW:
@@ -317,8 +300,9 @@ def test_where_few_experts_are_active_the_cells_are_the_same_and_the_sum_has_one
         assert str(claim.scaling.multipliers["alpha"]) == "K" and str(plain.scaling.multipliers["alpha"]) == "M"
 
 
-def test_a_mean_over_all_experts_is_refuted_where_few_are_active():
-    """The negative control, and that rays with K < M are meant: with K = M the mean is right."""
+def test_where_few_experts_are_active():
+    """Negative control, and that rays with K < M are meant: with K = M a mean over all experts is right."""
+    few_active("sgd")
     on = replace(face(), routed=True)
     formula = claims(face(), ["cover"])["B exists"].scaling
     rays = [(0, 0, 1), (1, 0, 1), (1, 1, 1)]
@@ -338,13 +322,6 @@ def test_mssp_of_a_fixed_number_of_experts():
             assert second_opinion(script(outcome(decision.clauses), "", ())) == ["unsat"]
     everywhere = region((), frozenset({"M"}))
     assert nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, everywhere).verdict == "refuted"  # negative control
-
-
-@pytest.mark.slow
-def test_no_mssp_of_a_fixed_number_of_experts_with_any_structure():
-    found = claims(face("mssp"), ["a exists, M fixed"])
-    nones = [claim for name, claim in found.items() if name.startswith("none")]
-    assert len(nones) == 16 and {claim.decide().verdict for claim in nones} == {"proved"}
 
 
 @pytest.mark.parametrize("rule", ["signsgd", "muon"])
@@ -389,9 +366,8 @@ def test_theorems_are_printed_and_written(tmp_path):
 
 
 def test_wrong_names_and_optimizers_are_one_line():
-    result = run("--only", "the best")
+    result = run("--architecture", "bottleneck", "--only", "the best")
     assert result.exit_code == 2 and "no theorem is called 'the best'" in result.output
-    assert run("--only", "Z exists").exit_code == 2
     with pytest.raises(UsageError, match="no architecture named 'mlpp'"):
         theorems("sgd", "mup", network="mlpp")
 

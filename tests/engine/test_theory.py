@@ -18,7 +18,7 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.spec.networks.roles import adjoints
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc, mean_field
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import TensorScaling
 
@@ -283,51 +283,12 @@ def test_the_readout_init_does_not_matter_where_h3_starts_theta_1(regime, name, 
     """MSSP paper, App. J.1 and footnote 3: a zero readout delays the hidden tensors by one step, no more.
 
     From t = 2 on, muP in regime I and MSSP have the same exponents with both inits; only the parts that hold W4_0 are
-    exactly zero with a zero readout. Regime II: ``test_the_readout_init_of_regime_ii``.
+    exactly zero with a zero readout.
     """
     maximal, zero = (look(derive(regime, rule, name, readout_init=x)) for x in ("maximal", "zero"))
     later = ("h1.change", "psi.change", "h2.change", "h3.change", "f.change", "g3", "g2", "gphi", "g1")
     for q, t in [(q, 2) for q in maximal.table] + [(q, 3) for q in later]:
         assert size(zero, q, t) == (None if q in holds_initial_readout() else size(maximal, q, t)), (q, t)
-
-
-SLOW = {"g1.router.dQ.init-update", "g1.router.dQ.update-update", "g1.router.dQ", "g1.router", "g1", "gW1"}
-
-
-def test_the_readout_init_of_regime_ii():
-    """MSSP paper, App. J.3: regime II, SGD, MSSP at t = 2: the seventeen quantities that differ, with their sizes.
-
-    They are the ones with a factor W4_0 (.1 pieces and ``*-init`` of App. J.3.3), exactly zero with a zero readout.
-    (``g1.router.dQ.*-update`` and the four sums with them are slow and left out.) At t = 1 the two differ everywhere
-    behind the readout, since with a zero readout only W4 has moved (control).
-    """
-    maximal, zero = (look(derive("II", "sgd", "mssp", readout_init=x)) for x in ("maximal", "zero"))
-    names = set(maximal.table) - SLOW
-    differ = {q for q in names if size(maximal, q, 2) != size(zero, q, 2)}
-    check(
-        [*at(maximal, 2), *at(zero, 2)],
-        """
-        f.init                   -1/2 .
-        f.propagating               0 .
-        f.propagating.normalised    0 .
-        g3.init                    -1 .
-        g3i.init                   -2 .
-        g2.init-init               -1 .
-        g2.update-init             -1 .
-        gphi.init-init             -1 .
-        gphi.update-init           -1 .
-        g1.expert.A4.1             -1 .
-        g1.expert.A5.1             -1 .
-        g1.expert.A6.1             -1 .
-        g1.expert.E.1              -1 .
-        g1.router.Q0.init-init     -1 .
-        g1.router.Q0.update-init   -1 .
-        g1.router.dQ.init-init     -1 .
-        g1.router.dQ.update-init   -1 .
-        """,
-    )
-    assert differ == holds_initial_readout() and len(differ) == 17
-    check([*at(maximal, 1), *at(zero, 1)], "h1.change 0 . \n h3.A3 0 . \n dW3 0 .")
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -429,12 +390,6 @@ def test_one_epsilon_for_all_tensors():
 
 # SP, NTP, mean field ------------------------------------------------------------------------------------------------
 
-TABLE_G1 = {  # init std and learning rate without multipliers, powers of N: input, hidden, readout
-    "sp": ((0, 0), (-HALF, 0), (-HALF, 0)),
-    "ntp": ((0, 0), (-HALF, -1), (-HALF, -1)),
-    "mean-field": ((0, 1), (-HALF, 0), (-1, -1)),
-}
-
 
 def dense(name, factor=0):
     """A dense network under a defined parameterization, its global learning rate times N^factor."""
@@ -443,27 +398,6 @@ def dense(name, factor=0):
     return Analysis(
         REGIMES["I"], replace(scaling, tensors=tensors).point(REGIMES["I"]), optimizer("sgd"), architecture("mlp")
     )
-
-
-def test_table_g1_without_multipliers():
-    """MSSP paper, App. G, Table G.1: its left half, freed of multipliers, is its right half, for SGD.
-
-    muP in its multiplier version is what ``derive`` finds, and mean field is muP. A gauge move for SGD squares the
-    multiplier in the learning rate; without the square muP is missed (control).
-    """
-    for name, rows in TABLE_G1.items():
-        defined = PARAMETERIZATIONS[name].defined(architecture("mlp"), optimizer("sgd")).tensors
-        for (role, found), (init, lr) in zip(defined.items(), rows, strict=True):
-            assert (found.init_std, found.lr) == (N(init), N(lr)), (name, role)
-    mup = derive("I", "sgd", "mup", architecture="mlp").scaling.tensors
-    printed = {"input": (HALF, -HALF), "hidden": (0, -HALF), "readout": (-HALF, -HALF)}  # multiplier, init std
-    for role, (multiplier, init) in printed.items():
-        gauge = Abc(N(multiplier), N(init), N(0))
-        free = gauge.free(optimizer("sgd"))
-        assert (free.init_std, free.lr) == (mup[role].init_std, mup[role].lr)
-        assert (gauge.free(optimizer("adam")).lr == mup[role].lr) == (multiplier == 0)
-        field = mean_field(architecture("mlp"), role).free(optimizer("sgd"))
-        assert (field.init_std, field.lr) == (mup[role].init_std, mup[role].lr)
 
 
 def test_ntp_is_lazy_and_mean_field_is_not():
@@ -662,26 +596,6 @@ def test_the_router_saturates_under_sp(kind):
     for run in runs[:3]:
         assert not run("gpsi", 1).decided and "saturates faster than any power" in run("gpsi", 1).why
     check(at(runs[3], 1), "gpsi 0 \n phi.change 0")
-
-
-@pytest.mark.parametrize("kind", ROUTERS)
-@pytest.mark.parametrize("rule", RULES)
-def test_sp_with_a_theta_1_first_layer_change(rule, kind):
-    """Routers paper, Sec. 3.1: ``sp-feature`` finds the learning rate n^(1/2) the paper asks for without a number.
-
-    Its one epsilon is below every first gradient, so Adam's effective update is n, where SGD's is n^(3/2). Bias and
-    top-K saturate as well.
-    """
-    d = derive("I", rule, "sp-feature", architecture=f"routers-{kind}")
-    effective = Fraction(3, 2) if rule == "sgd" else 1
-    assert d.exponents("input")[1] == (-HALF if rule == "sgd" else 0)
-    logits = "logits" if "bias" in kind else "psi"
-    check(
-        at(d.analysis(), 1),
-        f"h1.change 0 \n {logits}.propagating 1/2 \n {logits}.effective {effective} \n psi {effective}",
-    )
-    check(at(d.analysis(), 1), "phi 0")  # bounded; but flat
-    assert f"saturates faster than any power: psi ~ n^({effective}) at t=1" in d.analysis()("gpsi", 1).why
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,0 +1,206 @@
+"""Planted faults: does the suite see them? Each is one text of one file, replaced by a wrong one.
+
+A copy of the tree gets one fault at a time and runs a lane of the tests, likely killers first. Without a fault the copy
+must pass. A fault that survives is a test that is missing.
+Run: ``python benchmarks/mutants.py [--lane check] [--room counting] [--only 3,7] [--list]`` (half a minute of one core
+for a fault that dies, the time of the lane for one that survives).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("scaling_algebra", "tables", "verify", "tests", "docs", "benchmarks")
+LIMIT = 1500
+"""Seconds of the tests under one fault; what hangs is seen, too."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: in ``file`` the text ``old``, which occurs once, becomes ``new``."""
+
+    room: str
+    file: str
+    old: str
+    new: str
+
+    def planted(self, text: str) -> str:
+        """The file with the fault.
+
+        Raises:
+            ValueError: the text is not there, or more than once.
+        """
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.file} has {self.old!r} {text.count(self.old)} times; it must be there once")
+        return text.replace(self.old, self.new)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {' '.join(self.old.split())}  ->  {' '.join(self.new.split()) or 'nothing'}"
+
+
+def _room(room: str, folder: str, *faults: tuple[str, str, str]) -> list[Mutant]:
+    return [Mutant(room, f"{folder}/{file}", old, new) for file, old, new in faults]
+
+
+MUTANTS = [
+    *_room(
+        "counting",
+        "scaling_algebra/counting",
+        ("kernels.py", "if c in self.opens[:k])", "if c in ())"),
+        ("kernels.py", "bound -= half[r]", "bound -= 0"),
+        ("kernels.py", "bound += half[r] * (2 if m > 2 else m)", "bound += half[r]"),
+        ("kernels.py", "if forest[c] == c and c not in live))", "if forest[c] == c and c in live))"),
+        ("signals.py", "meet = sum(sum(halves) - min(halves) for halves in shared.values())", "meet = 0"),
+        ("signals.py", "return max(rows, cols) + cols - rows + lost", "return cols + lost"),
+        ("signals.py", "max(rows, cols) + cols", "cols + cols"),
+        ("signals.py", "self.value(lead) >= self.value(bound))", "True)"),
+        ("signals.py", "dropped = _max(dropped, a.tail + bb + extra)", "pass"),
+        ("signals.py", "dropped = _max(dropped, top + cut)", "pass"),
+    ),
+    *_room(
+        "dynamics",
+        "scaling_algebra/dynamics",
+        ("rules.py", 'tr.part(s, "update", "value", t)', 'tr.part(s, "update", "initial", t)'),
+        ("rules.py", "tr.algebra.value(size) <= 0:", "tr.algebra.value(size) <= 1:"),
+        ("rules.py", "tr.algebra.centred(super().argument(tr, s, which, t), s.over)",
+         "super().argument(tr, s, which, t)"),
+        ("rules.py", "share = tr.algebra.scale({tr.network.letters[s.over]: -1})", "share = 0"),
+        ("rules.py", "own = tr.algebra.reduced(above, y)", "own = above"),
+        ("rules.py", "value(moved) < value(spread)", "value(moved) <= value(spread)"),
+        ("rules.py", 'twice = add([self.argument(tr, s, "initial", 0), self.argument(tr, s, "value", t)])',
+         'twice = self.argument(tr, s, "initial", 0)'),
+        ("trajectory.py", "for k in range(step)\n        ]", "for k in range(0)\n        ]"),
+        ("trajectory.py", "return start if moved is None else max(start, moved)", "return start"),
+    ),
+    *_room(
+        "solver",
+        "scaling_algebra/solver",
+        ("demands.py", "not undecided and (top is None or top < 0)", "not undecided and top is None"),
+        ("demands.py", "if later is not None and later > 0:", "if later is not None and later > 9:"),
+        ("demands.py", "if size is None or size == epsilon:", "if size is None or size <= epsilon:"),
+        ("newton.py", "len(unmet) < len(best.unmet):", "len(unmet) > len(best.unmet):"),
+        ("cones.py", "-x if wall.at(corner) > 0 else x", "x if wall.at(corner) > 0 else -x"),
+        ("polyhedra.py", "if at[ray] >= 0}", "if at[ray] > 0}"),
+    ),
+    *_room(
+        "proofs",
+        "scaling_algebra/proofs",
+        ("clauses.py", "if complete:\n", "if complete and not reached:\n"),
+        ("clauses.py", 'for sense in ("<=", ">="):', 'for sense in ("<=",):'),
+        ("prover.py", 'verdict: Verdict = "unique" if points else "impossible"', 'verdict: Verdict = "unique"'),
+        ("every_step.py", "if not larger:", "if larger:"),
+        ("every_step.py", "(most is None or value(bound) > most)", "(most is None or value(bound) > most + 1)"),
+        ("relaxation.py", "if size is None or -size > values[name]:", "if size is None:"),
+    ),
+    *_room(
+        "judging",
+        "verify/judging",
+        ("fit.py", "DRIFT = 0.1", "DRIFT = 0.6"),
+        ("fit.py", "measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS", "measured.sizes < MIN_SIZES"),
+        ("fit.py", "y = 0.5 * np.log2([s.mean() for s in square])",
+         "y = 0.5 * np.array([np.log2(s).mean() for s in square])"),
+        ("gates.py", "and Verdict.AGREES not in verdicts", ""),
+        ("gates.py", "len(m.sizes) >= MIN_SIZES", "len(m.sizes) >= 1"),
+    ),
+    *_room(
+        "store",
+        "verify/measuring",
+        ("store.py", "if about != identity(run, cell, names, values) or", "if"),
+        ("store.py", 'if about["format"] > FORMAT:', 'if about["format"] < FORMAT:'),
+        ("store.py", "return replicas in (None, self.array.shape[1])", "return True"),
+    ),
+    *_room(
+        "recipes",
+        "scaling_algebra/recipes",
+        ("recipe.py", "after.ratio(going.base, going.target) * more", "after.ratio(going.base, going.target)"),
+        ("recipe.py", "t.eps or Power(), -t.lr", "t.eps or Power(), t.lr"),
+        ("sizes.py", "if min(ratios.values()) < 1 or", "if"),
+        ("next_terms.py", "if p.on(ray) < lead.on(ray)", "if p.on(ray) <= lead.on(ray)"),
+    ),
+]  # fmt: skip
+
+KILLERS = {
+    "counting": ["tests/engine/test_signals.py", "tests/engine/test_half_weight.py", "tests/engine/test_fuzz.py"],
+    "dynamics": ["tests/engine/test_fuzz.py", "tests/engine/test_theory.py", "tests/engine"],
+    "solver": ["tests/engine/test_analysis.py", "tests/engine/test_given.py", "tests/engine"],
+    "proofs": ["tests/engine/test_proofs.py", "tests/engine/test_every_step.py", "tests/engine/test_relaxation.py"],
+    "judging": ["tests/verify/test_fit.py", "tests/verify/test_report.py", "tests/verify"],
+    "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
+    "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
+}  # fmt: skip
+"""Where a fault of a room is likely to be seen; after them the whole lane runs."""
+
+
+def copied(folder: Path) -> None:
+    """The tree as it stands, importable from the folder."""
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file() and path.suffix in (".md", ".toml", ".txt", ".yml", ".cff", ""):
+            shutil.copy(path, folder)
+    for name in ("tables", "verify"):
+        (folder / "scaling_algebra" / name).symlink_to(folder / name)
+
+
+def seen(folder: Path, lane: str, tests: list[str]) -> str:
+    """The first failure of a lane, or an empty text."""
+    options = ["-x", "-q", "--lane", lane, "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return "no end"
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if not lines and "too slow for" in done.stdout:  # a busy machine is no fault
+        return ""
+    return lines[0].partition(" - ")[0] if lines else f"exit code {done.returncode}"
+
+
+@click.command()
+@click.option("--lane", default="check", show_default=True, type=click.Choice(["check", "test"]))
+@click.option("--room", type=click.Choice(list(KILLERS)), help="Faults of one room.")
+@click.option("--only", default="", help="Numbers of faults, with commas.")
+@click.option("--quick", is_flag=True, help="Likely killers only: what survives them may still be seen.")
+@click.option("--list", "listed", is_flag=True, help="Name the faults and stop.")
+def main(lane: str, room: str | None, only: str, quick: bool, listed: bool) -> None:
+    """Plants faults, one at a time, and says which the tests of a lane see. Exit code 1 if one survives."""
+    chosen = [(k, m) for k, m in enumerate(MUTANTS, 1) if room in (None, m.room)]
+    chosen = [(k, m) for k, m in chosen if not only or str(k) in only.split(",")]
+    if listed:
+        for k, m in chosen:
+            click.echo(f"{k:3} {m}")
+        return
+    survived = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "tree"
+        folder.mkdir()
+        copied(folder)
+        for k, m in chosen:
+            path, began = folder / m.file, time.monotonic()
+            text = path.read_text(encoding="utf-8")
+            path.write_text(m.planted(text), encoding="utf-8")
+            found = seen(folder, lane, KILLERS[m.room]) or ("" if quick else seen(folder, lane, []))
+            path.write_text(text, encoding="utf-8")
+            survived += not found
+            click.echo(f"{k:3} {'killed' if found else 'SURVIVED'} {time.monotonic() - began:5.0f} s  {m}  {found}")
+        if dirty := seen(folder, lane, sorted({t for _, m in chosen for t in KILLERS[m.room]})):
+            raise click.ClickException(f"without a fault the tests fail, too: {dirty}")
+    click.echo(f"{survived} of {len(chosen)} survived")
+    sys.exit(bool(survived))
+
+
+if __name__ == "__main__":
+    main()
