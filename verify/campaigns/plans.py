@@ -195,13 +195,13 @@ USUAL = Effort()
 
 
 def job(configuration: Configuration, effort: Effort = USUAL, testbed: str = "", products: Sequence[str] = ()) -> Job:
-    """A run with its sizes and seeds chosen where they are not given.
+    """A run with its sizes and seeds chosen where they are not given; its powers are derived when they are asked for.
 
     Args:
         testbed: ``transformer``, or empty for the network of the configuration.
 
     Raises:
-        UsageError, Infeasible: as ``derive``; also unusable sizes, seeds or steps.
+        UsageError: unusable sizes, seeds or steps.
     """
     e = effort
     limits.within("steps", e.steps, 0, limits.STEPS)
@@ -218,7 +218,6 @@ def job(configuration: Configuration, effort: Effort = USUAL, testbed: str = "",
             raise UsageError("a transformer is measured in float64; leave out --dtype")
         configuration = configuration.but(readout_init="zero")
         sizes, seeds = sizes or TRANSFORMER_WIDTHS, seeds or TRANSFORMER_SEEDS
-    derive(configuration)
     chosen = plan_sizes(configuration.ray, sizes, e.largest, network)
     counts = plan_seeds(configuration.ray, chosen, seeds, e.work, network)
     grid = (e.steps, tuple(chosen), tuple(counts))

@@ -13,6 +13,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, kept, share
@@ -38,7 +39,7 @@ class Session:
     interrupted: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Raises UsageError for a run that cannot be gone on with here, before anything is written or trained."""
+        """Raises UsageError or Infeasible for a run that cannot be done here, before anything is written or trained."""
         self._setups(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
@@ -79,9 +80,10 @@ class Session:
             keep: called with the runs as they are now, whenever one has changed.
 
         Raises:
-            UsageError: not even the smallest sizes fit.
+            UsageError, Infeasible: as ``derived``, before anything is trained; not even the smallest sizes fit.
         """
         found = list(jobs)
+        derived(jobs)
         end = time.monotonic() + time_allowed
         for k, job in enumerate(jobs):
 
@@ -156,7 +158,7 @@ class Session:
             entries *= 0.8
 
     def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
-        setups = [job.setup() for job in distinct(jobs, "the plan")]
+        setups = derived(distinct(jobs, "the plan"))
         for setup in setups:
             if not all(self._done(setup, cell) for cell in cells(setup)):
                 runs.check(setup, self.hardware.most, self.hardware.free)
@@ -173,6 +175,21 @@ class Session:
             runs.perform(trial, todo, self.hardware, Store())
             took.append(time.perf_counter() - began)
         return sum(cost(trial, c) for c in todo) / min(took)
+
+
+def derived(jobs: Sequence[Job]) -> list[Setup]:
+    """What to train in every run.
+
+    Raises:
+        UsageError, Infeasible: as ``derive``; where there are several runs, the message of the first names the run.
+    """
+    found = []
+    for job in jobs:
+        try:
+            found.append(job.setup())
+        except UsageError as reason:
+            raise UsageError(f"{job.name}: {reason}" if len(jobs) > 1 else str(reason)) from None
+    return found
 
 
 def _bar() -> Progress:
