@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from fractions import Fraction
+from functools import cache, partial
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,83 +21,85 @@ from click.testing import CliRunner
 from scaling_algebra import REGIMES, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import render
+from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.tables.commands.table import EMITTED, NAMES, rendered
+from scaling_algebra.tables.commands import table as command
 from scaling_algebra.tables.derived.layouts import SAME, SIGMOID, TABLES
 from scaling_algebra.tables.derived.presentation import table
 
-REFERENCE = Path(__file__).parents[2] / "tables" / "published"
-
-
-LATE = {"b2"}
-"""Tables that take half a minute to derive."""
-
-
-def marked(names):
-    """Names of tables as parameters."""
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in LATE else []) for name in names]
+PUBLISHED = Path(__file__).parents[2] / "tables" / "published"
+EMITTED = command.EMITTED
 
 
 def run(*args):
     return CliRunner().invoke(main, ["table", *map(str, args)])
 
 
+@cache
+def grid(name):
+    return TABLES[name]()
+
+
+@cache
+def shown(name, form):
+    return render(command.document(name) if name == "errata" else table(grid(name)), form)
+
+
 # files ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", marked(NAMES))
-def test_committed_files_are_fresh(name):
-    for file, text in rendered([name]).items():
-        assert (EMITTED / file).read_text(encoding="utf-8") == text, f"{file}: run scalecalc table --all"
+def fresh(name):
+    """Asserts that the committed files of a table are what is written today."""
+    for ending, form in ((".md", "markdown"), (".tex", "latex")):
+        committed = (EMITTED / f"{name}{ending}").read_text(encoding="utf-8")
+        assert committed == shown(name, form) + "\n", f"{name}{ending}: run scalecalc table --all"
 
 
-@pytest.mark.slow
-def test_check_says_fresh_in_one_line():
-    result = run("--all", "--check")
-    assert result.exit_code == 0 and len(result.output.splitlines()) == 1
-    assert f"{2 * len(NAMES) + 2} files" in result.output
+@pytest.mark.parametrize("name", command.NAMES)
+def test_a_table(name):
+    """Its files are fresh, its formats well formed and of one content, and that is what the paper prints."""
+    fresh(name)
+    if name in TABLES:
+        well_formed(name)
+    if name in PRINTED:
+        PRINTED[name]()
 
 
-def test_tables_do_not_depend_on_the_hash_seed():
-    """Which of several tying monomials is shown must not change from process to process."""
-    command = [sys.executable, "-m", "scaling_algebra.cli", "table", "j32"]
-    shown = [
-        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
-        for seed in ("0", "4")
-    ]
-    assert shown[0] == shown[1]
+def test_no_other_file_is_emitted():
+    tables = {f"{name}{ending}" for name in command.NAMES for ending in (".md", ".tex")}
+    assert {p.name for p in EMITTED.iterdir()} == tables | {"map_mup_sgd.svg", "map_mssp_sgd.svg"}
 
 
-@pytest.fixture
-def copy(tmp_path):
-    return shutil.copytree(EMITTED, tmp_path / "emitted")
-
-
-@pytest.mark.slow
-def test_check_names_every_stale_or_missing_file(copy):
-    """Negative control: one altered exponent and one missing file are found, and nothing else."""
-    stale = copy / "j45.tex"
-    text = stale.read_text(encoding="utf-8")
-    stale.write_text(text.replace("n^{-1}", "n^{-2}", 1), encoding="utf-8")
-    (copy / "g1.md").unlink()
-    result = run("--all", "--check", "-o", copy)
-    assert result.exit_code == 1
-    first, second = result.output.splitlines()
-    assert "g1.md: missing" in first and "j45.tex: stale" in second
-    assert run("j45", "--check", "-o", copy).exit_code == 1
-    assert run("g2", "--check", "-o", copy).exit_code == 0
-
-
-@pytest.mark.slow
-def test_all_writes_fresh_files_and_deletes_nothing(tmp_path):
+def test_files_are_written_and_checked(tmp_path, monkeypatch):
+    """With two tables and the maps, which are fresh. One altered exponent and one missing file (negative control) are
+    found, and nothing else; nothing is deleted."""
+    monkeypatch.setattr(command, "NAMES", ("g2", "routers1"))
+    monkeypatch.setattr(command, "phases", cache(phases))
     folder = tmp_path / "new" / "folder"
     folder.mkdir(parents=True)
     (folder / "mine.md").write_text("kept")
-    assert run("--all", "-o", folder).exit_code == 0
-    assert {p.name for p in folder.iterdir()} == {"mine.md", *rendered(NAMES)}
-    assert run("--all", "--check", "-o", folder).exit_code == 0
-    assert (folder / "mine.md").read_text() == "kept"
+    assert run("--all", "-o", folder).output == f"6 files written to {folder}\n"
+    made = {p.name: p.read_bytes() for p in folder.iterdir()}
+    assert made.pop("mine.md") == b"kept" and made == {name: (EMITTED / name).read_bytes() for name in made}
+    assert [name for name in made if name.startswith("map_")]
+    fresh = run("--all", "--check")
+    assert fresh.exit_code == 0 and fresh.output == f"6 files in {EMITTED} are fresh\n"
+    stale = folder / "g2.tex"
+    stale.write_text(stale.read_text(encoding="utf-8").replace("-1", "-2", 1), encoding="utf-8")
+    (folder / "routers1.md").unlink()
+    result = run("--all", "--check", "-o", folder)
+    first, second = result.output.splitlines()
+    assert result.exit_code == 1 and "g2.tex: stale" in first and "routers1.md: missing" in second
+    assert [run(name, "--check", "-o", folder).exit_code for name in ("g2", "routers1", "routers2")] == [1, 1, 1]
+    assert run("routers2", "--check").exit_code == 0
+
+
+def test_tables_do_not_depend_on_the_hash_seed():
+    """Which of several tying monomials is shown must not change from process to process; this one has its own seed."""
+    code = [sys.executable, "-m", "scaling_algebra.cli", "table", "j32", "--check"]
+    done = subprocess.run(code, env={**os.environ, "PYTHONHASHSEED": "4"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -105,12 +108,13 @@ def test_all_writes_fresh_files_and_deletes_nothing(tmp_path):
         ([], "Missing argument"),
         (["b1", "--all"], "give one of them"),
         (["--all", "--format", "csv"], "--format goes with one printed table"),
-        (["b1", "--check", "--format", "csv"], "--format goes with one printed table"),
         (["b3", "--check"], "no table named 'b3'"),
         (["b1", "--format", "pdf"], "no format named 'pdf'"),
         (["g2", "-o", "/nowhere/g2.md"], "cannot write"),
         (["g2", "-o", "g2.pdf"], "cannot tell the format of g2.pdf"),
         (["--all", "-o", __file__], "cannot write to the folder"),
+        (["g1", "--ray", "N=1,N_e=1,M=1"], "--ray goes with the table b1"),
+        (["--all", "--ray", "N=1,N_e=1,M=1"], "--ray goes with the table b1"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(args, words):
@@ -119,49 +123,13 @@ def test_wrong_usage_is_one_line_and_exit_2(args, words):
     assert len(result.output.strip().splitlines()) == 1
 
 
+def test_the_ending_of_the_file_chooses_the_format(tmp_path):
+    for file, starts in (("g2.tex", "% written by"), ("g2.csv", "tensor,b"), ("g2.html", "<!doc")):
+        assert run("g2", "-o", tmp_path / file).exit_code == 0
+        assert (tmp_path / file).read_text(encoding="utf-8").startswith(starts)
+
+
 # formats -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", marked(TABLES))
-def test_latex_is_balanced(name):
-    text = render(table(TABLES[name]()), "latex")
-    assert text.count("{") == text.count("}") and text.count("$") % 2 == 0
-    assert re.findall(r"\\begin\{(\w+\*?)\}", text).count("table*") == text.count(r"\caption{")
-    assert sorted(re.findall(r"\\begin\{(.*?)\}", text)) == sorted(re.findall(r"\\end\{(.*?)\}", text))
-    rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-    assert len({line.count("&") for line in rows}) == 1
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles_and_fits_the_page(tmp_path):
-    names = [f"{name}.tex" for name in NAMES]
-    size = r"\textwidth=6.5in \textheight=9in \oddsidemargin=0in \topmargin=-.5in"
-    inputs = "\n".join(rf"\input{{{EMITTED / name}}}\clearpage" for name in names)
-    head = rf"\documentclass{{article}}\usepackage{{amsmath,booktabs,tabularx}}{size}"
-    text = rf"{head}\begin{{document}}{inputs}\end{{document}}"
-    (tmp_path / "all.tex").write_text(text)
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
-    if "not found" in done.stdout:
-        pytest.skip("a LaTeX package is missing here")
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "Overfull" not in done.stdout and "too large" not in done.stdout
-
-
-@pytest.mark.parametrize("name", marked(TABLES))
-def test_csv_json_and_markdown_hold_the_same_rows(name):
-    grid = TABLES[name]()
-    lines = list(csv.reader(io.StringIO(render(table(grid), "csv"))))
-    data = json.loads(render(table(grid), "json"))
-    assert len({len(line) for line in lines}) == 1
-    assert len(lines) == 1 + len(data["rows"]) == 1 + len(grid.rows)
-    for line, row in zip(lines[1:], data["rows"], strict=True):
-        assert list(row["cells"]) == data["columns"] == lines[0][-len(data["columns"]) :]
-        assert row[lines[0][-len(data["columns"]) - 1]] == line[-len(data["columns"]) - 1]
-    printed = [line for line in render(table(grid), "markdown").splitlines() if line.startswith("|")]
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in printed}) == 1
-    headings = sum(bool(group.name) for group, _ in grid.groups()) if grid.sections else 0
-    assert len(printed) == 2 + headings + len(grid.rows)
 
 
 class Balance(HTMLParser):
@@ -177,33 +145,63 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("name", marked(TABLES))
-def test_html_is_balanced_and_has_no_latex_left(name):
-    text = render(table(TABLES[name]()), "html")
+def well_formed(name):
+    """Asserts that every format of a table is well formed and holds the same rows."""
+    text = shown(name, "latex")
+    assert text.count("{") == text.count("}") and text.count("$") % 2 == 0
+    assert re.findall(r"\\begin\{(\w+\*?)\}", text).count("table*") == text.count(r"\caption{")
+    assert sorted(re.findall(r"\\begin\{(.*?)\}", text)) == sorted(re.findall(r"\\end\{(.*?)\}", text))
+    rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert len({line.count("&") for line in rows}) == 1
+
+    lines = list(csv.reader(io.StringIO(shown(name, "csv"))))
+    data = json.loads(shown(name, "json"))
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines) == 1 + len(data["rows"]) == 1 + len(grid(name).rows)
+    for line, row in zip(lines[1:], data["rows"], strict=True):
+        assert list(row["cells"]) == data["columns"] == lines[0][-len(data["columns"]) :]
+        assert row[lines[0][-len(data["columns"]) - 1]] == line[-len(data["columns"]) - 1]
+    printed = [line for line in shown(name, "markdown").splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in printed}) == 1
+    headings = sum(bool(group.name) for group, _ in grid(name).groups()) if grid(name).sections else 0
+    assert len(printed) == 2 + headings + len(grid(name).rows)
+
+    text = shown(name, "html")
     parser = Balance()
     parser.feed(text)
     assert not parser.open
     assert "\\" not in text and "$" not in text and not re.search(r"&\w+;", unescape(text))
     assert not re.search(r"[_^{}]", re.sub(r'(?s)<!--.*?-->|<style>.*?</style>|title=".*?"', "", text))
+    assert "tied" in shown(name, "text") or name not in ("b1", "transfer1")
 
 
-@pytest.mark.parametrize(("file", "starts"), [("g2.tex", "% written by"), ("g2.csv", "tensor,b"), ("g2.html", "<!doc")])
-def test_the_ending_of_the_file_chooses_the_format(file, starts, tmp_path):
-    assert run("g2", "-o", tmp_path / file).exit_code == 0
-    assert (tmp_path / file).read_text(encoding="utf-8").startswith(starts)
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles_and_fits_the_page(tmp_path):
+    names = [f"{name}.tex" for name in command.NAMES]
+    size = r"\textwidth=6.5in \textheight=9in \oddsidemargin=0in \topmargin=-.5in"
+    inputs = "\n".join(rf"\input{{{EMITTED / name}}}\clearpage" for name in names)
+    head = rf"\documentclass{{article}}\usepackage{{amsmath,booktabs,tabularx}}{size}"
+    text = rf"{head}\begin{{document}}{inputs}\end{{document}}"
+    (tmp_path / "all.tex").write_text(text)
+    latex = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(latex, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    if "not found" in done.stdout:
+        pytest.skip("a LaTeX package is missing here")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout and "too large" not in done.stdout
 
 
 # contents ------------------------------------------------------------------------------------------------------
 
 
 def load(name):
-    folder = REFERENCE.parent / "audit" if name == "errata" else REFERENCE
+    folder = PUBLISHED.parent / "audit" if name == "errata" else PUBLISHED
     return tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def cells(name):
     """{(row, column): cell as JSON}."""
-    data = json.loads(render(table(TABLES[name]()), "json"))
+    data = json.loads(shown(name, "json"))
     head = [key for key in data["rows"][0] if key != "cells"]
     return {(*(row[k] for k in head), column): cell for row in data["rows"] for column, cell in row["cells"].items()}
 
@@ -222,7 +220,7 @@ KINDS = {"input": "input-like", "hidden": "hidden-like", "readout": "output-like
 LAYERS = ("1 input", "2 router", "3 experts", "4 readout")
 
 
-def test_b1_is_the_printed_table():
+def b1():
     found = cells("b1")
     rows = {row.split()[0]: row for row, *_ in found}
     printed = load("mssp_b1")["cell"]
@@ -234,8 +232,7 @@ def test_b1_is_the_printed_table():
     assert sum(mine["mup"] is not None for mine in found.values()) == len(printed) == 45
 
 
-@pytest.mark.slow
-def test_b2_is_the_printed_table():
+def b2():
     """Powers of every axis, but for K, which grows as M does, and for axes that do not grow."""
     found = cells("b2")
     printed = [c for c in load("mssp_b2")["cell"] if "reason" not in c and c["role"] not in ("res", "aggregation")]
@@ -254,14 +251,13 @@ def test_b2_is_the_printed_table():
     assert len(printed) == 75
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("ray", "std"), [("N=1,N_e=0,M=1,K=1/2,L=1/2", "K^(1/2)"), ("N=1,N_e=0,M=1,L=1/2", "M^(1/2)")])
 def test_b2_says_what_is_derived_where_fewer_experts_are_active(ray, std):
     d = derive(None, "adamw", "mssp", ray=ray, architecture="deep-moe", readout_init="maximal")
     assert (str(d["expert_out"].init_std), str(-d.scaling.multipliers["alpha"])) == (std, f"{std[0]}^-1")
 
 
-def test_g1_is_the_printed_table():
+def g1():
     found = cells("g1")
     titles = {"sp": "SP", "ntp": "NTP", "mup": "muP"}
     printed = [c for c in load("mssp_g1")["cell"] if c["gauge"] == "free" and c["optimizer"] == "sgd"]
@@ -272,7 +268,7 @@ def test_g1_is_the_printed_table():
     assert len(printed) == 15
 
 
-def test_g2_is_the_printed_table():
+def g2():
     found = cells("g2")
     printed = load("mssp_g2")["cell"]
     for c in printed:
@@ -282,14 +278,12 @@ def test_g2_is_the_printed_table():
     assert len(found) == len(printed) == 12
 
 
-@pytest.mark.parametrize("number", ["1", "2"])
-def test_routers_tables_are_the_printed_ones(number):
+def routers(number):
     found = cells(f"routers{number}")
     printed = [c for c in load("routers_tables")["cell"] if c["table"] == number]
     assert {(LAYERS[c["layer"] - 1], c["quantity"]): c["exponent"] for c in printed} == found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", TITLES)
 def test_routers_captions_claim_what_is_derived(optimizer):
     """The gates said to share the numbers of the sigmoid do so, and plain softmax does not."""
@@ -302,11 +296,12 @@ def test_routers_captions_claim_what_is_derived(optimizer):
         assert exponents(architecture) == exponents(SIGMOID)
     with pytest.raises(Infeasible, match=r"n\^\(1/6\) at t=3"):
         exponents("routers-softmax")
-    note = TABLES["routers1" if optimizer == "sgd" else "routers2"]().footnotes[0]
+    note = grid("routers1" if optimizer == "sgd" else "routers2").footnotes[0]
     assert r"no $\mu$P was found" in note
 
 
-def test_transfer1_is_the_printed_table_where_that_fixes_a_power():
+def transfer1():
+    """Where the paper fixes a power."""
     found = cells("transfer1")
     columns = {"init_std": "init std", "lr": "Adam lr"}
     printed = [c for c in load("transfer_table1")["cell"] if c["quantity"] in columns and "reason" not in c]
@@ -318,9 +313,12 @@ def test_transfer1_is_the_printed_table_where_that_fixes_a_power():
     assert len(printed) == len(found) == 6
 
 
-@pytest.mark.parametrize("name", ["j32", "j34", "j43", "j45"])
-def test_signal_tables_have_the_printed_rows_and_sizes(name):
-    data = json.loads(render(table(TABLES[name]()), "json"))
+def signal_table(name):
+    """The rows and sizes of the paper, up to listed errata; a mechanism behind every size, and none behind a zero."""
+    data = json.loads(shown(name, "json"))
+    for row in data["rows"]:
+        last, mechanism = row["cells"]["t=2"], row["cells"]["mechanism"]
+        assert (mechanism is None) == (last == "zero" or row["part"] == "Updates"), row
     reference = load(f"mssp_{name}")
     rows = [row for row in data["rows"] if row["part"] != "Updates"]
     assert [row["quantity"] for row in rows] == [row["quantity"] for row in reference["row"]]
@@ -337,8 +335,29 @@ def test_signal_tables_have_the_printed_rows_and_sizes(name):
     assert wrong == listed
 
 
-@pytest.mark.parametrize("name", ["j32", "j34", "j43", "j45"])
-def test_a_mechanism_stands_behind_every_size_and_none_behind_a_zero(name):
-    for row in json.loads(render(table(TABLES[name]()), "json"))["rows"]:
-        last, mechanism = row["cells"]["t=2"], row["cells"]["mechanism"]
-        assert (mechanism is None) == (last == "zero" or row["part"] == "Updates"), row
+def rays():
+    """After two updates; of the regimes the paper has two columns under muP. Each is another one than the other."""
+    mine = {r.label.name: dict(zip(grid("rays").column_names, r.cells, strict=True)) for r in grid("rays").rows}
+    for regime, other, name in (("II", "III", "j32"), ("III", "II", "j43")):
+        printed = {row.label.name: row.cells[2] for row in grid(name).rows if row.label.name in mine}
+        assert len(printed) > 45
+        assert all(mine[what][f"regime {regime}"] == cell for what, cell in printed.items())
+        assert any(mine[what][f"regime {other}"] != cell for what, cell in printed.items())
+
+
+PRINTED = {
+    **{f.__name__: f for f in (b1, b2, g1, g2, transfer1, rays)},
+    **{f"routers{number}": partial(routers, number) for number in "12"},
+    **{name: partial(signal_table, name) for name in ("j32", "j34", "j43", "j45")},
+}
+
+
+def test_b1_on_another_ray():
+    """Where MSSP exists the table shows both; where it does not it says why; where there is no muP it fails."""
+    wall = run("b1", "--ray", "N=1,N_e=1,M=1/2", "--format", "csv")
+    assert wall.exit_code == 0 and "expert_in W2,init std,N^(-1/2) | N^(-1/2) (tied)" in wall.output
+    inside = run("b1", "--ray", "N=1,N_e=1/2,M=3/2")
+    assert inside.exit_code == 0 and "No MSSP: found no MSSP" in inside.output
+    assert r"$N \asymp n$, $N_e \asymp n^{1/2}$, $M, K \asymp n^{3/2}$" in inside.output
+    nothing = run("b1", "--ray", "N=1,N_e=1/4,M=1/4")
+    assert nothing.exit_code == 1 and nothing.stderr.startswith("scalecalc: found no MSSP")

@@ -1,0 +1,200 @@
+"""Published against derived: every printed cell is compared or has a reason, every disagreement is a listed erratum."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra.cli import main
+from scaling_algebra.documents import render
+from scaling_algebra.explanations.explanations import explain_quantity
+from scaling_algebra.laws.expressions import exponent, parameter
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.tables.audit.comparison import STATUSES, Audit, compare, derivations, holds
+from scaling_algebra.tables.audit.errata import Errata, errata, unlisted
+from scaling_algebra.tables.commands import audit as audit_command
+from scaling_algebra.tables.published.reading import SOURCES, load
+
+DRIFT = 0.1
+"""Finite-size drift that still counts as agreement, as in verify."""
+COUNTS = {
+    ("mssp", "B.1"): (90, 0, 0),
+    ("mssp", "B.2"): (84, 0, 9),
+    ("mssp", "G.1"): (39, 0, 32),
+    ("mssp", "G.2"): (12, 0, 3),
+    ("mssp", "Definitions 4-7"): (80, 0, 0),
+    ("mssp", "J.3.1"): (224, 3, 63),
+    ("mssp", "J.3.2"): (170, 1, 0),
+    ("mssp", "J.3.3"): (144, 0, 26),
+    ("mssp", "J.3.4"): (150, 0, 0),
+    ("mssp", "J.4.2"): (124, 1, 14),
+    ("mssp", "J.4.3"): (153, 3, 0),
+    ("mssp", "J.4.4"): (87, 0, 10),
+    ("mssp", "J.4.5"): (111, 0, 0),
+    ("mssp", "App. C, D, I, Q.8"): (79, 1, 46),
+    ("routers", "1"): (8, 0, 0),
+    ("routers", "2"): (12, 0, 0),
+    ("routers", "App. B-F"): (134, 21, 71),
+    ("transfer", "1"): (15, 0, 23),
+    ("moe-laws", "Sec. 3, 4, App. B, E to G"): (49, 6, 16),
+    ("switch-cluster", "Thm. 4.1, 4.2"): (29, 1, 34),
+}
+"""Cells of every table that agree, disagree, and cannot be compared."""
+
+
+@cache
+def compared(table):
+    """The cells of one table beside the derived ones."""
+    source, name = table
+    return Audit(compare([c for c in load(source) if c.table == name]))
+
+
+def listed(table):
+    """The errata of one table."""
+    found = (replace(e, cells={k: v for k, v in e.cells.items() if k[:2] == table}) for e in errata())
+    return [e for e in found if e.cells]
+
+
+def wrong(cell):
+    """The cell with another value."""
+    law, text = cell.setting.get("law", {}), str(cell.value)
+    parts = text.split(",")
+    if "assumptions" in law:
+        value = ", ".join(x if x.strip() == "-" else f"({x})*d**(-9)" for x in parts)
+    elif "numbers" in law:
+        value = ", ".join(f"{float(x) + 0.31:.3f}" for x in parts)
+    elif law:
+        value = ", ".join(f"({x})*3" if {"of", "identity"} & set(law) else f"({x})*n**9" for x in parts)
+    else:
+        of_a_size = cell.step is not None or (isinstance(cell.value, str) and cell.value != "zero")
+        value = "-17/2" if of_a_size else Power.of({"N": -9})
+    return replace(cell, value=value)
+
+
+def test_no_table_is_left_out():
+    assert Counter((c.source, c.table) for c in load()) == {table: sum(n) for table, n in COUNTS.items()}
+    assert {source for source, _ in COUNTS} == set(SOURCES)
+
+
+@pytest.mark.parametrize("table", COUNTS, ids=" ".join)
+def test_every_cell_of_a_table(table):
+    """Each agrees, is a listed erratum or says why not; and with another value (negative control) it is no other."""
+    found, known = compared(table), listed(table)
+    ((_, counted),) = found.counts().items()
+    assert tuple(counted[s] for s in STATUSES) == COUNTS[table]
+    for c in found.comparisons:
+        assert c.derived if c.status == "AGREES" else len(c.why) > 10, c
+    assert unlisted(found, known) == ([], [])
+    agreeing = [c.printed for c in found.comparisons if c.status == "AGREES"]
+    gauges = [c.printed for c in found.comparisons if c.printed.setting.get("gauge") == "multiplier"]
+    for cell in agreeing if "law" in agreeing[0].setting else agreeing[::25]:
+        assert compare([wrong(cell), *(c for c in gauges if c is not cell)])[0].status == "DISAGREES", cell
+
+
+def test_an_erratum_that_is_new_and_one_that_is_gone_are_told_apart(monkeypatch):
+    """Negative control, also of the exit code."""
+    found, known = compared(("mssp", "J.4.3")), listed(("mssp", "J.4.3"))
+    new, gone = unlisted(found, known[1:])
+    assert {c.key for c in new} == set(known[0].cells) and not gone
+    agreeing = Audit(tuple(c for c in found.comparisons if c.key not in known[0].cells))
+    assert unlisted(agreeing, known) == ([], list(known[0].cells))
+    for audited, errors, code, says in (
+        (found, known, 0, ""),
+        (found, known[1:], 1, "not in the errata: mssp J.4.3"),
+        (agreeing, known, 1, "listed in the errata, but it agrees: mssp J.4.3"),
+    ):
+        monkeypatch.setattr(audit_command, "audit", lambda source, audited=audited: audited)
+        monkeypatch.setattr(audit_command, "errata", lambda errors=errors: Errata(tuple(errors)))
+        result = CliRunner().invoke(main, ["audit"])
+        assert result.exit_code == code and says in result.stderr and bool(result.stderr) == bool(says)
+
+
+@pytest.mark.parametrize(
+    ("printed", "derived", "expected"),
+    [
+        ("-1/2", Fraction(-1, 2), True),
+        ("-1/2", None, False),
+        ("zero", None, True),
+        ("zero", Fraction(0), False),
+        ("vanishes", Fraction(-1, 2), True),
+        ("vanishes", None, True),
+        ("vanishes", Fraction(0), False),
+        (">= 1/2", Fraction(3, 2), True),
+        (">= 1/2", Fraction(0), False),
+        ("<= 0", None, True),
+        ("> 0", Fraction(0), False),
+    ],
+)
+def test_how_a_printed_size_is_read(printed, derived, expected):
+    assert holds(printed, derived) is expected
+
+
+def test_mechanism_letters_of_the_paper():
+    """MSSP paper, App. I.7: the letter printed beside a size is that of a leading matching, or the experts are tied."""
+    cells = [c for c in load("mssp") if "mechanism" in c.setting and not c.reason and c.step is not None]
+    assert len(cells) >= 15
+    for cell in cells:
+        (d,) = derivations(cell)
+        found = explain_quantity(d, d.analysis(), cell.quantity, cell.step)
+        letters = {x.letter for term in found.terms for x in term.mechanisms}
+        letter = cell.setting["mechanism"]
+        assert letter in letters or (d.scaling.tied and "shared" in letters), cell
+
+
+# errata --------------------------------------------------------------------------------------------------------
+
+
+def value(text, at):
+    """An exponent at values of its parameters."""
+    put = {parameter(name): exponent(x) for name, x in at.items()}
+    return Fraction(str(exponent(text).subs(put)))
+
+
+def test_every_erratum_is_explained_and_measured():
+    for e in errata():
+        assert len(e.why) > 60 and len(e.inside) > 30 and e.measured
+        for m in e.measured:
+            derived = {value(d, m.at) for _, d in e.cells.values()}
+            printed = {value(p, m.at) for p, _ in e.cells.values()}
+            assert m.drift in (0, DRIFT)
+            low, high = m.interval[0] - m.drift, m.interval[1] + m.drift
+            assert low <= m.slope <= high
+            assert any(low <= float(x) <= high for x in derived), (e.title, m)
+            assert not any(low <= float(x) <= high for x in printed - derived), (e.title, m)
+
+
+def test_errata_name_every_cell_twice():
+    """In the overview, with a measured slope, and with its evidence."""
+    overview, _, evidence = render(errata().document()).partition(SOURCES["mssp"])
+    places = [line for line in overview.splitlines() if line.startswith("  ")][1:]
+    assert len(places) == sum(len(e.cells) for e in errata()) == 37
+    for e in errata():
+        assert e.title in evidence and e.why in evidence and all(m.command in evidence for m in e.measured)
+        for (source, table, label, quantity, _), (printed, derived) in e.cells.items():
+            where = f"{table} {label}".strip()
+            (line,) = (x for x in places if x.split("  ")[1] == f"{source} {where}" and f"  {quantity}  " in x + "  ")
+            shown = rf"{re.escape(printed)} +{re.escape(derived)}"
+            assert re.search(rf"  {shown} +[+-]\d\.\d\d \[", line), line
+            assert where in evidence and quantity in evidence
+    assert all(e["matching"] for e in errata().document().record["errata"])
+
+
+@pytest.mark.parametrize(("args", "says"), [(["--source", "msp"], "no source named"), (["--format", "x"], "no format")])
+def test_wrong_options_are_one_line(args, says):
+    result = CliRunner().invoke(main, ["audit", *args])
+    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_the_engine_reads_no_table():
+    root = Path(__file__).parents[2] / "scaling_algebra"
+    files = [path for path in root.rglob("*.py") if "commands" not in path.parts and path.name != "cli.py"]
+    assert len(files) > 30
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        reads = path.name in ("families.py", "files.py")  # shapes of models, networks: no exponents
+        assert "tables.published" not in text and (reads or "tomllib" not in text), path
