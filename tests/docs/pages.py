@@ -12,16 +12,17 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it starts, what language its fence names, its text, and the file that its title names."""
+    """A fenced block: its page, what language its fence names, its text, and the file that its title names."""
 
     page: Path
-    line: int
     language: str
     text: str
     file: str = ""
 
     def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
+        """The page and what the block begins with: a name that stays when lines above it come and go."""
+        first = next(iter(self.text.split("\n")), "")[:90]
+        return f"{self.page.relative_to(ROOT).as_posix()}: {first}"
 
     def commands(self) -> list[str]:
         """Every ``scalecalc ...`` of the block, prompts and continued lines put right."""
@@ -43,7 +44,7 @@ def cut(page: Path) -> list[Block]:
     """The fenced blocks of one page."""
     text = page.read_text(encoding="utf-8")
     fences = re.finditer(r'^```(\w*)(?: title="(.*?)")?[^\n]*\n(.*?)^```$', text, re.S | re.M)
-    return [Block(page, text.count("\n", 0, m.start()) + 1, m[1], m[3], m[2] or "") for m in fences]
+    return [Block(page, m[1], m[3], m[2] or "") for m in fences]
 
 
 def write_files(page: Path, folder: Path) -> None:

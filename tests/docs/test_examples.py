@@ -14,7 +14,6 @@ from scaling_algebra.cli import main
 from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "experiment", "transfer", "check-model"}
-SLOW = {*MEASURES, "phases", "theorems", "audit", "--prove"}
 
 
 @cache
@@ -53,11 +52,9 @@ def plain(lines, command):
 
 
 def marked(block):
-    """The block as a parameter: trainings, maps, audits and proofs take seconds."""
-    slow = any(SLOW & set(shlex.split(command)) for command in block.commands())
-    marks = [pytest.mark.slow] if slow else []
-    if find_spec("transformers") is None and any("check-model" in command for command in block.commands()):
-        marks.append(pytest.mark.skip(reason="needs transformers"))
+    """The block as a parameter; skipped where a package is lacking."""
+    lacks = find_spec("transformers") is None and any("check-model" in command for command in block.commands())
+    marks = [pytest.mark.skip(reason="needs transformers")] if lacks else []
     return pytest.param(block, id=str(block), marks=marks)
 
 

@@ -50,13 +50,7 @@ def commands(section):
     return [c for b in cut(PAGE) if b.language == "bash" and b.text in SECTIONS[section] for c in b.commands()]
 
 
-SLOW = {"derive --prove", "phases", "phases --near", "theorems", "audit", "verify, report", "experiment", "transfer"}
-
-
-@pytest.mark.parametrize(
-    "section",
-    [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in SECTIONS if commands(s)],
-)
+@pytest.mark.parametrize("section", [s for s in SECTIONS if commands(s)])
 def test_keys_are_those_of_the_page(section, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = set()

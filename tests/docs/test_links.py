@@ -1,8 +1,11 @@
-"""Links and paths of the documentation lead somewhere."""
+"""Links and paths of the documentation lead somewhere, and its glossary is that of the program."""
 
 import re
 
 import pytest
+from click.testing import CliRunner
+
+from scaling_algebra.cli import main
 
 from .pages import PAGES, ROOT
 
@@ -49,3 +52,9 @@ def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
         assert page.relative_to(ROOT / "docs").as_posix() in menu, page
+
+
+def test_the_glossary_is_fresh():
+    printed = CliRunner().invoke(main, ["list", "--glossary", "--format", "markdown"])
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert printed.exit_code == 0 and page.endswith("\n\n" + printed.output.rstrip("\n") + "\n")

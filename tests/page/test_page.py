@@ -18,7 +18,6 @@ from scaling_algebra.page.questions import choices, copied
 
 from .chrome import BROWSER, Chrome
 
-pytestmark = pytest.mark.slow
 pytest.importorskip("websocket", reason="needs websocket-client")
 FIRST, RAY = 3, 90
 """Seconds: until a regime shows; for a ray, which takes 5 on a machine that has nothing else to do."""

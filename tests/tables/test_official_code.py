@@ -124,7 +124,6 @@ def test_a_checkout_that_is_right_is_equal_but_for_names_that_serve_two_paramete
     assert found.output.count("differs:") == found.output.count("init of w_router") == 2
 
 
-@pytest.mark.slow
 def test_one_wrong_cell_is_found(tmp_path):
     """Negative control: the learning rate of one tensor is off by sqrt(N) in regime II."""
     found = run(checkout(tmp_path, ' * (n**0.5 if tensor == "w_expert2" and self.regime == "II" else 1)'))
