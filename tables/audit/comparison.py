@@ -34,6 +34,8 @@ Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 Key = tuple[str, str, str, str, int | None]
 """(source, table, label, quantity, step) of a cell: what errata are listed by."""
+Gauges = Mapping[tuple[str, ...], Abc]
+"""Printed multiplier, init std and learning rate of tensors."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def compare(cells: Sequence[Printed]) -> tuple[Comparison, ...]:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _compare(cell: Printed, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
+def _compare(cell: Printed, gauges: Gauges) -> Comparison:
     if cell.reason:
         return Comparison(cell, "NOT COMPARABLE", why=cell.reason)
     if "law" in cell.setting:
@@ -197,7 +199,7 @@ def _routers(optimizer: str, name: str, architecture: str, router_init: str | No
     return d
 
 
-def _in_one(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
+def _in_one(cell: Printed, d: Derivation, gauges: Gauges) -> Comparison:
     return _parameter(cell, d, gauges) if cell.step is None else _signal(cell, d)
 
 
@@ -258,7 +260,7 @@ def holds(printed: str, derived: Fraction | None) -> bool:
     return derived is not None and derived == Fraction(printed)
 
 
-def _parameter(cell: Printed, d: Derivation, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
+def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Comparison:
     role, _, what = cell.quantity.partition(".")
     if isinstance(cell.value, str) and not _number(cell.value) and cell.value != "zero":
         return Comparison(cell, "NOT COMPARABLE", why=f"the printed exponent {cell.value} is a symbol")
@@ -305,20 +307,25 @@ def _powers(cell: Printed, d: Derivation, mine: Power | None, tied: bool = True)
     return Comparison(cell, "DISAGREES", derived, _reason(d, role, what), d)
 
 
-def _gauges(cells: Iterable[Printed]) -> dict[tuple[str, str], Abc]:
-    """Printed multiplier, init std and learning rate of a tensor, together: (parameterization, role) -> Abc."""
-    found: dict[tuple[str, str], dict[str, Power]] = {}
+def _gauges(cells: Iterable[Printed]) -> Gauges:
+    """Printed multiplier, init std and learning rate of a tensor, together."""
+    found: dict[tuple[str, ...], dict[str, Power]] = {}
     for cell in cells:
         if cell.setting.get("gauge") == "multiplier" and isinstance(cell.value, Power) and not cell.reason:
-            role, _, what = cell.quantity.partition(".")
-            found.setdefault((cell.setting["parameterization"], role), {})[what] = cell.value
+            found.setdefault(_tensor(cell), {})[cell.quantity.partition(".")[2]] = cell.value
     return {k: Abc(v["multiplier"], v["init_std"], v["lr"]) for k, v in found.items() if len(v) == 3}
 
 
-def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Mapping[tuple[str, str], Abc]) -> Comparison:
+def _tensor(cell: Printed) -> tuple[str, ...]:
+    """What the three cells of one tensor have in common."""
+    where = (cell.setting.get(k, "") for k in ("regime", "optimizer", "parameterization"))
+    return (cell.source, cell.table, *where, cell.quantity.partition(".")[0])
+
+
+def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -> Comparison:
     """The three printed cells of a tensor, moved to the multiplier-free gauge and compared there."""
     name = cell.setting["parameterization"]
-    abc = gauges.get((name, role))
+    abc = gauges.get(_tensor(cell))
     if abc is None:
         return Comparison(cell, "NOT COMPARABLE", why="a gauge needs multiplier, init std and lr; one is printed blank")
     free, mine = abc.free(d.optimizer), d.scaling.tensors[role]

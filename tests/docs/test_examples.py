@@ -14,6 +14,8 @@ from scaling_algebra.cli import main
 from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "experiment", "transfer", "check-model"}
+LONG = ("scalecalc experiment clusters", "scalecalc transfer")
+"""Trainings that take long: `tests/measure/test_examples.py` runs them."""
 
 
 @cache
@@ -51,18 +53,19 @@ def plain(lines, command):
     return [line for line in (re.sub(r"--+|  +", " ", line).rstrip() for line in lines) if line]
 
 
-def marked(block):
-    """The block as a parameter; skipped where a package is lacking."""
-    lacks = find_spec("transformers") is None and any("check-model" in command for command in block.commands())
-    marks = [pytest.mark.skip(reason="needs transformers")] if lacks else []
-    return pytest.param(block, id=str(block), marks=marks)
+def examples(long):
+    """The blocks that take long, or the others; skipped where a package is lacking."""
+    lacking = [pytest.mark.skip(reason="needs transformers")] if find_spec("transformers") is None else []
+    return [
+        pytest.param(b, id=str(b), marks=lacking if any("check-model" in c for c in b.commands()) else [])
+        for b in blocks("console")
+        if any(c.startswith(LONG) for c in b.commands()) == long
+    ]
 
 
-@pytest.mark.parametrize("block", [marked(b) for b in blocks("console")])
-def test_what_is_shown_is_what_is_printed(block, tmp_path, monkeypatch):
+def compare(block, folder):
     """Commands exit with 0, unless ``$ echo $?`` below them shows another code."""
-    monkeypatch.chdir(tmp_path)
-    write_files(block.page, tmp_path)
+    write_files(block.page, folder)
     examples = block.examples()
     for k, (command, shown) in enumerate(examples):
         if command == "echo $?":
@@ -73,6 +76,12 @@ def test_what_is_shown_is_what_is_printed(block, tmp_path, monkeypatch):
         assert code == expected, "\n".join(printed)
         wrong = shows(plain(shown, command), plain(printed, command))
         assert wrong is None, "\n".join([command, "not printed:", *wrong, "printed:", *printed])
+
+
+@pytest.mark.parametrize("block", examples(long=False))
+def test_what_is_shown_is_what_is_printed(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    compare(block, tmp_path)
 
 
 @pytest.mark.parametrize("block", [b for b in blocks("bash", "text") if b.commands()], ids=str)

@@ -1,6 +1,5 @@
 """A headless browser by the Chrome DevTools protocol: open a page, run scripts in it, see every request it makes."""
 
-import base64
 import contextlib
 import json
 import re
@@ -102,7 +101,3 @@ class Chrome:
     def press(self, key, code=0):
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
-
-    def picture(self, path, whole=True):
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))

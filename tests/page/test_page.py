@@ -55,12 +55,8 @@ def page(served, tmp_path_factory):
         tab.open(served)
         tab.first = tab.until("document.querySelector('#answer')?.dataset.state === 'shown'")
         tab.early = tab.run("document.body.dataset.engine")
-        tab.times = {
-            "regime": tab.first,
-            "ready": tab.first + tab.until("document.body.dataset.engine === 'ready'", 120),
-        }
+        tab.until("document.body.dataset.engine === 'ready'", 120)
         yield tab
-        print("\nseconds:", ", ".join(f"{name} {seconds:.1f}" for name, seconds in tab.times.items()))
     finally:
         tab.close()
 
@@ -112,7 +108,7 @@ def test_a_regime_is_that_of_the_command_line(page):
 
 def test_a_ray_is_that_of_the_command_line(page):
     question = {"ask": "derive", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "adam", "parameterization": "mup"}
-    page.times["ray"] = ask(page, question)
+    ask(page, question)
     same(page, question, "#document")
     assert page.run("document.querySelector('#place').textContent").startswith("On the map: cell B")
     assert copy(page, "json") == printed(question, "json")
@@ -140,7 +136,7 @@ def test_the_reason_of_a_number_is_that_of_the_command_line(page):
     question = {"ask": "derive", "regime": "III", "optimizer": "sgd", "parameterization": "mup"}
     ask(page, question)
     page.run("document.querySelector('button[aria-label^=\"router lr\"]').click()")
-    page.times["reason"] = page.until("document.querySelector('#more').dataset.state === 'shown'", RAY)
+    page.until("document.querySelector('#more').dataset.state === 'shown'", RAY)
     same(page, {**question, "ask": "explain", "what": "router.lr"}, "#more")
     assert page.run("document.querySelectorAll('#more svg rect').length") > 5
     assert page.run("document.querySelector('#more h3').textContent") == "router.lr"
@@ -149,7 +145,7 @@ def test_the_reason_of_a_number_is_that_of_the_command_line(page):
 def test_sizes_are_carried_over_as_on_the_command_line(page):
     question = {"ask": "recipe", "base": "N=64,L=2", "target": "N=256,L=8", "lr": "3e-3, embedding=1e-2"}
     question |= {"optimizer": "adamw", "parameterization": "mup"}
-    page.times["sizes"] = ask(page, question)
+    ask(page, question)
     same(page, question, "#document")
 
 
@@ -180,7 +176,7 @@ def test_a_proof_can_be_cancelled_and_is_that_of_the_command_line(page):
     assert page.run("document.body.dataset.engine") == "loading"
     page.until("document.body.dataset.engine === 'ready'", 120)
     page.run("document.querySelector('#prove').click()")
-    page.times["proof"] = page.until("document.querySelector('#more').dataset.state === 'shown'", 120)
+    page.until("document.querySelector('#more').dataset.state === 'shown'", 120)
     same(page, {**question, "ask": "prove"}, "#more")
     assert page.run("document.querySelector('#more h3').textContent").startswith("proof: unique")
 
