@@ -174,9 +174,10 @@ def test_regimes_lie_on_two_walls():
     assert all("on the walls" in place(ray, record) for ray in REGIMES.values() for record in kept().values())
 
 
-def test_the_maps_that_are_kept_are_those_of_today():
-    for optimizer, rule in KEPT:
-        assert json.loads(json.dumps(drawn(optimizer, rule))) == kept()[f"{optimizer}-{rule}"]
+@pytest.mark.parametrize(("optimizer", "rule"), [x for x in KEPT if x[0] != "sgd"])
+def test_the_maps_that_are_kept_are_those_of_today(optimizer, rule):
+    """Those of SGD are compared in `tests/tables/test_emitted.py`, with the emitted ones."""
+    assert json.loads(json.dumps(drawn(optimizer, rule))) == kept()[f"{optimizer}-{rule}"]
 
 
 # the folder ----------------------------------------------------------------------------------------------------------
