@@ -98,6 +98,7 @@ def test_what_fails_is_what_derive_given_says():
     given = Given.of({**rule.given(adamw), "aggregation": "1/M"}, rule.network, adamw)
     other = derive("II", "adamw", "mup", epsilon="negligible", given=dict(given.items))
     assert held.failures and held.failures == other.unmet
+    assert (len(held.cells), len(held.differing)) == (10, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -106,6 +106,7 @@ def test_an_erratum_that_is_new_and_one_that_is_gone_are_told_apart(monkeypatch)
     ("printed", "derived", "expected"),
     [
         ("-1/2", Fraction(-1, 2), True),
+        ("-1/2", Fraction(1, 2), False),
         ("-1/2", None, False),
         ("zero", None, True),
         ("zero", Fraction(0), False),
