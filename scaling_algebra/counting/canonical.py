@@ -5,125 +5,217 @@ Read next: ``kernels.py`` (which builds a ``Kernel`` from the result).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 Leaf: TypeAlias = tuple[str, tuple[int, ...]]
 """(tensor name, index classes), e.g. ``("W2", (0, 3, 1))``."""
 
 REMEMBERED = 2**17
-"""Networks whose labelling is kept: some hundred MB at most."""
+"""Components whose labelling is kept: some hundred MB at most."""
 
 
-def canonical(
-    types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]
-) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Component:
+    """A canonical component; equal ones are one object.
+
+    Attributes:
+        first: number of open classes; its own are numbered after them.
+        types: axes of its own classes.
+        leaves: sorted.
+    """
+
+    first: int
+    types: tuple[str, ...]
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def place(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
+        """By which components are sorted."""
+        return self.types, self.leaves
+
+
+Network: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]
+"""Axes of the classes, the class of each open index, leaves."""
+
+
+def canonical(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
     """Types, open classes and leaves with classes renumbered so that isomorphic networks become equal.
 
-    Components that share only open classes are labelled apart and sorted. Within one: colour refinement, then the
-    smallest labelling over the individualisations of the first class that refinement cannot separate. Before that,
-    numbering classes as they appear is cheap and makes most networks equal to one that was seen before.
+    Components that share only open classes are labelled apart, and sorted; few differ, so they are remembered.
     """
+    number = numbered(opens)
+    parts = [component(types, part, number) for part in components(leaves, number)]
+    return joined(tuple([types[c] for c in number]), tuple([number[c] for c in opens]), parts)
+
+
+def numbered(opens: Sequence[int]) -> dict[int, int]:
+    """Open classes in the order of the open indices."""
     number: dict[int, int] = {}
     for c in opens:
-        number.setdefault(c, len(number))
-    found = []
-    for name, classes in sorted(leaves):
+        if c not in number:
+            number[c] = len(number)
+    return number
+
+
+def components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf]]:
+    """Leaves grouped by the summed classes that connect them."""
+    groups: list[list[Leaf]] = []
+    group: dict[int, list[Leaf]] = {}
+    for leaf in leaves:
+        own: list[Leaf] | None = None
+        for c in leaf[1]:
+            other = group.get(c)
+            if other is None or other is own:
+                continue
+            if own is None:
+                own = other
+            else:
+                own += other
+                for _, classes in other:
+                    for d in classes:
+                        if d in group:
+                            group[d] = own
+                other.clear()
+        if own is None:
+            own = []
+            groups.append(own)
+        own.append(leaf)
+        for c in leaf[1]:
+            if c not in opened:
+                group[c] = own
+    return [own for own in groups if own]
+
+
+def component(types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
+    """The canonical form of one component; ``number`` are the open classes."""
+    first, inner, found = local(types, leaves, number)
+    return labelled(first, inner, found)[0]
+
+
+def local(
+    types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
+) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
+    """One component with its own classes numbered as they appear, after the open ones: what looks it up."""
+    inner, first = number.copy(), len(number)
+    own, found = [], []
+    for name, classes in leaves if len(leaves) == 1 else sorted(leaves):
         for c in classes:
-            number.setdefault(c, len(number))
-        found.append((name, tuple(number[c] for c in classes)))
-    return _canonical(tuple(types[c] for c in number), tuple(number[c] for c in opens), tuple(found))
+            if c not in inner:
+                inner[c] = len(inner)
+                own.append(types[c])
+        found.append((name, tuple([inner[c] for c in classes])))
+    return first, tuple(own), tuple(found)
+
+
+def joined(types: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
+    """The canonical network of these components: axes of the open classes, open indices, components."""
+    kinds = list(types)
+    found: list[Leaf] = []
+    for part in sorted(parts, key=PLACE):
+        first, offset = part.first, len(kinds) - part.first
+        for name, classes in part.leaves:
+            found.append((name, tuple([c if c < first else c + offset for c in classes])))
+        kinds += part.types
+    found.sort()
+    return tuple(kinds), opens, tuple(found)
+
+
+PLACE = attrgetter("place")
 
 
 @lru_cache(REMEMBERED)
-def _canonical(
-    types: tuple[str, ...], opens: tuple[int, ...], leaves: tuple[Leaf, ...]
-) -> tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]:
-    """As ``canonical``, without looking anything up first."""
-    colour: dict[int, int] = {}
-    for c in opens:
-        colour.setdefault(c, len(colour))
-    first = len(colour)
-    parts = []
-    for part in _components(leaves, colour):
-        rest = sorted({c for _, classes in part for c in classes if c not in colour})
-        kinds = sorted({types[c] for c in rest})
-        order, labelled = _label({**colour, **{c: first + kinds.index(types[c]) for c in rest}}, part, first, rest)
-        parts.append((tuple(types[c] for c in order[first:]), labelled))
-    parts.sort()
-    kinds_out = [types[c] for c in colour]
-    found: list[Leaf] = []
-    for inner, labelled in parts:
-        offset = len(kinds_out) - first
-        found += [(name, tuple(c if c < first else c + offset for c in classes)) for name, classes in labelled]
-        kinds_out += inner
-    return tuple(kinds_out), tuple(colour[c] for c in opens), tuple(sorted(found))
+def labelled(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> tuple[Component, tuple[int, ...]]:
+    """The canonical form of a component whose classes below ``first`` are open, and its classes in canonical order.
+
+    Colour refinement, then the smallest labelling over the individualisations of the first class that refinement
+    cannot separate.
+    """
+    rest = range(first, first + len(types))
+    kinds = sorted(types)
+    colour = {**{c: c for c in range(first)}, **{c: first + kinds.index(types[c - first]) for c in rest}}
+    order, found = _label(colour, leaves, first, rest)
+    return _interned(first, tuple([types[c - first] for c in order[first:]]), found), tuple(order)
 
 
-def _components(leaves: Sequence[Leaf], opened: Mapping[int, int]) -> list[list[Leaf]]:
-    """Leaves grouped by the summed classes that connect them."""
-    groups: list[tuple[set[int], list[Leaf]]] = []
-    for leaf in leaves:
-        classes = {c for c in leaf[1] if c not in opened}
-        joined = [g for g in groups if g[0] & classes]
-        groups = [g for g in groups if not g[0] & classes]
-        members = [x for g in joined for x in g[1]] + [leaf]
-        groups.append((classes.union(*(g[0] for g in joined)), members))
-    return [members for _, members in groups]
+@lru_cache(REMEMBERED)
+def _interned(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
+    return Component(first, types, leaves)
 
 
 def _label(
-    colour: dict[int, int], leaves: list[Leaf], first: int, rest: list[int]
+    colour: dict[int, int], leaves: Sequence[Leaf], first: int, rest: Sequence[int]
 ) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Best class order and its sorted leaves."""
-    cells = -1
-    while True:
-        incident: dict[int, list[tuple[str, tuple[int, ...], int]]] = {c: [] for c in rest}
-        for name, classes in leaves:
-            seen = tuple(colour[c] for c in classes)
-            for pos, c in enumerate(classes):
-                if c in incident:
-                    incident[c].append((name, seen, pos))
-        keys = {c: (colour[c], sorted(incident[c])) for c in rest}
-        distinct: list[tuple[int, list[tuple[str, tuple[int, ...], int]]]] = []
-        for key in sorted(keys.values()):
-            if not distinct or distinct[-1] != key:
-                distinct.append(key)
-        if len(distinct) == cells:
+    """Best class order and its sorted leaves. Colours of the ``rest`` are above those of the ``first`` classes."""
+    cells = [list(cell) for _, cell in groupby(sorted(rest, key=colour.__getitem__), key=colour.__getitem__)]
+    colour = {**colour, **_coloured(cells, first)}
+    while len(cells) < len(rest):
+        finer = _refined(cells, colour, leaves)
+        if len(finer) == len(cells):
             break
-        cells = len(distinct)
-        rank = {(k[0], tuple(k[1])): first + j for j, k in enumerate(distinct)}
-        colour = {**colour, **{c: rank[(keys[c][0], tuple(keys[c][1]))] for c in rest}}
-        if cells == len(rest):
-            break
-    by_colour: dict[int, list[int]] = {}
-    for c in rest:
-        by_colour.setdefault(colour[c], []).append(c)
-    tied = next((by_colour[k] for k in sorted(by_colour) if len(by_colour[k]) > 1), None)
+        cells = finer
+        colour |= _coloured(cells, first)
+    tied = next((cell for cell in cells if len(cell) > 1), None)
     if tied is None:
         return _ordered(sorted(colour, key=colour.__getitem__), leaves)
-    apart = sorted((c for c in colour if len(by_colour.get(colour[c], ())) < 2), key=colour.__getitem__)
+    loose = {c for cell in cells if len(cell) > 1 for c in cell}
+    apart = sorted((c for c in colour if c not in loose), key=colour.__getitem__)
     known = {c: k for k, c in enumerate(apart)}
-    parts = _components(leaves, known)
+    parts = components(leaves, known)
     if len(parts) > 1:  # what only meets in classes that are told apart is labelled apart, and copies are equal
-        labelled = []
+        found = []
         for part in parts:
-            loose = sorted({c for _, classes in part for c in classes if c not in known})
-            inner = {**known, **{c: len(apart) + colour[c] for c in loose}}
-            order, named = _label(inner, part, len(apart), loose)
-            labelled.append(([colour[c] for c in order[len(apart) :]], named, order[len(apart) :]))
-        labelled.sort(key=lambda x: x[:2])
-        return _ordered([*apart, *(c for _, _, order in labelled for c in order)], leaves)
+            own = sorted({c for _, classes in part for c in classes if c not in known})
+            inner = {**known, **{c: len(apart) + colour[c] for c in own}}
+            order, named = _label(inner, part, len(apart), own)
+            found.append(([colour[c] for c in order[len(apart) :]], named, order[len(apart) :]))
+        found.sort(key=itemgetter(0, 1))
+        return _ordered([*apart, *(c for _, _, order in found for c in order)], leaves)
     options = []
     for c in tied:
         split = {d: k if k < first else 2 * k + 1 for d, k in colour.items()}
         split[c] -= 1
         options.append(_label(split, leaves, first, rest))
-    return min(options, key=lambda option: option[1])
+    return min(options, key=itemgetter(1))
+
+
+def _coloured(cells: list[list[int]], first: int) -> dict[int, int]:
+    """Each class with the place of its cell."""
+    found = {}
+    for cell in cells:
+        for c in cell:
+            found[c] = first
+        first += len(cell)
+    return found
+
+
+def _refined(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
+    """Cells split by what their classes touch."""
+    touching: dict[int, list[tuple[str, tuple[int, ...], int]]]
+    touching = {c: [] for cell in cells if len(cell) > 1 for c in cell}
+    for name, classes in leaves:
+        seen = None
+        for place, c in enumerate(classes):
+            if c in touching:
+                seen = seen or tuple([colour[d] for d in classes])
+                touching[c].append((name, seen, place))
+    for found in touching.values():
+        found.sort()
+    finer = []
+    for cell in cells:
+        if len(cell) > 1:
+            cell.sort(key=touching.__getitem__)
+            finer += [list(same) for _, same in groupby(cell, key=touching.__getitem__)]
+        else:
+            finer.append(cell)
+    return finer
 
 
 def _ordered(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
     """The order with the leaves in its numbering."""
     number = {c: k for k, c in enumerate(order)}
-    return order, tuple(sorted((name, tuple(number[c] for c in classes)) for name, classes in leaves))
+    return order, tuple(sorted([(name, tuple([number[c] for c in classes])) for name, classes in leaves]))

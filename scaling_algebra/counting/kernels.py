@@ -9,8 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from .canonical import Leaf, canonical
+from .canonical import PLACE, Component, Leaf, component, components, joined, labelled, local, numbered
+from .matchings import Alike, Exhausted, Partial, Search, bits, union
+
+__all__ = [
+    "DOUBT",
+    "INDICATOR",
+    "Contraction",
+    "Exhausted",
+    "Kernel",
+    "Matching",
+    "Product",
+    "leaf_kernel",
+    "multiply",
+    "population",
+    "witness",
+]
+
+KINDS = 64
+"""A kind of components is a multiple of two to this; below are places of leaves, which are fewer."""
+
+REMEMBERED = 2**15
+"""Kernels of which it is kept which leaves may be exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +90,6 @@ def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kerne
     return Kernel(tuple(axes), tuple(range(len(axes))), ((name, tuple(indices)),))
 
 
-class Exhausted(Exception):
-    """The search for the matchings of a product passed its limit: the answer stays undecided."""
-
-
 @dataclass(frozen=True, slots=True)
 class Matching:
     """One cross matching of a product.
@@ -126,13 +144,13 @@ def multiply(
     Raises:
         Exhausted: the limit was passed.
     """
-    search, outs, bound = _prepare(a, b, contraction, half)
-    top = search.reach(search.start, ()) if slack is None else bound
-    search.floor = None if slack is None else top - slack
-    search.limit = limit
-    search.extend(0, 0, (), search.start)
-    terms = tuple(dict.fromkeys(_reduce(search, outs, m) for m in search.found))
-    return Product(terms, None if search.cut is None else search.cut - top, search.nodes)
+    asked = _Asked(a, b, contraction, half)
+    top = asked.start.bound if slack is None else asked.top
+    asked.search.floor = None if slack is None else top - slack
+    asked.search.run(asked.start, limit)
+    terms = tuple(dict.fromkeys([asked.reduced(m) for m in asked.search.found]))
+    cut = asked.search.cut
+    return Product(terms, None if cut is None else cut - top, asked.search.nodes)
 
 
 def witness(
@@ -150,182 +168,182 @@ def witness(
     Raises:
         LookupError: no matching within ``slack`` of Cauchy-Schwarz makes it.
     """
-    search, outs, top = _prepare(a, b, contraction, half)
-    search.floor = top - slack
-    search.extend(0, 0, (), search.start)
-    for m in search.found:
-        if wanted(*_reduce(search, outs, m)):
-            return m
+    asked = _Asked(a, b, contraction, half)
+    asked.search.floor = asked.top - slack
+    asked.search.run(asked.start, None)
+    for m in asked.search.found:
+        if wanted(*asked.reduced(m)):
+            pairs = [(asked.leaves[x], asked.leaves[y]) for x, y in m.pairs]
+            return Matching(m.forest, asked.apart(m), (*asked.identical, *pairs))
     raise LookupError("no matching makes this kernel")
 
 
-def _prepare(a: Kernel, b: Kernel, contraction: Contraction, half: Mapping[str, int]) -> tuple[_Search, list[int], int]:
-    """The search for the matchings of a product, its open classes, and the Cauchy-Schwarz bound."""
-    shift = len(a.types)
-    types = a.types + b.types
-    opened = set(a.opens) | {c + shift for c in b.opens}
-    mass = [0 if c in opened else 1 for c in range(len(types))]
-    parent = list(range(len(types)))
-    roots: dict[int, int] = {}
-    for label, c in zip(contraction.left + contraction.right, a.opens + tuple(c + shift for c in b.opens), strict=True):
-        if label in roots:
-            parent = union(parent, roots[label], c)
-        else:
-            roots[label] = c
-    outs = [roots[label] for label in contraction.out]
-    for label in contraction.summed:
-        mass[parent[roots[label]]] += 2
-    right = [(name, tuple(c + shift for c in classes)) for name, classes in b.leaves]
-    search = _Search(types, half, mass, outs, parent, list(a.leaves), right)
-    return search, outs, _cauchy_schwarz(a, b, contraction, half, types)
+class _Asked:
+    """A product as a search for matchings.
 
+    Attributes:
+        types: axis of each class; those of the right kernel are numbered after those of the left.
+        outs: classes of the open indices.
+        top: by Cauchy-Schwarz, rms(a) + rms(b) + the full dimension of every summed label, without the coefficients.
+        start: what is contracted, before anything is matched.
+        leaves: those that may be matched, the left ones first.
+        free: those without a partner.
+        identical: left and right leaves with the same name and classes: always matched.
+        marks: indicators.
+    """
 
-def _cauchy_schwarz(
-    a: Kernel, b: Kernel, contraction: Contraction, half: Mapping[str, int], types: Sequence[str]
-) -> int:
-    """rms(a) + rms(b) + the full dimension of every summed label, without the coefficients."""
-    axes = dict(
-        zip(
-            contraction.left + contraction.right,
-            (types[c] for c in (*a.opens, *(len(a.types) + c for c in b.opens))),
-            strict=True,
-        )
-    )
-    inner = sum(half[x] for k in (a, b) for x in k.summed()) - sum(half[x] for k in (a, b) for x in k.deltas())
-    return inner + sum(2 * half[axes[label]] for label in contraction.summed)
-
-
-class _Search:
-    """Branch and bound over the cross matchings of one product."""
-
-    def __init__(
-        self,
-        types: Sequence[str],
-        half: Mapping[str, int],
-        mass: list[int],
-        outs: list[int],
-        parent: list[int],
-        left: list[Leaf],
-        right: list[Leaf],
-    ) -> None:
-        self.types, self.start = types, parent
-        self.half = [half[axis] for axis in types]
-        self.mass, self.outs = mass, outs
-        self.floor: int | None = None
-        self.cut: int | None = None
-        self.nodes = 0
-        self.limit: int | None = None
-        self.found: list[Matching] = []
-        self.marks = [leaf for leaf in (*left, *right) if leaf[0].startswith(INDICATOR)]
-        if self.marks:
-            left = [leaf for leaf in left if not leaf[0].startswith(INDICATOR)]
-            right = [leaf for leaf in right if not leaf[0].startswith(INDICATOR)]
-        self.identical: list[tuple[Leaf, Leaf]] = []
-        fixed = True
-        while fixed:  # identical leaves are always matched
-            pair = next(((x, y) for x in left for y in right if x[0] == y[0] and _same(parent, x[1], y[1])), None)
-            fixed = pair is not None
-            if pair is not None:
-                self.identical.append(pair)
-                left.remove(pair[0])
-                right.remove(pair[1])
-        common = {name for name, _ in left} & {name for name, _ in right}
-        self.free = tuple(leaf for leaf in (*left, *right) if leaf[0] not in common)
-        self.touched = tuple({c for _, classes in self.free for c in classes})
-        self.left = [leaf for leaf in left if leaf[0] in common]
-        self.right = [leaf for leaf in right if leaf[0] in common]
-
-    def reach(self, forest: list[int], apart: tuple[Leaf, ...]) -> int:
-        """Upper bound on the rms of every matching that extends this one; exact when all leaves are decided.
-
-        A merged class weighs at most the classes it came from (1/2 each, 1 for a contracted pair), at most 1, and 1/2
-        once a leaf decided to stay unmatched touches it; open classes weigh nothing, repeated ones cost 1/2.
-        """
-        total = [0] * len(self.mass)
-        for c, m in enumerate(self.mass):
-            total[forest[c]] += m
-        for leaf in apart:
-            for c in leaf[1]:
-                if total[forest[c]] > 1:
-                    total[forest[c]] = 1
-        for c in self.touched:
-            if total[forest[c]] > 1:
-                total[forest[c]] = 1
-        bound = 0
-        half = self.half
+    def __init__(self, a: Kernel, b: Kernel, contraction: Contraction, half: Mapping[str, int]) -> None:
+        shift, self.types = len(a.types), a.types + b.types
+        weight, active = [half[axis] for axis in self.types], [axis == "K" for axis in self.types]
+        opens = a.opens + tuple([c + shift for c in b.opens])
+        forest, mass, most = list(range(len(weight))), [1] * len(weight), [2] * len(weight)
+        self.top = 0
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for label, c in zip(contraction.left + contraction.right, opens, strict=True):
+            if mass[c]:
+                mass[c] = 0
+            else:
+                self.top -= weight[c]
+            r, s = forest[first.setdefault(label, c)], forest[c]
+            last[label] = c
+            if r != s:
+                forest = union(forest, s, r) if active[s] and not active[r] else union(forest, r, s)
+        self.top += sum([h for h, m in zip(weight, mass, strict=True) if m])
+        self.outs = tuple([first[label] for label in contraction.out])
+        for label, c in last.items():
+            if label not in contraction.out:
+                self.top += 2 * weight[c]
+                mass[forest[c]] += 2
         for c in self.outs:
             r = forest[c]
-            if total[r] < 0:
-                bound -= half[r]
-            total[r] = -1
-        for r, m in enumerate(total):
-            if m > 0:
-                bound += half[r] * (2 if m > 2 else m)
-        return bound
+            mass[r] = mass[r] - 1 if most[r] == 0 else 0
+            most[r] = 0
+        self._sort_leaves(a, b, shift, forest)
+        for _, classes in self.free:
+            for c in classes:
+                if most[forest[c]] == 2:
+                    most[forest[c]] = 1
+        bound = sum([h * min(m, n) for h, m, n in zip(weight, mass, most, strict=True)])
+        near = [0] * len(weight)
+        self.every = self.leaves + self.free
+        for k, (_, classes) in enumerate(self.every):
+            for c in classes:
+                near[forest[c]] |= 1 << k
+        self.search = Search(weight, active, self.leaves, self.lefts, self.alike)
+        rest = (1 << len(self.leaves)) - 1
+        kind = [] if self.alike is None else list(self.alike.kind)
+        self.start = Partial(forest, mass, most, bound, near, rest, 0, kind, ())
 
-    def extend(
-        self,
-        k: int,
-        used: int,
-        apart: tuple[Leaf, ...],
-        forest: list[int],
-        pairs: tuple[tuple[Leaf, Leaf], ...] = (),
-    ) -> None:
-        self.nodes += 1
-        if self.limit is not None and self.nodes > self.limit:
-            raise Exhausted
-        if self.floor is not None:
-            reach = self.reach(forest, apart)
-            if reach < self.floor:
-                self.cut = reach if self.cut is None else max(self.cut, reach)
-                return
-        if k == len(self.left):
-            rest = [leaf for j, leaf in enumerate(self.right) if not used >> j & 1]
-            if not any(x[0] == y[0] and _same(forest, x[1], y[1]) for x in apart for y in rest):
-                self.found.append(Matching(forest, [*self.free, *apart, *rest], (*self.identical, *pairs)))
-            return
-        leaf = self.left[k]
-        for j, other in enumerate(self.right):
-            if leaf[0] == other[0] and not used >> j & 1:
-                merged = forest
-                for c, d in zip(leaf[1], other[1], strict=True):
-                    merged = union(merged, c, d)
-                self.extend(k + 1, used | 1 << j, apart, merged, (*pairs, (leaf, other)))
-        self.extend(k + 1, used, (*apart, leaf), forest, pairs)
+    def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, forest: list[int]) -> None:
+        """Indicators, identical leaves, those with a partner and those without."""
+        count = len(a.leaves)
+        every = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
+        self.marks = [leaf for leaf in every if leaf[0].startswith(INDICATOR)]
+        left = [k for k in range(count) if not every[k][0].startswith(INDICATOR)]
+        right = [k for k in range(count, len(every)) if not every[k][0].startswith(INDICATOR)]
+        names = {every[k][0] for k in left} & {every[k][0] for k in right}
+        merged = {k: (every[k][0], [forest[c] for c in every[k][1]]) for k in (*left, *right) if every[k][0] in names}
+        self.identical: list[tuple[Leaf, Leaf]] = []
+        gone: list[int] = []
+        for x in left:
+            y = next((y for y in right if x in merged and merged[x] == merged.get(y) and y not in gone), None)
+            if y is not None:
+                self.identical.append((every[x], every[y]))
+                gone += [x, y]
+        if gone:
+            left, right = ([k for k in side if k not in gone] for side in (left, right))
+            names = {every[k][0] for k in left} & {every[k][0] for k in right}
+        self.free = [every[k] for k in (*left, *right) if every[k][0] not in names]
+        left = [k for k in left if every[k][0] in names]
+        chosen = left + [k for k in right if every[k][0] in names]
+        self.leaves, self.lefts = [every[k] for k in chosen], len(left)
+        self.alike: Alike | None = None
+        one, two = exchangeable(a), exchangeable(b)
+        if chosen and max(one.kind + two.kind) >= 0:
+            component = [*one.component, *[c + len(one.kind) for c in two.component]]
+            kind = [*one.kind, *[k if k < 0 else k + (len(one.kind) << KINDS) for k in two.kind]]
+            for k in gone:
+                kind[component[k]] = -1
+            kind = [~c if k < 0 else k for c, k in enumerate(kind)]
+            place = one.place + two.place
+            self.alike = Alike(tuple([component[k] for k in chosen]), tuple([place[k] for k in chosen]), tuple(kind))
+
+    def apart(self, m: Partial) -> list[Leaf]:
+        """Leaves that a matching leaves unmatched."""
+        return self.free + [leaf for k, leaf in enumerate(self.leaves) if m.apart >> k & 1]
+
+    def reduced(self, m: Partial) -> tuple[Kernel, tuple[str, ...]]:
+        """Canonical kernel, and the axes of the classes that nothing touches any more (summed with weight 1)."""
+        forest, types, every, near = m.forest, self.types, self.every, m.near
+        apart = m.apart | (1 << len(every)) - (1 << len(self.leaves))
+        if self.marks:
+            live = {r for r, most in enumerate(m.most) if most < 2 and forest[r] == r}
+            there = {(name, tuple([forest[c] for c in classes])) for name, classes in self.marks}
+            every, near = every.copy(), near.copy()
+            for mark in there:
+                if live.issuperset(mark[1]):
+                    apart |= 1 << len(every)
+                    for r in mark[1]:
+                        near[r] |= 1 << len(every)
+                    every.append(mark)
+        gain: list[str] = []
+        groups: list[int] = []
+        for r, most in enumerate(m.most):
+            if most == 2:
+                if forest[r] == r:
+                    gain.append(types[r])
+            elif most and forest[r] == r:
+                together, others = near[r] & apart, []
+                for g in groups:
+                    if g & together:
+                        together |= g
+                    else:
+                        others.append(g)
+                groups = [*others, together]
+        number = numbered([forest[c] for c in self.outs])
+        parts = []
+        for g in groups:
+            apart ^= g
+            parts.append(component(types, [self.merged(every[k], forest) for k in bits(g)], number))
+        parts += [component(types, [self.merged(every[k], forest)], number) for k in bits(apart)]
+        parts.sort(key=PLACE)
+        kernel = _kernel(tuple([types[c] for c in number]), tuple([number[forest[c]] for c in self.outs]), tuple(parts))
+        return kernel, tuple(sorted(gain))
+
+    @staticmethod
+    def merged(leaf: Leaf, forest: list[int]) -> Leaf:
+        return leaf[0], tuple([forest[c] for c in leaf[1]])
 
 
-def _reduce(search: _Search, outs: list[int], m: Matching) -> tuple[Kernel, tuple[str, ...]]:
-    """Canonical kernel, and the axes of the classes that nothing touches any more (summed with weight 1)."""
-    types, forest, opens = _merged(search.types, m.forest), m.forest, [m.forest[c] for c in outs]
-    resolved = [(name, tuple(forest[c] for c in classes)) for name, classes in m.leaves]
-    live = set(opens)
-    for _, classes in resolved:
-        live.update(classes)
-    gain = tuple(sorted(types[c] for c in range(len(types)) if forest[c] == c and c not in live))
-    if search.marks:
-        there = {(name, tuple(forest[c] for c in classes)) for name, classes in search.marks}
-        resolved += sorted(mark for mark in there if all(c in live for c in mark[1]))
-    return Kernel(*canonical(types, opens, resolved)), gain
+@lru_cache(REMEMBERED)
+def _kernel(types: tuple[str, ...], opens: tuple[int, ...], parts: tuple[Component, ...]) -> Kernel:
+    """The kernel of these components."""
+    return Kernel(*joined(types, opens, parts))
 
 
-def _merged(types: Sequence[str], forest: list[int]) -> Sequence[str]:
-    """Types of the roots: where active experts meet all experts, the active ones remain."""
-    if "K" not in types:
-        return types
-    active = {forest[c] for c, axis in enumerate(types) if axis == "K"}
-    return ["K" if c in active else axis for c, axis in enumerate(types)]
+@lru_cache(REMEMBERED)
+def exchangeable(kernel: Kernel) -> Alike:
+    """Which leaves of a kernel may be exchanged: those of components that are equal, and share only open classes."""
+    number = numbered(kernel.opens)
+    where: dict[Leaf, list[int]] = {}
+    for k, leaf in enumerate(kernel.leaves):
+        where.setdefault(leaf, []).append(k)
+    group, place = [0] * len(kernel.leaves), [0] * len(kernel.leaves)
+    seen: list[Component] = []
+    for part in components(kernel.leaves, number):
+        first, inner, own = local(kernel.types, part, number)
+        found, order = labelled(first, inner, own)
+        renamed = {c: k for k, c in enumerate(order)}
+        named = [(name, tuple([renamed[c] for c in classes])) for name, classes in own]
+        for at, k in enumerate(sorted(range(len(own)), key=named.__getitem__)):
+            leaf_at = where[sorted(part)[k]].pop()
+            group[leaf_at], place[leaf_at] = len(seen), at
+        seen.append(found)
+    kind = [(seen.index(x) + 1) << KINDS if seen.count(x) > 1 and len(x.leaves) < KINDS else -1 for x in seen]
+    return Alike(tuple(group), tuple(place), tuple(kind))
 
 
 def population(axis: str) -> str:
     """The axis whose indices an axis runs over: active experts are some of all experts."""
     return "M" if axis == "K" else axis
-
-
-def union(forest: list[int], c: int, d: int) -> list[int]:
-    """The forest (class -> its root) with two classes merged."""
-    keep, gone = forest[c], forest[d]
-    return forest if keep == gone else [keep if r == gone else r for r in forest]
-
-
-def _same(forest: list[int], x: tuple[int, ...], y: tuple[int, ...]) -> bool:
-    return all(forest[c] == forest[d] for c, d in zip(x, y, strict=True))

@@ -1,0 +1,290 @@
+"""The search for the matchings of a product: leaves of one kernel with equal-named leaves of another.
+
+Branch and bound over partial matchings. The bound is updated, never recounted; the leaf that may lose next is decided
+next; of components that may be exchanged one is tried. Read next: ``kernels.py`` (asks for a search, reads the result).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .canonical import Leaf
+
+
+class Exhausted(Exception):
+    """The search for the matchings of a product passed its limit: the answer stays undecided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Which leaves may be exchanged.
+
+    Attributes:
+        component: of each leaf.
+        place: of each leaf in its component.
+        kind: of each component; those of one kind may be exchanged, place by place. Negative if there is no other.
+    """
+
+    component: tuple[int, ...]
+    place: tuple[int, ...]
+    kind: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Partial:
+    """A matching of some leaves, and what it makes of the index classes.
+
+    A merged class weighs at most the classes it came from (1/2 each, 1 for a contracted pair), at most 1, and 1/2 once
+    a leaf decided to stay unmatched touches it; open classes weigh nothing, two that are merged cost 1/2.
+
+    Attributes:
+        forest: class -> the class it was merged into.
+        mass: halves that each class weighs for what it came from; of an open one, 1 less its open indices.
+        most: halves that it may weigh: 2, 1 where something unmatched touches it, 0 if it is open.
+        bound: upper bound on the rms of every matching that extends this one; exact when all leaves are decided.
+        near: leaves that touch each class, as bits.
+        rest: undecided leaves, as bits.
+        apart: leaves decided to stay unmatched, as bits.
+        kind: of each component, as in ``Alike``, with the places that were decided to stay unmatched.
+        pairs: matched leaves (left, right).
+    """
+
+    forest: list[int]
+    mass: list[int]
+    most: list[int]
+    bound: int
+    near: list[int]
+    rest: int
+    apart: int
+    kind: list[int]
+    pairs: tuple[tuple[int, int], ...]
+
+
+class Search:
+    """Matchings of the first ``lefts`` leaves with the others, by name, up to exchanges of components that are alike.
+
+    A matching that leaves two leaves with the same name and classes apart is never larger than the one that matches
+    them, and is left out.
+
+    Attributes:
+        found: those within the floor.
+        cut: upper bound on the rms of the others; None if there are none.
+        nodes: partial matchings that were extended.
+    """
+
+    def __init__(
+        self, half: Sequence[int], active: Sequence[bool], leaves: Sequence[Leaf], lefts: int, alike: Alike | None
+    ) -> None:
+        self.half, self.active, self.alike = half, active, alike
+        self.touched = [classes for _, classes in leaves]
+        self.lefts = lefts
+        sides: dict[str, list[int]] = {}
+        for k, (name, _) in enumerate(leaves):
+            sides.setdefault(name, [0, 0])[k >= lefts] |= 1 << k
+        self.other = [sides[name][k < lefts] for k, (name, _) in enumerate(leaves)]
+        self.allowed = list(self.other)
+        self.floor: int | None = None
+        self.found: list[Partial] = []
+        self.cut: int | None = None
+        self.nodes = 0
+
+    def run(self, start: Partial, limit: int | None) -> None:
+        """Finds them.
+
+        Raises:
+            Exhausted: the search has more nodes than the limit.
+        """
+        if not self._within(start.bound) or not self._allow(start):
+            return
+        stack = [start]
+        while stack:
+            at = stack.pop()
+            while True:
+                self.nodes += 1
+                if limit is not None and self.nodes > limit:
+                    raise Exhausted
+                if not at.rest:
+                    if not self._dominated(at):
+                        self.found.append(at)
+                    break
+                x = self._next(at)
+                self._match(at, x, stack)
+                if not self._leave(at, self._copies(at, x)):
+                    break
+
+    def _allow(self, start: Partial) -> bool:
+        """Leaves out pairs beyond the floor, and what then has no partner; whether the result is within the floor."""
+        while True:
+            alone = 0
+            for x, options in enumerate(self.allowed):
+                if start.rest >> x & 1:
+                    if x < self.lefts:
+                        for y in bits(options & start.rest):
+                            if not self._single(start, x, y) and self._matched(start, x, y) is None:
+                                options ^= 1 << y
+                                self.allowed[y] ^= 1 << x
+                        self.allowed[x] = options
+                    if not options & start.rest:
+                        alone |= 1 << x
+            if not alone:
+                return True
+            if not self._leave(start, alone):
+                return False
+
+    def _match(self, at: Partial, x: int, stack: list[Partial]) -> None:
+        """Adds what every partner of a leaf makes."""
+        alike = self.alike
+        tried = set()
+        for y in bits(self.allowed[x] & at.rest):
+            if alike is not None:
+                kind = at.kind[alike.component[y]], alike.place[y]
+                if kind in tried:
+                    continue
+                tried.add(kind)
+            if self._single(at, x, y):
+                after = self._matched(at, x, y)
+                if after is not None:
+                    stack.append(after)
+
+    def _single(self, at: Partial, x: int, y: int) -> bool:
+        """Whether no pair of classes of two leaves by itself is merged at a loss beyond the floor; always true where
+        what is beyond the floor may be larger than all that was so far."""
+        floor, cut = self.floor, self.cut
+        if floor is None or cut is None:
+            return True
+        forest, mass, most, half = at.forest, at.mass, at.most, self.half
+        spare = at.bound - floor
+        for c, d in zip(self.touched[x], self.touched[y], strict=True):
+            r, s = forest[c], forest[d]
+            if r != s:
+                if self.active[s]:
+                    r, s = s, r
+                whole, both = together(mass[r], most[r], mass[s], most[s])
+                loss = half[r] * (min(mass[r], most[r]) - min(whole, both)) + half[s] * min(mass[s], most[s])
+                if loss > spare and at.bound - loss <= cut:
+                    return False
+        return True
+
+    def _next(self, at: Partial) -> int:
+        """The leaf to decide: one that touches a class which may still weigh 1, with the fewest partners."""
+        hot, rest = 0, at.rest
+        half, mass, near = self.half, at.mass, at.near
+        for r, most in enumerate(at.most):
+            if most == 2 and mass[r] >= 2 and half[r]:
+                hot |= near[r]
+        hot &= rest
+        if not hot:
+            return (rest & -rest).bit_length() - 1
+        best, fewest = -1, 0
+        while hot:
+            x = (hot & -hot).bit_length() - 1
+            hot &= hot - 1
+            options = (self.allowed[x] & rest).bit_count()
+            if best < 0 or options < fewest:
+                best, fewest = x, options
+        return best
+
+    def _matched(self, at: Partial, x: int, y: int) -> Partial | None:
+        """What a pair makes of a partial matching; None beyond the floor."""
+        forest, mass, most, near, bound = at.forest, at.mass.copy(), at.most.copy(), at.near.copy(), at.bound
+        half = self.half
+        for c, d in zip(self.touched[x], self.touched[y], strict=True):
+            r, s = forest[c], forest[d]
+            if r == s:
+                continue
+            if self.active[s]:
+                r, s = s, r
+            whole, both = together(mass[r], most[r], mass[s], most[s])
+            bound += half[r] * (min(whole, both) - min(mass[r], most[r])) - half[s] * min(mass[s], most[s])
+            forest = union(forest, r, s)
+            mass[r], most[r], mass[s], most[s] = whole, both, 0, 0
+            near[r] |= near[s]
+        if not self._within(bound):
+            return None
+        kind = at.kind
+        if self.alike is not None:
+            p, q = self.alike.component[x], self.alike.component[y]
+            kind = kind.copy()
+            kind[p], kind[q] = ~p, ~q
+        pair = (x, y) if x < y else (y, x)
+        after = Partial(
+            forest, mass, most, bound, near, at.rest & ~(1 << x | 1 << y), at.apart, kind, (*at.pairs, pair)
+        )
+        alone = 0
+        for z in bits(after.rest & (self.allowed[x] | self.allowed[y])):
+            if not self.allowed[z] & after.rest:
+                alone |= 1 << z
+        return after if not alone or self._leave(after, alone) else None
+
+    def _copies(self, at: Partial, x: int) -> int:
+        """A leaf and those it may be exchanged with: where it stays unmatched they may be taken to, as bits."""
+        alike = self.alike
+        if alike is None or at.kind[alike.component[x]] < 0:
+            return 1 << x
+        kind, place, found = at.kind[alike.component[x]], alike.place[x], 0
+        for z, component in enumerate(alike.component):
+            if alike.place[z] == place and at.kind[component] == kind:
+                found |= 1 << z
+        return found
+
+    def _leave(self, at: Partial, leaves: int) -> bool:
+        """Decides that leaves stay unmatched, and with them those that have no other partner; whether the result is
+        within the floor and not dominated."""
+        alike, forest, most = self.alike, at.forest, at.most
+        while leaves:
+            at.rest &= ~leaves
+            at.apart |= leaves
+            partners = 0
+            for x in bits(leaves):
+                partners |= self.allowed[x]
+                for c in self.touched[x]:
+                    r = forest[c]
+                    if most[r] == 2:
+                        most[r] = 1
+                        if at.mass[r] > 1:
+                            at.bound -= self.half[r]
+                if alike is not None and at.kind[alike.component[x]] >= 0:
+                    at.kind[alike.component[x]] |= 1 << alike.place[x]
+            leaves = 0
+            for y in bits(partners & at.rest):
+                if not self.allowed[y] & at.rest:
+                    leaves |= 1 << y
+        return self._within(at.bound)
+
+    def _within(self, bound: int) -> bool:
+        if self.floor is not None and bound < self.floor:
+            if self.cut is None or bound > self.cut:
+                self.cut = bound
+            return False
+        return True
+
+    def _dominated(self, at: Partial) -> bool:
+        """Whether two leaves with the same name and classes are left apart."""
+        forest = at.forest
+        for x in bits(at.apart & (1 << self.lefts) - 1):
+            for y in bits(self.other[x] & at.apart):
+                if all(forest[c] == forest[d] for c, d in zip(self.touched[x], self.touched[y], strict=True)):
+                    return True
+        return False
+
+
+def together(mass: int, most: int, other: int, other_most: int) -> tuple[int, int]:
+    """Mass of two classes that are merged, and what they may weigh."""
+    if most and other_most:
+        return mass + other, min(most, other_most)
+    if most or other_most:
+        return (other if most else mass), 0
+    return mass + other - 1, 0
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Places of the bits of a number."""
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
+
+
+def union(forest: list[int], kept: int, gone: int) -> list[int]:
+    """The forest (class -> its root) with one root merged into another."""
+    return [kept if r == gone else r for r in forest]
