@@ -263,8 +263,6 @@ class _Asked:
         if chosen and max(one.kind + two.kind) >= 0:
             component = [*one.component, *[c + len(one.kind) for c in two.component]]
             kind = [*one.kind, *[k if k < 0 else k + (len(one.kind) << KINDS) for k in two.kind]]
-            for k in gone:
-                kind[component[k]] = -1
             kind = [~c if k < 0 else k for c, k in enumerate(kind)]
             place = one.place + two.place
             self.alike = Alike(tuple([component[k] for k in chosen]), tuple([place[k] for k in chosen]), tuple(kind))

@@ -112,6 +112,7 @@ class Search:
                 self._match(at, x, stack)
                 if not self._leave(at, self._copies(at, x)):
                     break
+        self.found.reverse()  # those that match come before those that do not
 
     def _allow(self, start: Partial) -> bool:
         """Leaves out pairs beyond the floor, and what then has no partner; whether the result is within the floor."""

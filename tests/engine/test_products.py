@@ -142,4 +142,4 @@ def compared(seed, count):
 
 
 def test_a_product_has_the_kernels_of_all_its_matchings():
-    assert compared(seed=0, count=250) > 50
+    assert compared(seed=4, count=250) > 50
