@@ -11,6 +11,7 @@ Names are loaded when they are first used, so that importing the package costs n
 from __future__ import annotations
 
 import importlib
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,7 +115,13 @@ def __getattr__(name: str) -> Any:
         return version("scalecalc")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    found = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    if isfunction(found):
+        from .arguments import checked
+
+        found = checked(found)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

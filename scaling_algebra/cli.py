@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import click
@@ -20,6 +20,7 @@ import click
 from .errors import UsageError, shortened
 from .files import reason
 from .solver.demands import Infeasible, NotFound
+from .waiting import interruptible, watched
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
@@ -97,7 +98,10 @@ class Verbs(click.Group):
         sys.exit(_exit_code(lambda: self._run(arguments, extra.get("prog_name") or "scalecalc"), arguments))
 
     def _run(self, arguments: list[str], prog_name: str) -> Any:
-        with self.make_context(prog_name, arguments) as context:
+        verb = next(iter(arguments), "")
+        own = verb in VERBS["Measure"]  # which show how far they are
+        line = nullcontext() if own else watched(verb)
+        with interruptible(), line, self.make_context(prog_name, arguments) as context:
             code = self.invoke(context)
         sys.stdout.flush()
         return code

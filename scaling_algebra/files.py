@@ -28,22 +28,26 @@ _FORGOTTEN = 24 * 3600
 """Seconds after which a part of another machine belongs to nobody."""
 
 
-def read_text(path: Path, instead: str, most: int = MOST) -> str:
+def read_text(path: Path, instead: str, most: int = MOST, ours: bool = False) -> str:
     """The text of a file, without a byte order mark.
 
     Args:
         instead: what to do if it cannot be read; the end of the message.
+        ours: this program wrote it, so that it is a file, and no pipe or device that never ends.
 
     Raises:
         UsageError: it cannot be read, is larger than ``most``, or is not text in UTF-8.
     """
     try:
+        if ours and _special(path):
+            raise ValueError("it is no file")
         with open(path, "rb") as file:
             content = file.read(most + 1)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {reason(error)}; {instead}") from None
     if len(content) > most:
-        raise UsageError(f"cannot read {path}: it is larger than {most // 2**20} MiB; {instead}")
+        size = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB"
+        raise UsageError(f"cannot read {path}: it is larger than {size}; {instead}")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -93,6 +97,18 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
             raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {reason(error)}; {instead}") from None
+
+
+def behind(path: Path) -> Path:
+    """What a link points to; a path that is no link as it is.
+
+    Raises:
+        UsageError: it goes in a circle.
+    """
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except (OSError, RuntimeError):
+        raise UsageError(f"cannot use {path}: it is a link that goes in a circle; choose another name") from None
 
 
 def check(path: Path, instead: str = "choose another file") -> None:

@@ -18,6 +18,8 @@ LARGEST = 10**6
 """Of a numerator or a denominator."""
 STEPS, SEEDS, RATES, TRIALS = 1_000, 10**6, 1_000, 10_000
 """Most updates, replicas at one size, learning rates of a grid, and trials of a search."""
+LINE = 2_000
+"""Characters of a title, or of another text of one line."""
 SIZE = 10**9
 """Largest n, and largest dimension."""
 TIME, MEMORY = 10**8, 10**15
@@ -87,6 +89,19 @@ def real(text: str) -> float:
     if len(text) > LONGEST or not text.isascii() or "_" in text or not math.isfinite(found := float(text)):
         raise ValueError("not a finite number")
     return found
+
+
+def line(label: str, text: str, most: int = LINE) -> str:
+    """A text of one line that can be printed: no line break, NUL, or mark that turns the text around.
+
+    Raises:
+        UsageError: anything else, or more than ``most`` characters.
+    """
+    if len(text) > most:
+        raise UsageError(f"{label} has {len(text)} characters; give at most {most}")
+    if strange := next((x for x in text if not x.isprintable()), ""):
+        raise UsageError(f"{label} holds {strange!a}; give one line of characters that can be printed")
+    return text
 
 
 def within(label: str, value: int, least: int, most: int) -> int:

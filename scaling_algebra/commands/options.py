@@ -91,8 +91,10 @@ class Place(click.ParamType[Path]):
             raise UsageError(f"{label} is {text!r}; give a name")
         path = Path(text)
         try:
-            path.exists()
-        except (OSError, ValueError) as error:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            pass  # what that means depends on what the path is for
+        except (OSError, ValueError) as error:  # a link in a circle, a name that is too long
             raise UsageError(f"cannot use {path}: {files.reason(error)}; choose another name") from None
         return path
 
@@ -287,7 +289,7 @@ def tried(file: Path | None, form: str | None = None, option: str = "-o") -> Non
         return
     if form is None:
         format_of(file, "text")
-    files.check(file.resolve() if file.is_symlink() else file, f"choose another {option} FILE")
+    files.check(files.behind(file), f"choose another {option} FILE")
 
 
 def emit(
@@ -323,4 +325,4 @@ def write(file: Path, text: str) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    files.write(file.resolve() if file.is_symlink() else file, text)
+    files.write(files.behind(file), text)

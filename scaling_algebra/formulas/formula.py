@@ -8,6 +8,7 @@ none is missing), ``presentation.py``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import Monomial, monomial
+from scaling_algebra.limits import rational
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
@@ -162,13 +164,10 @@ class Formula(Rendered):
         """The formula with numbers (or expressions) for some of its symbols: ``.at(N=1024, lr_input=0.01)``.
 
         Raises:
-            UsageError: a name that is no symbol of it.
+            UsageError: a name that is no symbol of it, or what is no number.
         """
-        return self.expr.subs(dict(zip(self._symbols(numbers), numbers.values(), strict=True)))
-
-    def subs(self, *arguments: Any, **more: Any) -> sympy.Expr:
-        """As sympy's ``subs`` of ``expr``."""
-        return self.expr.subs(*arguments, **more)
+        values = [_number(name, x) for name, x in numbers.items()]
+        return self.expr.xreplace(dict(zip(self._symbols(numbers), values, strict=True)))
 
     def lambdify(self, *names: str) -> Callable[..., Any]:
         """A numeric function of the symbols with these names, in this order.
@@ -305,6 +304,23 @@ def read_structure(text: str, network: Network) -> Structure:
 
 
 # inside ------------------------------------------------------------------------------------------------------------
+
+
+def _number(name: str, value: Any) -> sympy.Expr:
+    """A number for a symbol; a text is read here, as sympy would run it as code."""
+    import sympy
+
+    if isinstance(value, sympy.Expr):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return sympy.Float(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return sympy.Integer(value)
+    try:
+        exact = rational(value)
+    except ValueError as error:
+        raise UsageError(f"{name} is {shown(value)}, {error}; give a number, such as 1024 or 1/2") from None
+    return sympy.Rational(exact.numerator, exact.denominator)
 
 
 def _fixed(axes: Iterable[str], network: Network, sparse: bool) -> frozenset[str]:

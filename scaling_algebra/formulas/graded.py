@@ -199,7 +199,7 @@ def form_algebra(
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
     tracked = "".join(x for x, axis in letters.items() if axis in growing)
-    return FormAlgebra(ray, letters, names, tracked)
+    return FormAlgebra(ray, letters, names, tracked + network.tracked)
 
 
 class FormTrajectory(Trajectory):

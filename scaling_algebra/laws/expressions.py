@@ -17,16 +17,17 @@ import sympy
 from scaling_algebra.errors import UsageError
 from scaling_algebra.limits import rational
 
-from .monomials import Expr, Monomial, Relation, Sum, parameter, simplified, written
+from .monomials import Expr, Monomial, Relation, Sum, exact, parameter, simplified, written
 
 __all__ = [
-    "Expr", "Monomial", "Relation", "Sum",
+    "Expr", "Monomial", "Relation", "Sum", "exact",
     "exponent", "expression", "monomial", "parameter", "relation", "simplified", "written",
 ]  # fmt: skip
 
 LONG, DEEP, TERMS, DIGITS = 2_000, 40, 200, 300
 """Most characters of an expression, nested brackets, monomials, and digits of a coefficient."""
 RELATIONS = ("<<", ">>", "<=", ">=", "=")
+_STRANGE = re.compile(r"[^\w\s.,+*/^()'\"-]", re.ASCII)
 FUNCTIONS = ("log", "exp", "sqrt")
 Read = TypeVar("Read")
 
@@ -99,6 +100,8 @@ class _Reader:
             raise self.wrong("letters, digits and signs must be ASCII, on one line")
         if not self.text:
             raise self.wrong("it is empty")
+        if strange := _STRANGE.search(self.text):
+            raise self.wrong(f"cannot read {strange[0]!r}")
         self.source = self.text.replace("^", "**")
         if max(_depths(self.source)) > DEEP:
             raise self.wrong(f"more than {DEEP} brackets in each other")

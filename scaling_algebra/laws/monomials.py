@@ -14,7 +14,8 @@ from typing import Any
 
 import sympy
 
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.limits import rational
 
 Expr = Any
 """A sympy expression."""
@@ -84,9 +85,9 @@ class Monomial:
 
     def with_parameters(self, values: Mapping[str, Expr]) -> Monomial:
         """With parameters replaced by numbers or expressions."""
-        at = {parameter(name): value for name, value in values.items()}
-        logs = ((a.with_parameters(values), sympy.sympify(e).subs(at)) for a, e in self.logs)
-        return Monomial.of({n: e.subs(at) for n, e in self.powers}, self.coefficient.subs(at), logs)
+        at = {parameter(name): exact(value) for name, value in values.items()}
+        logs = ((a.with_parameters(values), e.xreplace(at)) for a, e in self.logs)
+        return Monomial.of({n: e.xreplace(at) for n, e in self.powers}, self.coefficient.xreplace(at), logs)
 
     def at(self, values: Mapping[str, float]) -> float:
         """Its size at numbers; a quantity without one is 1. There must be no parameters and logarithms."""
@@ -185,10 +186,28 @@ class Relation:
         return f"{self.left} {self.sign} {self.right}"
 
 
+def exact(value: object) -> Expr:
+    """A sympy expression, or an exact number as people give it: a text is read here, as sympy would run it as code.
+
+    Raises:
+        TypeError: a float, or an expression that holds one.
+        UsageError: anything else.
+    """
+    if isinstance(value, float) or (isinstance(value, sympy.Expr) and value.has(sympy.Float)):
+        raise TypeError(f"{shown(value)} is inexact, and exponents are exact: give an int, a Fraction or a text")
+    if isinstance(value, sympy.Expr):
+        return value
+    try:
+        number = rational(value)
+    except ValueError as error:
+        raise UsageError(f"{shown(value)} is {error}; give an exact number, such as 1/2") from None
+    return sympy.Rational(number.numerator, number.denominator)
+
+
 @lru_cache(maxsize=2**14)
 def simplified(e: Expr) -> Expr:
     """A rational function in lowest terms, products kept as they are written shortest."""
-    e = sympy.sympify(e)
+    e = exact(e)
     return e if e.is_Number or e.is_Symbol else min(sympy.factor(e), sympy.cancel(e), key=sympy.count_ops)
 
 

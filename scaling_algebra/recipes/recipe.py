@@ -49,8 +49,6 @@ VECTORS = ("gain", "final_gain", "bias")
 """Roles that start at one or zero at every size: an init std for all tensors is not theirs."""
 _RUN = {"decay": "wd"}
 """Names of settings among the quantities of a horizon."""
-LARGE = 1e30
-"""Above any batch and any number of tokens."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
 
@@ -263,10 +261,6 @@ def recipe(
         raise UsageError(f"{rule.name} has no epsilon that is tuned; leave out eps")
     if decay is not None and not rule.decoupled_decay:
         raise UsageError(f"{rule.name} has no decoupled weight decay; leave out decay, or take adamw")
-    for label, pair in (("batch", batch), ("tokens", tokens)):
-        numbers = isinstance(pair, tuple | list) and all(isinstance(x, int | float) for x in pair) and len(pair) == 2
-        if not numbers or not all(0 < x < LARGE for x in pair):
-            raise UsageError(f"{label} is {shown(pair)}; give two positive numbers, such as (256, 1024)")
     changes = batch[0] != batch[1] or tokens[0] != tokens[1]
     if changes and rule.name not in optimizers():
         raise UsageError(f"what batch and tokens do to {rule.name} is not known; leave them out, or take adamw")
@@ -315,6 +309,8 @@ def _tuned(label: str, given: float | Tuned | None, roles: Sequence[str]) -> dic
     for role, value in found.items():
         if role and role not in roles:
             raise unknown_name(f"tensor in {label}", str(role), roles)
+        if label == "std" and role in VECTORS:
+            raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
             raise UsageError(f"{label}{' of ' * bool(role)}{role} is {shown(value)}; give a positive number")
     return found

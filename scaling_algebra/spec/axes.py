@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.limits import rational
 
@@ -84,6 +85,7 @@ class Ray:
         return hash(tuple(self._exact.items()))
 
     @classmethod
+    @checked
     def parse(cls, text: str) -> Ray:
         """``"N=1,N_e=1/2,M=1/2"`` (spaces allowed).
 

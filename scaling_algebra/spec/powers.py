@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.limits import LONGEST, rational
 
@@ -48,6 +49,7 @@ class Power:
         return cls(tuple((axis, Fraction(exponents[axis])) for axis in AXES if exponents.get(axis, 0) != 0))
 
     @classmethod
+    @checked
     def parse(cls, text: str) -> Power:
         """``"M N^-1/2"``, ``"M/N"``, ``"N^(-1/2)"`` or ``"1"``.
 

@@ -30,7 +30,7 @@ def held(cell: Printed) -> tuple[bool, str, str]:
         return (*_numbers(found, spec, value), source)
     if "identity" in spec:
         put = {parameter(n): e for n, e in found.exponents.items()}
-        same = simplified(found.exponents[spec["identity"]] - exponent(value).subs(put, simultaneous=True)) == 0
+        same = simplified(found.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
         known = [str(r).replace("**", "^") for n, r in map(sides, found.identities) if n == spec["identity"]]
         return bool(same), " = ".join(known), source
     derived = _derived(found, spec)
@@ -82,8 +82,8 @@ def _numbers(found: Answer, spec: Mapping[str, Any], value: str) -> tuple[bool, 
     derived = []
     for at in spec["at"]:
         point = {parameter(name): sympy.Rational(text) for name, text in at.items()}
-        put = {parameter(n): e.subs(point) for n, e in found.exponents.items()} | point
-        derived += [float(exponent(text).subs(put)) for text in spec["numbers"]]
+        put = {parameter(n): e.xreplace(point) for n, e in found.exponents.items()} | point
+        derived += [float(exponent(text).xreplace(put)) for text in spec["numbers"]]
     near = [
         abs(float(p) - x) <= float(Decimal(1).scaleb(int(p.as_tuple().exponent)))
         for p, x in zip(printed, derived, strict=True)

@@ -10,6 +10,7 @@ import click
 from scaling_algebra.commands.options import Name, Place, emit, examples, tried, write
 from scaling_algebra.documents import FORMATS, Document, render, suffixes
 from scaling_algebra.errors import UsageError
+from scaling_algebra.files import make_folder
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.picture import phases_svg
 from scaling_algebra.spec.parameterizations import DERIVED
@@ -80,10 +81,7 @@ def document(name: str) -> Document:
 
 
 def _write(names: Iterable[str], folder: Path) -> int:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to the folder {folder}: {error.strerror}; choose another -o FOLDER") from None
+    make_folder(folder, "choose another -o FOLDER")
     files = rendered(names)
     for file, text in files.items():
         write(folder / file, text)

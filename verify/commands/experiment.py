@@ -14,7 +14,7 @@ from scaling_algebra import limits
 from scaling_algebra.commands.options import Count, emit, examples, printed
 from scaling_algebra.errors import UsageError
 
-from .shared import DEVICE, RESUME, again, integers, steady
+from .shared import DEVICE, RESUME, again, integers
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.experiments.findings import Experiment
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @RESUME
 @printed
-@steady
 def command(
     names: tuple[str, ...],
     listing: bool,

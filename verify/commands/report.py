@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra import files
 from scaling_algebra.commands.options import Place, examples
 from scaling_algebra.errors import UsageError
 
@@ -45,6 +46,8 @@ def command(
 
     plans = [read_plan(folder) for folder in folders]
     folder, file = place(output or folders[0], form)
+    if evidence is not None:
+        files.check_place(evidence, "choose another --evidence DIR")
     for part, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
             raise UsageError(f"{part} holds other runs than {folders[0]}; report them separately")

@@ -5,19 +5,16 @@ Imports neither torch nor numpy: help is for every machine.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Command, Place, emit, options, tried
+from scaling_algebra.commands.options import FORMAT, Place, emit, options, tried
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,39 +106,6 @@ def resumable(folder: Path | None) -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo(f"scalecalc: {again(folder)}", err=True)
         raise
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP, as batch systems send them before they kill, act as Ctrl-C: once, and unless ignored."""
-    names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    usual = {s: signal.getsignal(s) for s in names if signal.getsignal(s) is signal.SIG_DFL}
-    if threading.current_thread() is not threading.main_thread():
-        usual = {}
-
-    def stop(number: int, frame: Any) -> None:
-        for s in usual:
-            signal.signal(s, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for s in usual:
-        signal.signal(s, stop)
-    try:
-        yield
-    finally:
-        for s, handler in usual.items():
-            signal.signal(s, handler)
-
-
-def steady(command: Command) -> Command:
-    """A command that batch systems may stop: see ``interruptible``."""
-
-    @wraps(command)
-    def run(*arguments: Any, **given: Any) -> Any:
-        with interruptible():
-            return command(*arguments, **given)
-
-    return run
 
 
 def required_share(text: str) -> Fraction:

@@ -19,7 +19,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS
 
-from .shared import DEVICE, RESUME, integers, reals, resumable, steady
+from .shared import DEVICE, RESUME, integers, reals, resumable
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.networks.base_shapes import Recipe
@@ -91,7 +91,6 @@ if TYPE_CHECKING:
 @DEVICE
 @RESUME
 @printed
-@steady
 def command(**given: Any) -> int:
     """Sweep the learning rate at several widths and say whether the optimum stays where it is.
 

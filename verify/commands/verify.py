@@ -33,7 +33,7 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configurati
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.verify.campaigns import campaigns
 
-from .shared import DEVICE, REPORTING, finish, integers, place, required_share, runs_of, steady
+from .shared import DEVICE, REPORTING, finish, integers, place, required_share, runs_of
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -108,7 +108,6 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", type=Place(), metavar="DIR", help="Go on with an interrupted -o DIR.")
 @click.pass_context
-@steady
 def command(ctx: click.Context, /, **given: Any) -> int:
     """Train real torch models at several sizes and compare every measured exponent with the predicted one.
 

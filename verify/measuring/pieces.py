@@ -54,7 +54,7 @@ class Pieces:
 
 def _read(path: Path, told: str) -> tuple[Any] | None:
     try:
-        content = json.loads(files.read_text(path, _INSTEAD))
+        content = json.loads(files.read_text(path, _INSTEAD, ours=True))
         version, piece = content["format"], content["piece"]
         fits = json.dumps(content["what"], sort_keys=True) == told
         whole = content["sha256"] == _sum(told + json.dumps(piece))

@@ -154,7 +154,7 @@ def _read(path: Path, run: str, cell: str) -> Table | None:
     Raises:
         UsageError: a newer version wrote it.
     """
-    if not path.exists():
+    if not path.is_file():  # nor a pipe or a device, which never ends
         return None
     try:
         with zipfile.ZipFile(path) as file:
@@ -183,7 +183,7 @@ def identity(run: str, cell: str, names: Sequence[str], values: Array) -> dict[s
 def _environment(path: Path) -> dict[str, Any]:
     """What a process told of where it measured; empty where that cannot be read."""
     try:
-        told = json.loads(files.read_text(path, ""))
+        told = json.loads(files.read_text(path, "", ours=True))
     except (UsageError, ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
@@ -217,7 +217,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
         UsageError: it is not a folder of a run, or a newer version wrote it.
     """
     path, instead = folder / PLAN, "give a folder that scalecalc verify -o DIR wrote"
-    text = files.read_text(path, instead, MOST)
+    text = files.read_text(path, instead, MOST, ours=True)
     try:
         plan = json.loads(text)
     except (ValueError, RecursionError):

@@ -167,7 +167,7 @@ class TorchNetwork(nn.Module):
         dims = {"L": LAYERS, **FIXED_SIZES, **draw.dims}
         self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
         self.multipliers = {m: (-scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
-        self.weights = nn.ParameterDict()
+        self.weights: dict[str, nn.Parameter] = {}
         own, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
             shape, std = [self.sizes[x] for x in tensor.letters], scaling.tensors[role].init_std
@@ -180,6 +180,7 @@ class TorchNetwork(nn.Module):
                     replica.copy_(torch.randn(drawn, generator=stream, device=draw.device))  # float32: 5x faster
                 weight *= self.constants.init_of(role) * std.at(draw.dims)
             self.weights[role] = nn.Parameter(weight)
+        self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by role, which may be any name
         self.register_buffer("x", sample(network, self.sizes, draw.device).to(dtype))
         self.x: Tensor
         self._noise = generators(draw.shared, draw.device)

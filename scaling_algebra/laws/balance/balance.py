@@ -18,12 +18,13 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 
-from ..expressions import Expr, Monomial, Relation, Sum, expression, parameter, relation
+from ..expressions import Expr, Monomial, Relation, Sum, exact, expression, parameter, relation
 from .circuits import Cell, Row, cells
 from .conditions import Condition, condition, possible
 
 MOST_TERMS, MOST_FREE = 12, 4
 """Terms with constraints, and quantities to minimise over."""
+_CONTRADICT = "the constraints contradict each other for large {}: {}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,16 +110,19 @@ def balance(
     if nowhere := [name for name in (*growing, *fixed) if name not in stand]:
         raise unknown_name("quantity", nowhere[0], sorted(stand))
     known = {p for x in sums for p in x.parameters}
-    if strange := sorted({*(values or {})} - known):
+    at = {name: exact(value) for name, value in (values or {}).items()}
+    if strange := sorted({*at} - known):
         raise unknown_name("parameter in an exponent", strange[0], sorted(known))
-    at = values or {}
     problem = whole.with_parameters(at)
     relations = [Relation(c.left.with_parameters(at), c.sign, c.right.with_parameters(at), c.text) for c in given]
     reduced, dependent, bounds = _eliminated(problem, relations, list(minimise), named)
     free = [name for name in minimise if name not in dependent]
     rows = [Row(_constants(t, fixed), 1, str(t)) for t in reduced.terms]
-    rows += [Row(_constants(m, fixed), 0, text) for m, text in bounds]
+    bounds = [(_constants(m, fixed), c) for m, c in bounds]
+    rows += [Row(m, 0, c.text) for m, c in bounds]
     _check(rows, free, growing, problem)
+    if core := _contradictory(bounds, growing):
+        raise Infeasible(_CONTRADICT.format(", ".join(growing), ", ".join(map(repr, core))))
     found = list(cells(rows, free, growing, dependent, any(t.logs for t in reduced.terms)))
     if not found:
         raise _none(rows, free, growing, problem)
@@ -133,7 +137,7 @@ def balance(
 
 def _eliminated(
     total: Sum, constraints: Iterable[Relation], minimise: list[str], named: Sequence[str]
-) -> tuple[Sum, dict[str, Monomial], list[tuple[Monomial, str]]]:
+) -> tuple[Sum, dict[str, Monomial], list[tuple[Monomial, Relation]]]:
     """Equations put in: what is left of the sum, what the eliminated quantities are, and the bounds as ``m <= 1``."""
     dependent: dict[str, Monomial] = {}
     bounds: list[Relation] = []
@@ -154,8 +158,25 @@ def _eliminated(
         if len(large.terms) != 1:
             raise UsageError(f"the constraint {c.text!r} has a sum on its larger side; write one monomial there")
         inverse = large.terms[0].substituted(dependent) ** sympy.S.NegativeOne
-        found += [(t.substituted(dependent) * inverse, c.text) for t in small.terms]
+        found += [(t.substituted(dependent) * inverse, c) for t in small.terms]
     return total.substituted(dependent), dependent, found
+
+
+def _contradictory(bounds: Sequence[tuple[Monomial, Relation]], growing: Sequence[str]) -> list[str]:
+    """A smallest set of bounds that cannot hold, where ``<<`` is strict; empty if they can."""
+
+    def refuted(some: Sequence[tuple[Monomial, Relation]]) -> bool:
+        strict = [Condition(Monomial.of(dict(m.powers))) for m, c in some if c.sign in ("<<", ">>")]
+        loose = [Condition(Monomial.of(dict(m.powers))) for m, c in some if c.sign not in ("<<", ">>")]
+        return bool(strict) and possible([strict], growing, loose=loose) is False
+
+    texts = list(dict.fromkeys(c.text for _, c in bounds))
+    if not refuted(bounds):
+        return []
+    for text in list(texts):
+        if refuted([b for b in bounds if b[1].text in texts and b[1].text != text]):
+            texts.remove(text)
+    return texts
 
 
 def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
@@ -185,7 +206,7 @@ def _none(rows: Sequence[Row], free: Sequence[str], growing: Sequence[str], tota
     asked = [c for c in bounds if isinstance(c, Condition)]
     if False in bounds or (asked and possible([asked], growing) is False):
         said = ", ".join(dict.fromkeys(repr(row.text) for row in rows if not row.weight))
-        return Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {said}")
+        return Infeasible(_CONTRADICT.format(", ".join(growing), said))
     return UsageError(
         f"no minimum over {', '.join(free)}: {total} can be made as small as one likes; add a term that grows where "
         "the others fall, or a constraint"

@@ -51,8 +51,8 @@ class Condition:
     def holds(self, logs: Mapping[str, float], parameters: Mapping[Expr, Any]) -> bool:
         """At logarithms of the quantities and at values of the parameters."""
         if self.ratio is None:
-            return bool(self.positive.subs(parameters) > 0)
-        return sum(float(e.subs(parameters)) * logs[n] for n, e in self.ratio.powers) <= 1e-12
+            return bool(self.positive.xreplace(parameters) > 0)
+        return sum(float(e.xreplace(parameters)) * logs[n] for n, e in self.ratio.powers) <= 1e-12
 
 
 def condition(ratio: Monomial, growing: Iterable[str]) -> Condition | bool:
@@ -97,11 +97,17 @@ def sign(e: Expr) -> int | None:
     return found
 
 
-def possible(groups: Sequence[Iterable[Condition]], growing: Iterable[str], refused: bool = False) -> bool | None:
+def possible(
+    groups: Sequence[Iterable[Condition]],
+    growing: Iterable[str],
+    refused: bool = False,
+    loose: Iterable[Condition] = (),
+) -> bool | None:
     """Can all conditions hold strictly, for positive parameters and quantities that grow? None: not decided in time.
 
     Args:
         groups: all conditions of the first group; if ``refused``, none of the groups, each as a whole.
+        loose: what need not hold strictly.
     """
     import z3
 
@@ -137,7 +143,7 @@ def possible(groups: Sequence[Iterable[Condition]], growing: Iterable[str], refu
         for group in groups:
             solver.add(z3.Not(z3.And([asserted(c, False) for c in group])))
     else:
-        solver.add([asserted(c, True) for c in groups[0]])
+        solver.add([asserted(c, True) for c in groups[0]] + [asserted(c, False) for c in loose])
     solver.add([z3.Real(f"log {n}") > 0 for n in growing])
     answer = solver.check()
     return None if answer == z3.unknown else bool(answer == z3.sat)

@@ -44,7 +44,7 @@ class Stationary:
 
     def at(self, values: dict[Expr, Any], cap: float) -> float:
         """The best ``x`` up to a cap: the stationary minimum where it lies below, unless the cap is better."""
-        p, a, u, v, w = (mpmath.mpf(sympy.N(x.subs(values), 50)) for x in (self.p, self.a, self.u, self.v, self.w))
+        p, a, u, v, w = (mpmath.mpf(sympy.N(x.xreplace(values), 50)) for x in (self.p, self.a, self.u, self.v, self.w))
         shift = u / v + mpmath.log(w) - 1
         z = -(p + 1) * p * a / v * mpmath.exp(-(p + 1) * shift)
 

@@ -70,7 +70,7 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> Check:
 
     cell = leading(b, rates)
     free = [name for name in b.minimised if any(t[name] != 0 for t in (*b.reduced.terms, *b.bounds))]
-    ones = {parameter(name): 1 for name in (*b.fixed, *(b.reduced.quantities - {*free, *b.growing}))}
+    ones = {parameter(name): sympy.S.One for name in (*b.fixed, *(b.reduced.quantities - {*free, *b.growing}))}
     rows = [_numeric(m, ones) for m in (*b.reduced.terms, *b.bounds)]
     count = len(b.reduced.terms)
 
@@ -95,7 +95,7 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> Check:
     predicted = {"minimum": cell.minimum, **{name: cell.optimum[name] for name in free if name in cell.optimum}}
     numeric = dict(zip(("minimum", *free), slopes, strict=True))
     on = {name: (sum(e * rates[q] for q, e in m.powers), numeric[name]) for name, m in predicted.items()}
-    size = float(cell.minimum.coefficient.subs(ones)) if cell.exact else 0.0
+    size = float(cell.minimum.coefficient.xreplace(ones)) if cell.exact else 0.0
     ratio = exp(found[-1][0] - float(on["minimum"][0]) * log(SIZES[-1])) / size if cell.exact else None
     return Check(dict(rates), on, ratio)
 
@@ -109,9 +109,9 @@ _Row = tuple[float, dict[str, float], list[tuple[Any, float]]]
 """A monomial in floats: logarithm of the coefficient, exponents, and its logarithms with their exponents."""
 
 
-def _numeric(m: Monomial, ones: Mapping[Expr, int]) -> _Row:
+def _numeric(m: Monomial, ones: Mapping[Expr, Expr]) -> _Row:
     inside = [(_numeric(a, ones), float(e)) for a, e in m.logs]
-    return log(float(m.coefficient.subs(ones))), {n: float(e) for n, e in m.powers}, inside
+    return log(float(m.coefficient.xreplace(ones))), {n: float(e) for n, e in m.powers}, inside
 
 
 def _logarithm(row: _Row, at: Mapping[str, float]) -> float:

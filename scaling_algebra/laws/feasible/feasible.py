@@ -2,7 +2,8 @@
 
 Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
 relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
-with an open end: where both sides have one power, logarithms decide.
+with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
+that grows, at least 1.
 Read next: ``windows.py`` (solves them), ``onset.py`` (from which size on), ``files.py`` (how they are written).
 """
 
@@ -18,7 +19,10 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 
 from ..monomials import Monomial, Relation, parameter
-from .windows import Inequality, Window, contradiction, window
+from .windows import Inequalities, Inequality, Window, contradiction, window
+
+_LOG = " log "
+"""Before the argument of a logarithm, where its size is an unknown; and the label of what holds of all of them."""
 
 
 @dataclass(frozen=True)
@@ -162,20 +166,22 @@ def feasible(system: System, given: Mapping[str, Monomial] | None = None, drop: 
     values = defined | given
     put = {n: m.substituted(given) for n, m in defined.items()} | given
     rows = [row for a in kept for row in _rows(a, put, system.grows)]
+    exact = [row for a in kept for row in _rows(a, put, system.grows, logs=True)]
     for law in given.values():
         if unknown := law.quantities - known:
             raise unknown_name("quantity", min(unknown), sorted(known))
-    core = contradiction(rows)
-    windows: dict[str, Window] = {}
+    core = contradiction(rows) or contradiction([*exact, *_positive(exact)], strict=True)
+    core = tuple(name for name in core if name != _LOG)
+    known_rows, windows = Inequalities(rows), dict[str, Window]()
     results: dict[str, tuple[Monomial, Window | None]] = {}
     unknowns = dict.fromkeys(name for r in rows for name, _ in r.coefficients)
     if not core:
-        windows = {name: window(rows, {name: Fraction(1)}) for name in unknowns}
+        windows = {name: known_rows.window({name: Fraction(1)}) for name in unknowns}
     for d in system.definitions:
         value = values[d.name].substituted(given)
         linear, constant = _exponents(value, system.grows, d.name)
         ok = not core and set(linear) <= set(unknowns)
-        results[d.name] = (value, window(rows, linear, constant) if ok else None)
+        results[d.name] = (value, known_rows.window(linear, constant) if ok else None)
     even = () if core else contradiction(rows, strict=True)
     return Feasible(system, given, dropped, windows, results, core, even)
 
@@ -184,8 +190,12 @@ def _quantities(r: Relation, defined: Mapping[str, Monomial]) -> frozenset[str]:
     return r.left.substituted(defined).quantities | r.right.substituted(defined).quantities
 
 
-def _rows(a: Assumption, values: Mapping[str, Monomial], grows: str) -> list[Inequality]:
-    """One inequality for each monomial on the smaller side; an equation is two."""
+def _rows(a: Assumption, values: Mapping[str, Monomial], grows: str, logs: bool = False) -> list[Inequality]:
+    """One inequality for each monomial on the smaller side; an equation is two.
+
+    Args:
+        logs: the size of each logarithm is an unknown of its own.
+    """
     left, sign, right = a.relation.left.substituted(values), a.relation.sign, a.relation.right.substituted(values)
     sides = {"<": [(left, right)], ">": [(right, left)], "=": [(left, right), (right, left)]}[sign[0]]
     rows = []
@@ -195,8 +205,15 @@ def _rows(a: Assumption, values: Mapping[str, Monomial], grows: str) -> list[Ine
         for term in small.terms:
             ratio = term * large.terms[0] ** sympy.S.NegativeOne
             linear, constant = _exponents(ratio, grows, a.name)
+            linear |= {f"{_LOG}{x}": Fraction(str(e)) for x, e in ratio.logs if logs and e.is_Rational}
             rows.append(Inequality(a.name, tuple(linear.items()), constant, sign in ("<<", ">>")))
     return rows
+
+
+def _positive(rows: Iterable[Inequality]) -> list[Inequality]:
+    """No logarithm is below 1."""
+    names = dict.fromkeys(name for r in rows for name, _ in r.coefficients if name.startswith(_LOG))
+    return [Inequality(_LOG, ((name, Fraction(-1)),), Fraction(0)) for name in names]
 
 
 def _exponents(m: Monomial, grows: str, where: str) -> tuple[dict[str, Fraction], Fraction]:
@@ -216,4 +233,4 @@ def _exponents(m: Monomial, grows: str, where: str) -> tuple[dict[str, Fraction]
         if name in found:
             raise UsageError(f"{where}: {name} is a quantity and stands in an exponent; give one another name")
         found[name] = Fraction(str(e.coeff(symbol)))
-    return found, Fraction(str(e.subs(dict.fromkeys(symbols, 0))))
+    return found, Fraction(str(e.xreplace(dict.fromkeys(symbols, sympy.S.Zero))))

@@ -1,22 +1,16 @@
 """Linear inequalities between exponents: exact windows, what bounds them, and smallest contradictory sets.
 
-Method: the largest value of an objective is that of a point and of weights on the inequalities with the same value
-(linear duality), which is one question to z3 over the rationals. What bounds it is a smallest set of inequalities that
+Method: z3 maximises a linear form over the rationals, exactly. What bounds it is a smallest set of inequalities that
 contradicts every larger value, without strict ones if there is such a set.
-Read next: ``feasible.py`` (what the inequalities are), ``proofs/clauses.py`` (z3).
+Read next: ``feasible.py`` (what the inequalities are).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import lcm
-
-from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver, Sense
-
-_ABOVE, _DUAL = " above", " dual"
-"""Labels of what is no assumption."""
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -56,26 +50,75 @@ class Window:
     high: End
 
 
-def _clause(label: str, coefficients: Mapping[str, Fraction], constant: Fraction, sense: Sense) -> Clause:
-    scale = lcm(constant.denominator, *(x.denominator for x in coefficients.values()))
-    counts = tuple((name, int(x * scale)) for name, x in coefficients.items() if x)
-    return Clause(label, (Atom(constant * scale, counts, sense),), label)
+class Inequalities:
+    """Inequalities, kept for many questions.
 
+    Args:
+        strict: strict inequalities do not hold where they are equal.
+    """
 
-def _all(rows: Iterable[Inequality], strict: bool = False) -> list[Clause]:
-    found = []
-    for r in rows:
-        found.append(_clause(r.label, dict(r.coefficients), r.constant, "<="))
-        if strict and r.strict:
-            found.append(_clause(r.label, dict(r.coefficients), r.constant, "!="))
-    return found
+    def __init__(self, rows: Iterable[Inequality], strict: bool = False) -> None:
+        import z3
+
+        self._z3, context = z3, z3.Context()
+        self._solver, self._search = z3.Solver(ctx=context), z3.Optimize(ctx=context)
+        self._solver.set("core.minimize", True)
+        self._labels: dict[str, Any] = {}
+        self._loose: list[str] = []
+        for r in rows:
+            total = self._form(r.coefficients, r.constant)
+            holds = total < 0 if strict and r.strict else total <= 0
+            if r.label not in self._labels:
+                self._labels[r.label] = z3.Bool(f"row {len(self._labels)}", context)
+                self._loose += [r.label] * (not r.strict)
+            self._search.add(holds)
+            self._solver.add(z3.Implies(self._labels[r.label], holds))
+
+    def core(self, labels: Collection[str] | None = None, more: Any = None) -> tuple[str, ...]:
+        """Labels of a smallest contradictory set, together with one more condition; empty if there is none.
+
+        Args:
+            labels: of inequalities that may be in it.
+        """
+        asked = [x for label, x in self._labels.items() if labels is None or label in labels]
+        self._solver.push()
+        if more is not None:
+            self._solver.add(more)
+        found = {str(x) for x in self._solver.unsat_core()} if self._solver.check(*asked) == self._z3.unsat else set()
+        self._solver.pop()
+        return tuple(label for k, label in enumerate(self._labels) if f"row {k}" in found)
+
+    def window(self, objective: Mapping[str, Fraction], constant: Fraction = Fraction(0)) -> Window:
+        """The values of a linear form of the unknowns; there must be some."""
+        ends = [self._end({name: sign * x for name, x in objective.items()}, sign, constant) for sign in (-1, 1)]
+        return Window(*ends)
+
+    def _end(self, objective: Mapping[str, Fraction], sign: int, constant: Fraction) -> End:
+        form = self._form(objective.items(), Fraction(0))
+        self._search.push()
+        bound = self._search.maximize(form)
+        self._search.check()
+        if "oo" in str(self._search.upper(bound)):
+            self._search.pop()
+            return End(None)
+        value = self._search.model().eval(form, model_completion=True)
+        self._search.pop()
+        largest = Fraction(value.numerator_as_long(), value.denominator_as_long())
+        above = form > self._number(largest)
+        plain = self.core(self._loose, above)
+        return End(sign * largest + constant, plain or self.core(None, above), not plain)
+
+    def _form(self, coefficients: Iterable[tuple[str, Fraction]], constant: Fraction) -> Any:
+        context = self._solver.ctx
+        parts = [self._number(x) * self._z3.Real(name, context) for name, x in coefficients if x]
+        return self._z3.Sum([*parts, self._number(constant)])
+
+    def _number(self, x: Fraction) -> Any:
+        return self._z3.Q(x.numerator, x.denominator, self._solver.ctx)
 
 
 def contradiction(rows: Iterable[Inequality], strict: bool = False) -> tuple[str, ...]:
     """Labels of a smallest contradictory set; empty if there is none.
-
-    Args:
-        strict: strict inequalities do not hold where they are equal.
 
     Examples:
         >>> one, half = Fraction(1), Fraction(1, 2)
@@ -83,18 +126,10 @@ def contradiction(rows: Iterable[Inequality], strict: bool = False) -> tuple[str
         >>> contradiction([x_above_1, x_below_half]), contradiction([x_above_1])
         (('a', 'b'), ())
     """
-    return _core(_all(rows, strict))
+    return Inequalities(rows, strict).core()
 
 
-def _core(clauses: Sequence[Clause], more: Sequence[Clause] = ()) -> tuple[str, ...]:
-    solver = ClauseSolver()
-    for clause in clauses:
-        solver.add(clause)
-    labels = list(dict.fromkeys(c.label for c in (*clauses, *more)))
-    return () if solver.model(labels, more) is not None else solver.core(more)
-
-
-def window(rows: Sequence[Inequality], objective: Mapping[str, Fraction], constant: Fraction = Fraction(0)) -> Window:
+def window(rows: Iterable[Inequality], objective: Mapping[str, Fraction], constant: Fraction = Fraction(0)) -> Window:
     """The values of a linear form of the unknowns; there must be some.
 
     Examples:
@@ -104,34 +139,4 @@ def window(rows: Sequence[Inequality], objective: Mapping[str, Fraction], consta
         >>> w.low, w.high
         (End(value=Fraction(0, 1), binding=('b',), open=True), End(value=Fraction(1, 2), binding=('a',), open=False))
     """
-    ends = []
-    for sign in (-1, 1):
-        largest = _largest(rows, {name: sign * x for name, x in objective.items()})
-        if largest is None:
-            ends.append(End(None))
-            continue
-        above = {name: sign * x for name, x in objective.items()}
-        more = [_clause(_ABOVE, above, -largest, sense) for sense in (">=", "!=")]
-        plain = _core(_all(r for r in rows if not r.strict), more)
-        binding = tuple(label for label in plain or _core(_all(rows), more) if label != _ABOVE)
-        ends.append(End(sign * largest + constant, binding, not plain))
-    return Window(ends[0], ends[1])
-
-
-def _largest(rows: Sequence[Inequality], objective: Mapping[str, Fraction]) -> Fraction | None:
-    """The largest value of an objective under inequalities that have a solution; None if there is none."""
-    clauses, names = _all(rows), {name for r in rows for name, _ in r.coefficients} | set(objective)
-    weights = [f"weight {k}" for k in range(len(rows))]
-    gap, offset = {name: x for name, x in objective.items() if x}, Fraction(0)
-    for name in sorted(names):
-        column = {w: x for w, r in zip(weights, rows, strict=True) for n, x in r.coefficients if n == name}
-        clauses += [_clause(_DUAL, column, -objective.get(name, Fraction(0)), sense) for sense in ("<=", ">=")]
-    for w, r in zip(weights, rows, strict=True):
-        clauses.append(_clause(_DUAL, {w: Fraction(1)}, offset, ">="))
-        gap[w] = r.constant
-    clauses += [_clause(_DUAL, gap, offset, sense) for sense in ("<=", ">=")]
-    solver = ClauseSolver()
-    for clause in clauses:
-        solver.add(clause)
-    model = solver.model(dict.fromkeys(c.label for c in clauses), ())
-    return None if model is None else sum((x * model[n] for n, x in objective.items() if x), Fraction(0))
+    return Inequalities(rows).window(objective, constant)

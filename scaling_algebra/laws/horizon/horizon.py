@@ -17,8 +17,9 @@ from typing import Any
 
 import sympy
 
+from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.files import toml
 from scaling_algebra.solver.linear import Equation, eliminate, solve_linear
 
@@ -37,6 +38,8 @@ QUANTITIES = {
 """What is asked for. Where equations leave a choice, the first of these is chosen and the others follow."""
 ORDER = tuple(reversed(QUANTITIES))
 ALL = "all"
+LARGE = 1e30
+"""Above any batch and any number of tokens."""
 Part = tuple[str, Monomial]
 """A monomial and the names of the invariants that have it."""
 
@@ -97,6 +100,7 @@ class Horizon(Rendered):
 
         return horizon(self)
 
+    @checked
     def factors(
         self,
         batch: tuple[float, float] = (1.0, 1.0),
@@ -111,7 +115,8 @@ class Horizon(Rendered):
             free: factors of what is free; 1 if not said.
 
         Raises:
-            UsageError: there is no solution, or an axis changes that is not among ``axes``.
+            UsageError: there is no solution, an axis changes that is not among ``axes``, what is said to be free is
+                not, or a number is not above 0 and below ``LARGE``.
 
         Examples:
             >>> horizon("adamw").factors(batch=(256, 1024), tokens=(20e9, 200e9))["lr"]
@@ -119,6 +124,11 @@ class Horizon(Rendered):
         """
         if self.conflicts:
             raise UsageError(f"{self.about}: they contradict each other; hold fewer of them")
+        for label, numbers in (("batch", batch), ("tokens", tokens), ("free", [*(free or {}).values()])):
+            if not all(0 < x < LARGE for x in numbers):
+                raise UsageError(f"{label} is {shown(numbers)}; give positive numbers, such as (256, 1024)")
+        if strange := [name for name in free or {} if name not in self.free]:
+            raise unknown_name(f"free quantity of {self.about}", strange[0], self.free)
         change = {"B": batch[1] / batch[0], "T": tokens[1] / tokens[0]}
         for axis, factor in change.items():
             if factor != 1 and axis not in self.axes:

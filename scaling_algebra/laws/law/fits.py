@@ -172,7 +172,7 @@ def compared(against: Answer, fits: Sequence[Fit]) -> Comparison:
 def _residual(fit: Fit, text: str, name: str, right: Any, have: Any, derived: Mapping[str, Any]) -> Residual:
     """With the error of the difference: in what was fitted, so that derived exponents are not independent."""
     put = {parameter(n): e for n, e in derived.items()}
-    gap = (parameter(name) - right).subs(put).subs(put)
+    gap = (parameter(name) - right).xreplace(put).xreplace(put)
     error = _value(gap, fit.exponents)[1]
     return Residual(fit.label, text, have[name][0], _value(right, have)[0], error)
 
@@ -180,12 +180,12 @@ def _residual(fit: Fit, text: str, name: str, right: Any, have: Any, derived: Ma
 def _value(e: Any, at: Mapping[str, tuple[float, float | None]]) -> tuple[float, float | None]:
     """A function of exponents, with its standard error to first order."""
     symbols = sorted(e.free_symbols, key=str)
-    point = {s: at[str(s)][0] for s in symbols}
+    point = {s: sympy.Float(at[str(s)][0]) for s in symbols}
     errors = [at[str(s)][1] for s in symbols]
-    value = float(e.subs(point))
+    value = float(e.xreplace(point))
     if any(x is None for x in errors):
         return value, None
-    slopes = [float(sympy.diff(e, s).subs(point)) for s in symbols]
+    slopes = [float(sympy.diff(e, s).xreplace(point)) for s in symbols]
     return value, sqrt(sum((d * (x or 0.0)) ** 2 for d, x in zip(slopes, errors, strict=True)))
 
 

@@ -16,7 +16,7 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 
 from ..balance.balance import Balance, balance
 from ..balance.conditions import Condition, sign
-from ..expressions import Expr, Monomial, Sum, exponent, monomial, parameter, relation, simplified
+from ..expressions import Expr, Monomial, Sum, exact, exponent, monomial, parameter, relation, simplified
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def answer(
     picked = _picked(law, choices or {})
     sums = {name: _chosen(law, a.sum, picked) for name, a in law.axes.items()}
     known = {p for total in sums.values() for p in total.parameters}
-    at = {**law.at, **(values or {})}
+    at = {**law.at, **{name: exact(value) for name, value in (values or {}).items()}}
     if strange := sorted(set(at) - known):
         raise unknown_name("parameter of this law", strange[0], sorted(known))
     asked = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
@@ -145,7 +145,7 @@ def inverted(found: Answer, name: str, value: Expr) -> tuple[str, Expr]:
     Raises:
         UsageError: no such exponent, not one open parameter, or no positive value.
     """
-    of = named("exponent", name, found.exponents)
+    of, value = named("exponent", name, found.exponents), exact(value)
     open_ = sorted(map(str, of.free_symbols))
     if len(open_) != 1:
         raise UsageError(f"{name} = {of} has {len(open_)} open parameters; give all but one with --at")
@@ -193,7 +193,7 @@ def _identical(text: str, exponents: Mapping[str, Expr]) -> bool:
     if unknown := ({name} | {str(s) for s in right.free_symbols}) - set(exponents):
         raise unknown_name(f"exponent in {text!r}", min(unknown), exponents)
     put = {parameter(n): e for n, e in exponents.items()}
-    return bool(simplified(exponents[name] - right.subs(put, simultaneous=True)) == 0)
+    return bool(simplified(exponents[name] - right.xreplace(put)) == 0)
 
 
 def _repairs(law: Law, name: str, picked: Mapping[str, str], at: Mapping[str, Expr]) -> Iterator[str]:

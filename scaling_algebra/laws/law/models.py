@@ -120,7 +120,7 @@ def _best(axis: Balance, name: str, at: Mapping[str, float], of: str) -> float:
         Monomial.of({q: e for q, e in m.powers if q != name}) ** (-1 / m[name]) for m in axis.bounds if m[name] != 0
     ]
     cap = min((number(Sum((c,)), at, of) for c in caps), default=1e30)
-    return exact.at({parameter(q): x for q, x in at.items()}, cap)
+    return exact.at({parameter(q): sympy.Float(x) for q, x in at.items()}, cap)
 
 
 def number(total: Sum, at: Mapping[str, float], of: str) -> float:
@@ -131,7 +131,7 @@ def number(total: Sum, at: Mapping[str, float], of: str) -> float:
     """
     if missing := sorted(total.quantities - set(at)):
         raise UsageError(f"model {of}: no number for {missing[0]}, which {total} needs; add it to the shapes")
-    value = sympy.N(total.expr.subs({parameter(q): sympy.Float(at[q]) for q in total.quantities}))
+    value = sympy.N(total.expr.xreplace({parameter(q): sympy.Float(at[q]) for q in total.quantities}))
     if not value.is_real or not isfinite(float(value)):
         raise UsageError(f"model {of}: {total} is no number at these shapes")
     return float(value)

@@ -74,7 +74,7 @@ def _check(found: Mapping[str, object]) -> None:
                     raise UsageError(f"{inner} stands inside {key}; put it above the line [{key}]")
                 if not isinstance(said, str):
                     raise UsageError(f"{key}: {inner} is {said!r}; it must be a text")
-        elif key != "equations" and (not value or "\n" in str(value)):
+        elif key != "equations" and not value:
             raise UsageError(f"{key} is {value!r}; it must be one line")
     for key in REQUIRED:
         if key not in found:

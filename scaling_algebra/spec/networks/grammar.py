@@ -21,11 +21,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED
 
 from .language import DATA, FUNCTIONS, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
+
+LONG, MOST = 2**16, 500
+"""Most characters, and most lines, of equations."""
 
 
 def network(
@@ -40,6 +44,10 @@ def network(
     Raises:
         UsageError: one line that quotes the equation, and its number: that of the line in the text.
     """
+    limits.line("name", name)
+    limits.line("title", title)
+    if len(equations) > LONG or equations.count("\n") > MOST:
+        raise UsageError(f"the equations have {len(equations)} characters; give at most {LONG}, on {MOST} lines")
     for letter, axis in axes.items():
         if not (isinstance(letter, str) and len(letter) == 1 and letter.isalpha()):
             raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")

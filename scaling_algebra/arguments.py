@@ -1,0 +1,126 @@
+"""What a public function may be called with: its annotations, held against the arguments.
+
+So a wrong argument is one ``UsageError`` that names it, whatever the function does with it later. An inexact number
+where an exact one belongs stays a TypeError of the function. Read next: ``errors.py`` (what is raised).
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from fractions import Fraction
+from functools import cache, wraps
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from .errors import UsageError, shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WORDS: dict[Any, str] = {
+    str: "a text",
+    int: "an integer",
+    float: "a finite number",
+    bool: "True or False",
+    Fraction: "a Fraction",
+    NoneType: "None",
+}
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that raises UsageError for an argument that is not of the kind its annotation says.
+
+    Examples:
+        >>> @checked
+        ... def twice(x: int) -> int:
+        ...     return 2 * x
+        >>> twice(2), twice(None)
+        Traceback (most recent call last):
+        ...
+        scaling_algebra.errors.UsageError: twice: x is None; give an integer
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            bound = signature.bind(*arguments, **named).arguments
+        except TypeError:
+            return function(*arguments, **named)  # which says what is missing, or not known
+        for name, value in bound.items():
+            if (parameter := signature.parameters[name]).kind is parameter.VAR_KEYWORD:
+                each = [(key, x, _hints(function, name).get(key, Any)) for key, x in value.items()]
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                each = [(name, x, _hints(function, name)[name]) for x in value]
+            else:
+                each = [(name, value, _hints(function, name)[name])]
+            for label, given, hint in each:
+                if not _fits(given, hint):
+                    raise UsageError(f"{function.__qualname__}: {label} is {shown(given)}; give {_described(hint)}")
+        return function(*arguments, **named)
+
+    return call
+
+
+@cache
+def _hints(function: Any, name: str) -> Mapping[str, Any]:
+    """The annotation of one argument, by its name; of keyword arguments that a TypedDict describes, those of each."""
+    try:
+        text = {name: function.__annotations__.get(name, Any)}
+        found = get_type_hints(SimpleNamespace(__annotations__=text), function.__globals__)
+        described = get_args(found[name])
+        return get_type_hints(described[0]) if described and is_typeddict(described[0]) else found
+    except NameError:  # a class that is only imported for type checkers
+        return {name: Any}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if hint in (None, NoneType):
+        return value is None
+    if origin is Literal:
+        return any(value is part or (type(value) is type(part) and value == part) for part in parts)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is Fraction:
+        return isinstance(value, Fraction | float)  # the function says that a float is inexact
+    kind = origin or hint
+    if not inspect.isclass(kind) or kind is object:
+        return True
+    try:
+        if not isinstance(value, (tuple, list) if kind is tuple else kind):
+            return False
+    except TypeError:  # a protocol that cannot be asked
+        return True
+    if kind is tuple:
+        each = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        return not parts or (len(each) == len(value) and all(map(_fits, value, each)))
+    if issubclass(kind, Mapping):
+        return not parts or all(_fits(k, parts[0]) and _fits(x, parts[1]) for k, x in value.items())
+    if issubclass(kind, Iterable) and parts:
+        if isinstance(value, str | bytes):
+            return False
+        return not isinstance(value, Collection) or all(_fits(x, parts[0]) for x in value)
+    return True
+
+
+def _described(hint: Any) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_described(part) for part in parts if part is not NoneType))
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin is tuple:
+        return f"({', '.join('...' if part is ... else _described(part) for part in parts)})"
+    kind = origin or hint
+    if inspect.isclass(kind) and issubclass(kind, Mapping):
+        return "a dict" + (f" of {_described(parts[0])} to {_described(parts[1])}" if parts else "")
+    if inspect.isclass(kind) and issubclass(kind, Iterable) and parts:
+        return f"a list of: {_described(parts[0])}"
+    return _WORDS.get(hint) or f"a {getattr(hint, '__name__', 'value')}"
