@@ -98,14 +98,17 @@ def _fits(value: Any, hint: Any) -> bool:
             return False
     except TypeError:  # a protocol that cannot be asked
         return True
-    if kind is tuple:
+    if kind is tuple and isinstance(value, tuple | list):
         each = parts[:1] * len(value) if parts[1:] == (...,) else parts
         return not parts or (len(each) == len(value) and all(map(_fits, value, each)))
-    if issubclass(kind, Mapping):
+    if isinstance(value, Mapping):
         return not parts or all(_fits(k, parts[0]) and _fits(x, parts[1]) for k, x in value.items())
     if issubclass(kind, Iterable) and parts:
         if isinstance(value, str | bytes):
             return False
+        each = get_origin(parts[0]) or parts[0]
+        if inspect.isclass(each) and issubclass(each, Mapping):  # records, which the function says more about
+            return True
         return not isinstance(value, Collection) or all(_fits(x, parts[0]) for x in value)
     return True
 
@@ -122,5 +125,5 @@ def _described(hint: Any) -> str:
     if inspect.isclass(kind) and issubclass(kind, Mapping):
         return "a dict" + (f" of {_described(parts[0])} to {_described(parts[1])}" if parts else "")
     if inspect.isclass(kind) and issubclass(kind, Iterable) and parts:
-        return f"a list of: {_described(parts[0])}"
+        return f"a list of {_described(parts[0]).split(maxsplit=1)[-1]}s"
     return _WORDS.get(hint) or f"a {getattr(hint, '__name__', 'value')}"

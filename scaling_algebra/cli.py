@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from .errors import UsageError, shortened
+from .errors import UsageError, missing, shortened
 from .files import reason
 from .solver.demands import Infeasible, NotFound
 from .waiting import interruptible, watched
@@ -131,9 +131,9 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except UsageError as error:
         return _fail(str(error), 2)
     except NotFound as error:
-        from .commands.derive import missing
+        from .commands.derive import missing as not_found
 
-        return missing(error)[0]
+        return not_found(error)[0]
     except Infeasible as error:
         return _fail(str(error), 1)
     except (click.Abort, KeyboardInterrupt):
@@ -144,7 +144,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         if (error.name or "").startswith("scaling_algebra"):
             return _internal(error)
         verb = next(iter(arguments), "scalecalc")
-        return _fail(f"{verb} needs {error.name}; install it with: pip install 'scalecalc[verify]'", 2)
+        return _fail(str(missing(verb, str(error.name), "verify")), 2)
     except OSError as error:
         where = "" if error.filename is None else f" {error.filename}"
         return _fail(f"the system refused{where}: {reason(error)}; make room, or choose another place", 2)

@@ -38,6 +38,12 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
 
 
+def missing(what: str, module: str, extra: str) -> UsageError:
+    """Something needs a package that is not there; it comes with an optional part of this one."""
+    how = f'pip install "scalecalc[{extra}] @ git+<URL of its repository>"'
+    return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``."""
     names = list(known)
@@ -46,7 +52,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.4)
     hint = f"; did you mean {lowered[near[0]]!r}?" if near else "."
     listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
-    return UsageError(f"no {kind} named {name!r}{hint} known: {listed}")
+    return UsageError(f"no {kind} named {name!r}{hint} known: {listed or 'none'}")
 
 
 def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:

@@ -24,7 +24,7 @@ from scaling_algebra.spec.networks.printing import as_text, latex_sides
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .options import NETWORK, chosen, emit, examples, printed
+from .options import chosen, emit, examples, network_options, printed
 
 
 @click.command(
@@ -35,7 +35,7 @@ from .options import NETWORK, chosen, emit, examples, printed
         "scalecalc list --glossary -o glossary.md",
     ),
 )
-@NETWORK
+@network_options()
 @click.option("--glossary", is_flag=True, help="What every word, quantity, desideratum and mechanism is.")
 @printed
 def command(

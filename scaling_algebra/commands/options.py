@@ -154,21 +154,14 @@ WHERE = options(RAY, OPTIMIZER)
 """--regime or --ray, and --optimizer with its --epsilon."""
 
 
-NETWORK = options(
-    click.option(
-        "--architecture",
-        type=Name("architecture", ARCHITECTURES),
-        metavar="NAME",
-        help=f"Network.  [default: {DEFAULT_ARCHITECTURE}]",
-    ),
-    click.option(
-        "--network",
-        type=Place(),
-        metavar="FILE.toml",
-        help="Instead of an architecture, a network of your own.",
-    ),
-)
-"""--architecture and --network, for ``chosen``."""
+def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
+    """--architecture and --network, for ``chosen``."""
+    name = {"type": Name("architecture", ARCHITECTURES), "metavar": "NAME"}
+    file = {"type": Place(), "metavar": "FILE.toml", "help": "Instead of an architecture, a network of your own."}
+    return options(
+        click.option("--architecture", help=f"Network.  [default: {default}]", **name),  # type: ignore[arg-type]
+        click.option("--network", **file),  # type: ignore[arg-type]
+    )
 
 
 def chosen(architecture: str | None, network: Path | None) -> Network | None:
@@ -192,7 +185,7 @@ def network_of(command: Command) -> Command:
         found = chosen(architecture, network) or ARCHITECTURES[DEFAULT_ARCHITECTURE]
         return command(*arguments, network=found, **rest)
 
-    return NETWORK(run)
+    return network_options()(run)
 
 
 READOUT_INIT = click.option(

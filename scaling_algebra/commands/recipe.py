@@ -17,7 +17,6 @@ from scaling_algebra.recipes.recipe import recipe
 from .horizon import change
 from .options import (
     GAUGE,
-    NETWORK,
     OPTIMIZER,
     READOUT_INIT,
     Command,
@@ -26,6 +25,7 @@ from .options import (
     chosen,
     emit,
     examples,
+    network_options,
     options,
     parameterization,
     tried,
@@ -58,7 +58,7 @@ def _tuned(name: str, what: str) -> Callable[[Command], Command]:
 @_tuned("decay", "Weight decay, as torch takes it,")
 @click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
-@options(NETWORK, READOUT_INIT, GAUGE)
+@options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
 @click.option(
     "--format",
     "form",

@@ -17,7 +17,7 @@ from textwrap import wrap
 from typing import Any
 
 from scaling_algebra.documents.pictures import headless
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, missing
 from scaling_algebra.files import write
 from scaling_algebra.spec.powers import Power
 
@@ -78,7 +78,7 @@ def _picture(found: Explanation, form: str) -> bytes:
         with headless():
             importlib.import_module("matplotlib").use("Agg")
     except ModuleNotFoundError:
-        raise UsageError("--graph needs matplotlib; install it with: pip install 'scalecalc[graph]'") from None
+        raise missing("--graph", "matplotlib", "graph") from None
     plt: Any = importlib.import_module("matplotlib.pyplot")
     patches: Any = importlib.import_module("matplotlib.patches")
     drawn = [(heading, net, *layout(net), text) for heading, net, text in vectors(found)]

@@ -115,11 +115,9 @@ def test_no_other_axis_is_below_the_floor():
 
 def test_chinchilla():
     found = answer(law("chinchilla"))
-    assert same(found.exponents["alpha_C"], "alpha*gamma/(alpha + gamma)") and all(found.identities.values())
+    assert same(found.exponents["alpha_C"], "alpha*beta/(alpha + beta)") and all(found.identities.values())
     cell = found.axes["compute"].cell
-    assert same(cell.optimum["N"]["F"], "gamma/(alpha + gamma)") and same(
-        cell.optimum["D"]["F"], "alpha/(alpha + gamma)"
-    )
+    assert same(cell.optimum["N"]["F"], "beta/(alpha + beta)") and same(cell.optimum["D"]["F"], "alpha/(alpha + beta)")
 
 
 @pytest.mark.parametrize("name", laws())

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import missing, unknown_name
 from scaling_algebra.recipes.sizes import Sizes
 
 from .checking import LENGTH, VOCABULARY
@@ -65,7 +65,7 @@ def build(name: str, sizes: Sizes) -> nn.Module:
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ModuleNotFoundError:
-        raise UsageError("transformers is not installed; install it with: pip install 'scalecalc[models]'") from None
+        raise missing("check-model", "transformers", "models") from None
 
     heads = sizes["N"] // HEAD
     given: dict[str, Any] = {

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.recipes.recipe import VECTORS, Recipe, Setting, recipe
@@ -189,6 +190,7 @@ class Plan(Rendered):
         return coverage(self)
 
 
+@checked
 def plan(
     model: nn.Module,
     base: str | Sizes | Recipe,

@@ -8,8 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scaling_algebra import limits
 from scaling_algebra.commands.options import WHERE, Count, Name, emit, examples, printed
@@ -129,6 +127,9 @@ def command(**given: Any) -> int:
 
 
 def _run(course: Course, recipes: list[Recipe], sweeps: Sweeps) -> TransferReport:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     from scaling_algebra.verify.transfer.study import transfer
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -32,7 +32,7 @@ from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
 from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement
 from .measurement import Prediction as Prediction
-from .spectrum import Powers, Spectrum, powers_below, spectrum
+from .spectrum import EVERY, MOST, Powers, Spectrum, mixed, powers_below, spectrum
 
 REQUIRED = Fraction(4, 5)
 """Share of the rows that are not predicted to be exactly zero which must agree."""
@@ -262,6 +262,11 @@ def judge(
     spacing, spoilt = spacing_of(m), below_floor(m)
     fits: dict[tuple[str, int], Fit] = {}
 
+    def own(quantity: str, step: int) -> Fraction | None:
+        """The prediction itself, to which the other powers belong; a claim is judged by its slope."""
+        series = prediction.get(quantity, ())
+        return series[step] if step < len(series) else None
+
     def row(quantity: str, step: int, predicted: Fraction | None) -> Row:
         key = quantity, step
         if key not in fits:
@@ -276,6 +281,10 @@ def judge(
         found = spectrum_of(m, quantity, step, predicted, powers)
         if verdict is Verdict.REFUTED and found and found.verdict is Verdict.AGREES:
             verdict, note = Verdict.INCONCLUSIVE, f"n^({predicted}) is seen beside a larger next power"
+        elif verdict is Verdict.REFUTED and found and powers and fits[key].high < predicted and own(*key) == predicted:
+            below = _below(m, quantity, step, predicted, powers, EVERY)
+            if mixed(m.sizes, m.cleaned(quantity, step), below):
+                verdict, note = Verdict.INCONCLUSIVE, f"n^({predicted}) may lie below a larger next power; larger sizes"
         return Row(quantity, step, predicted, fits[key], verdict, note, found)
 
     known = set(m.names)
@@ -329,12 +338,19 @@ def spectrum_of(
     Args:
         powers: what it is a sum of; by default any power of the grid.
     """
-    spacing, known = spacing_of(m), None
+    below = _below(m, quantity, step, predicted, powers, MOST)
+    return spectrum(m.sizes, m.cleaned(quantity, step), below, predicted + spacing_of(m), m.level)
+
+
+def _below(
+    m: Measurement, quantity: str, step: int, predicted: Fraction, powers: Powers | None, most: int
+) -> tuple[Fraction, ...]:
+    """The predicted power and the next ones."""
+    known = None
     with suppress(LookupError, UsageError):  # undecided, or no quantity of the engine
         known = powers(quantity, step) if powers else None
     rates = {m.ray[axis] for axis in AXES} - {Fraction(0)}
-    below = powers_below(predicted, spacing, rates, known)
-    return spectrum(m.sizes, m.cleaned(quantity, step), below, predicted + spacing, m.level)
+    return powers_below(predicted, spacing_of(m), rates, known, most)
 
 
 def spacing_of(m: Measurement) -> Fraction:

@@ -23,7 +23,7 @@ from itertools import count, islice
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import linprog, nnls
 
 from .fit import LEVEL, MIN_SEEDS, MIN_SIZES, Array, Verdict, resampling
 
@@ -47,8 +47,11 @@ GOOD, ERRORS, NOISE = 0.05, 3.0, 0.5
 """A fit is good if it meets every mean square within the first relative difference, or so many of its standard errors
 up to the last relative difference."""
 
-MOST = 3
-"""Powers in a fit: two, the third where two are not good."""
+MOST, EVERY = 3, 8
+"""Powers in a fit: two, the third where two are not good; and in a mixture."""
+
+TRACE = 0.02
+"""Least share of the mean square at the largest size that the predicted power has in a mixture."""
 
 HORIZON = 2.0**40
 """Over the largest size: where a power that does not lead by then is not looked for."""
@@ -152,9 +155,13 @@ def spectrum(
 
 
 def powers_below(
-    predicted: Fraction, spacing: Fraction, rates: Iterable[Fraction], known: Iterable[tuple[Fraction, bool]] | None
+    predicted: Fraction,
+    spacing: Fraction,
+    rates: Iterable[Fraction],
+    known: Iterable[tuple[Fraction, bool]] | None,
+    most: int = MOST,
 ) -> tuple[Fraction, ...]:
-    """The predicted exponent and the next ones below it, at most ``MOST`` in all, on the grid of this spacing.
+    """The predicted exponent and the next ones below it, on the grid of this spacing.
 
     A power is there if the engine finds it, if it is not above the bound on what the engine dropped, or if it is the
     predicted one times a whole number of finite-size corrections 1/(dimension)^(1/2), of the mean square 1/dimension.
@@ -162,16 +169,33 @@ def powers_below(
     Args:
         rates: of the axes that grow.
         known: what the engine finds; None: every power of the grid may be there.
+        most: how many in all.
     """
     grid = (predicted - k * spacing for k in count(1))
     if known is None:
-        return predicted, *islice(grid, MOST - 1)
+        return predicted, *islice(grid, most - 1)
     found = list(known)
-    exact = {e for e, seen in found if seen} | {predicted - k * r / 2 for r in rates for k in range(1, MOST)}
+    exact = {e for e, seen in found if seen} | {predicted - k * r / 2 for r in rates for k in range(1, most)}
     bound = max((e for e, seen in found if not seen), default=None)
     lowest = min(exact, default=predicted)
     there = [e for e in islice(grid, 100) if e in exact or (bound is not None and e <= bound) or e < lowest]
-    return predicted, *there[: MOST - 1]
+    return predicted, *there[: most - 1]
+
+
+def mixed(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction]) -> bool:
+    """May the values be a sum of these powers in which the first has a part (``TRACE``), up to their noise?
+
+    Law: the largest part is a linear program in the coefficients, which are not negative, and meet every mean square
+    as a good fit does (``GOOD``).
+    """
+    square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
+    y = np.array([s.mean() for s in square])
+    errors = np.array([s.std() / len(s) ** 0.5 for s in square]) / y
+    columns = _columns(np.asarray(n, dtype=np.float64), powers) / (y / y[-1])[:, None]
+    allowed = np.clip(ERRORS * errors, GOOD, NOISE)
+    part = np.array([-1.0, -1.0, *np.zeros(columns.shape[1] - 2)])
+    best = linprog(part, np.vstack([columns, -columns]), np.concatenate([1 + allowed, allowed - 1]))
+    return bool(best.status == 0 and -best.fun >= TRACE)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import missing
 from scaling_algebra.verify.networks.base_shapes import Recipe, Scaled
 from scaling_algebra.verify.networks.mlp import MLPMoE
 from scaling_algebra.verify.networks.scales import Dims
@@ -59,7 +59,7 @@ def digits(batch: int) -> Data:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
-        raise UsageError("digits needs scikit-learn; install it with: pip install 'scalecalc[verify]'") from None
+        raise missing("digits", "scikit-learn", "verify") from None
     images, labels = load_digits(return_X_y=True)
     images = ((images - images.mean()) / images.std()).astype(np.float32)
     held = np.arange(len(images)) % 5 == 4
