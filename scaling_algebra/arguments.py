@@ -105,7 +105,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return not parts or all(_fits(k, parts[0]) and _fits(x, parts[1]) for k, x in value.items())
     if issubclass(kind, Iterable) and parts:
         if isinstance(value, str | bytes):
-            return False
+            return parts[0] is str and isinstance(value, str)
         each = get_origin(parts[0]) or parts[0]
         if inspect.isclass(each) and issubclass(each, Mapping):  # records, which the function says more about
             return True

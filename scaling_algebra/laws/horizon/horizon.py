@@ -124,9 +124,13 @@ class Horizon(Rendered):
         """
         if self.conflicts:
             raise UsageError(f"{self.about}: they contradict each other; hold fewer of them")
-        for label, numbers in (("batch", batch), ("tokens", tokens), ("free", [*(free or {}).values()])):
+        for label, numbers in (
+            ("batch", batch),
+            ("tokens", tokens),
+            *((f"free {k}", (x, x)) for k, x in (free or {}).items()),
+        ):
             if not all(0 < x < LARGE for x in numbers):
-                raise UsageError(f"{label} is {shown(numbers)}; give positive numbers, such as (256, 1024)")
+                raise UsageError(f"{label} is {shown(numbers)}; give two positive numbers, such as (256, 1024)")
         if strange := [name for name in free or {} if name not in self.free]:
             raise unknown_name(f"free quantity of {self.about}", strange[0], self.free)
         change = {"B": batch[1] / batch[0], "T": tokens[1] / tokens[0]}

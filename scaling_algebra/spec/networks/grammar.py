@@ -28,7 +28,7 @@ from scaling_algebra.spec.axes import AXES, FIXED
 from .language import DATA, FUNCTIONS, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
 
-LONG, MOST = 2**16, 500
+LONG, MOST = 2**16, 1_000
 """Most characters, and most lines, of equations."""
 
 
