@@ -6,11 +6,12 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
+from math import prod
 
 import numpy as np
 import torch
@@ -118,16 +119,20 @@ def answers(case: Case, seconds: float = 15.0) -> tuple[Answers, dict[str, Fract
 Measured = dict[tuple[str, int], list[np.ndarray]]
 
 
-def measured(case: Case, point: Mapping[str, object], scales: tuple[float, ...], more: int = 1) -> Measured:
+def entries(case: Case, scale: float) -> int:
+    """Of its tensors and signals."""
+    dims = sizes(case, scale)
+    return sum(prod(dims[c] for c in letters) for letters in (*case.tensors.values(), *(x.letters for x in case.lines)))
+
+
+def measured(case: Case, point: Mapping[str, object], scales: Sequence[float], more: int = 1) -> Measured:
     """Root-mean-squares of each replica, one array for every scale."""
     found: Measured = {}
     for scale in scales:
-        dims = sizes(case, scale)
-        entries = sum(int(np.prod([dims[c] for c in letters])) for letters in case.tensors.values())
-        entries += sum(int(np.prod([dims[c] for c in x.letters])) for x in case.lines)
-        seeds = int(min(max(more * ENTRIES // entries, more * SEEDS[0]), more * SEEDS[1]))
+        each = entries(case, scale)
+        seeds = int(min(max(more * ENTRIES // each, SEEDS[0]), more * SEEDS[1]))
         parts: list[dict[tuple[str, int], np.ndarray]] = []
-        chunk = max(1, min(seeds, 3 * ENTRIES // entries) // 2 * 2)  # even, so no probe
+        chunk = max(1, min(seeds, 3 * ENTRIES // each) // 2 * 2)  # even, so no probe
         for k in range(0, seeds, chunk):
             run, part = Run(case, point, scale, min(chunk, seeds - k), k), {}
             for t in range(STEPS + 1):
@@ -160,47 +165,49 @@ class Report:
             yield f"{name}@{t}: engine {said}, slope {v.slope:+.2f} +- {v.error:.2f} ({v.why}): {numbers}"
 
 
-def follow(case: Case, further: tuple[float, ...] = FURTHER, seconds: float = 15.0, most: float = 3e7) -> Report:
-    """Asks, trains, judges; what does not agree is measured again with larger sizes and more seeds."""
+def follow(case: Case, further: Sequence[float] = FURTHER, most: float = 3e7) -> Report:
+    """Asks, trains, judges; what does not agree is followed to larger sizes.
+
+    Args:
+        most: entries of a network that is still trained.
+    """
     report = Report(case)
-    said, report.point = answers(case, seconds)
-    first = measured(case, report.point, SCALES)
-    left = {}
+    said, report.point = answers(case)
+    scales, found = list(SCALES), measured(case, report.point, SCALES)
+    left: dict[tuple[str, int], tuple[Fraction | None, Verdict]] = {}
     for key, (state, e) in said.items():
-        if key not in first:
-            continue
-        if state != "decided":
+        if key in found and state != "decided":
             report.counted(f"undecided: {state}")
-            continue
-        verdict = judge(list(SCALES), first[key], e, case.slow)
-        if verdict.word == "AGREES":
-            report.counted("AGREES, zero" if e is None else "AGREES")
-        else:
-            left[key] = e
-    if left:
-        dims = [sizes(case, s) for s in further]
-        scales = SCALES + tuple(
-            s
-            for s, d in zip(further, dims, strict=True)
-            if sum(np.prod([float(d[c]) for c in letters]) for letters in case.tensors.values()) < most / SEEDS[0]
-        )
-        again = measured(case, report.point, scales, more=4)
-        for key, e in left.items():
-            verdict = judge(list(scales), again[key], e, case.slow)
-            report.counted(verdict.word)
-            if verdict.word != "AGREES":
-                (report.refuted if verdict.word == "REFUTED" else report.open)[key] = e, verdict
+        elif key in found:
+            verdict = judge(scales, found[key], e, case.slow)
+            if verdict.word == "AGREES":
+                report.counted("AGREES, zero" if e is None else "AGREES")
+            else:
+                left[key] = e, verdict
+    for scale in further:
+        if not left or SEEDS[0] * entries(case, scale) > most:
+            break
+        for key, values in measured(case, report.point, (scale,), more=2).items():
+            found[key] += values
+        scales.append(scale)
+        judged = {key: (e, judge(scales, found[key], e, case.slow)) for key, (e, _) in left.items()}
+        left = {key: x for key, x in judged.items() if x[1].word != "AGREES"}
+        for _ in range(len(judged) - len(left)):
+            report.counted("AGREES")
+    for key, (e, verdict) in left.items():
+        report.counted(verdict.word)
+        (report.refuted if verdict.word == "REFUTED" else report.open)[key] = e, verdict
     return report
 
 
-def shrunk(report: Report, tries: int = 12) -> Report:
+def shrunk(report: Report, tries: int = 6) -> Report:
     """The smallest case found, equation by equation, in which something is still refuted."""
     for case in smaller(report.case):
         if not tries:
             break
         tries -= 1
         try:
-            found = follow(case, further=(32.0,))
+            found = follow(case, further=())
         except (UsageError, TooLong, KeyError, IndexError, ValueError):
             continue
         if found.refuted:
