@@ -219,7 +219,7 @@ def paces(case: Case, zero: tuple[str, ...]) -> dict[str, float]:
         for name, out in uses.items():
             moved = made[f"{out}.effective"]
             if moved:
-                found.setdefault(name, max(made[f"{out}.init"], 0.4) / moved)
+                found.setdefault(name, min(max(made[f"{out}.init"], 0.4), 1.0) / moved)
     return {name: found.get(name, 1.0) for name in uses}
 
 
@@ -243,13 +243,13 @@ class Run:
             return scale ** -float(point.get(key) or 0)  # type: ignore[arg-type]
 
         self.start, lr, eps = {}, {}, {}
-        strength = 2.0 if any(x.kind in BOUNDED for x in case.lines) else 1.0
+        strength = 1.0 if any(x.kind in BOUNDED for x in case.lines) else 0.4
         for name, letters in case.tensors.items():
             dims = [self.sizes[c] for c in letters]
-            std, lr[name] = constant(0.5, 2.0), strength * constant(0.4, 1.2) * power(f"c.{name}")
+            std, lr[name] = constant(0.5, 1.5), strength * constant(0.5, 1.0) * power(f"c.{name}")
             eps[name] = constant(0.5, 2.0) * EPSILON * power(f"d.{name}")
             std *= 0.0 if point[f"b.{name}"] is None else power(f"b.{name}")
-            base = self._base(matrices(case, name)[2], scale)
+            base = self._base(matrices(case, name)[2].replace("x", ""), scale)
             std *= base**-0.5
             self.start[name] = std * torch.randn(seeds, *dims, generator=draw, dtype=torch.float64)
         self.multipliers = {}
@@ -257,7 +257,8 @@ class Run:
             line = next(x for x in case.lines if m in x.multipliers)
             summed = {c for _, cs in line.reads for c in cs} - set(line.letters)
             self.multipliers[m] = constant(0.5, 2.0) * power(m) / self._base(summed, scale)
-        self.data = torch.randn(FIXED["D"], generator=fixed, dtype=torch.float64).expand(seeds, -1)
+        data = torch.randn(FIXED["D"], generator=fixed, dtype=torch.float64)
+        self.data = (data / data.norm()).expand(seeds, -1)
         self.moved = {name: torch.zeros_like(w) for name, w in self.start.items()}
         self.steps = Steps(case, lr, eps, self.start)
         self.initial = self.signals(self.start)

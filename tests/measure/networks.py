@@ -353,3 +353,55 @@ def _read_only(lines: list[Line], output: str = "") -> tuple[Line, ...]:
             kept.append(line)
             needed |= {n for n, _ in line.reads}
     return tuple(reversed(kept))
+
+
+KNOWN = {
+    "T1": from_text(
+        "T1",
+        """
+        h1[a] = W1[a,x] data[x]
+        h2[b] = W[b,a] h1[a]
+        u[b] = tanh(h2[b])
+        h3[c] = V[c,b] u[b]
+        f = W2[c] h3[c]
+        """,
+        "sgd",
+    ),
+    "T2": from_text(
+        "T2",
+        """
+        h[a] = W[a,x] data[x]
+        u[a] = tanh(h[a])
+        p = rho h[a] u[a]
+        s = beta h[a]
+        q = s s
+        f = p + q
+        """,
+        "sgd",
+        point="b.W=0,c.W=-1,d.W=1,rho=1,beta=1",
+    ),
+    "T3": from_text(
+        "T3",
+        """
+        h[a] = W1[a,x] data[x]
+        u[a] = silu(h[a])
+        f = W2[a] u[a]
+        """,
+        "signsgd",
+    ),
+    "T4": from_text(
+        "T4",
+        """
+        h1[a] = W1[a,x] data[x]
+        h2[b] = W[b,a] h1[a]
+        h3[c] = alpha W[c,b] h2[b]
+        h4[c] = h2[c] + h3[c]
+        f = W2[c] h4[c]
+        """,
+        "muon",
+        point="b.W1=0,b.W=1/2,b.W2=1,c.W1=-1/2,c.W=0,c.W2=1/2,alpha=1/2",
+    ),
+}
+"""Networks on which a reading of functions as ``f0 + f1 x``, of a sign with its positive factors, and of a sum of
+rank-one gradients by its Frobenius norm are wrong: h3.cross@1 = n^0, s@1 = n^(-1/2), f.cross@1 = n^(-1/2),
+h3.effective@1 = n^(-1/2)."""
