@@ -19,7 +19,6 @@ DENSE = [{"N": n} for n in (32, 64, 128)]
 EXPERTS = [{"N": n, "N_e": n, "M": 4, "K": 2} for n in (32, 64, 128)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sizes"), [("llama", DENSE), ("mixtral", EXPERTS), ("qwen3_moe", EXPERTS)])
 def test_a_recipe_holds_on_a_family_and_the_default_does_not(name, sizes):
     pytest.importorskip("transformers")
@@ -30,7 +29,6 @@ def test_a_recipe_holds_on_a_family_and_the_default_does_not(name, sizes):
     assert gates["standard parameterization refuted"].passed and gates["planted wrong exponents refuted"].passed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "what", "rule", "part"),
     [

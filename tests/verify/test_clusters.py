@@ -20,16 +20,11 @@ from scaling_algebra.verify.experiments.clusters import (
     examples,
     learn,
     signals,
-    steps_to_align,
 )
 from scaling_algebra.verify.experiments.findings import By, Plan
 from scaling_algebra.verify.judging.fit import Verdict
 
-pytestmark = pytest.mark.slow
-
-
 TABLE_5 = [[0, 0, 3971, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 4, 4005, 0], [8, 4, 4, 6, 0, 1304, 4, 2711], [3979] + [0] * 7]
-TABLE_13 = [[1374, 3745, 2999, 31882], [23470, 3335, 13182, 13], [833, 9405, 7723, 39]]
 TABLE_6 = [
     [0, 630, 1629, 1298, 27, 87, 4, 296],
     [136, 1107, 1884, 651, 0, 0, 0, 231],
@@ -45,27 +40,11 @@ def drawn(n=300, setting=1, seed=0):
 
 
 def test_entropy_of_the_published_dispatch_tables():
-    """Tables 5, 6 and 13 of the paper: a cubic mixture, a linear one, and one of languages."""
+    """Tables 5 and 6 of the paper: a cubic mixture, and a linear one."""
     assert dispatch_entropy(TABLE_5) == pytest.approx(0.0092549, abs=1e-6)
     assert dispatch_entropy(TABLE_6) == pytest.approx(1.3145780, abs=1e-6)
     assert dispatch_entropy(np.full((4, 8), 5)) == pytest.approx(np.log(4))
-    assert dispatch_entropy(TABLE_13) == pytest.approx(0.493, abs=5e-4)
     assert dispatch_entropy([[7, 0, 0], [0, 9, 0]]) == 0
-
-
-def test_noise_on_the_logits_smooths_the_choice():
-    """Lemma 5.1 (chances of experts move by at most M^2 times the logits), and an expert 1 below is never chosen."""
-    draw = np.random.default_rng(1)
-    noise = draw.random((100_000, 4))
-
-    def chances(h):
-        return np.bincount((h + noise).argmax(1), minlength=4) / len(noise)
-
-    for size in (0.01, 0.03):
-        h = 0.3 * draw.random(4)
-        moved = np.abs(chances(h + size * np.array([1.0, -1.0, 1.0, -1.0])) - chances(h)).max()
-        assert 0 < moved <= 4**2 * size
-    assert chances(np.array([1.0, 0.0, 0.9, 0.5]))[1] == 0 and chances(np.array([0.9, 0.0, 0.9, 0.5]))[1] > 0
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -106,47 +85,6 @@ def test_written_gradients_are_those_of_the_loss(cubic):
     assert gtheta.abs().max() > 1e-4 and torch.bincount(chosen[:, 0]).min() > 0
 
 
-def test_router_gradients_sum_to_zero_and_expert_steps_have_length_lr():
-    """Lemma E.1, and (3.4)."""
-    _, data = drawn()
-    network = Network(experts=3, filters=5)
-    model = Switch(network, torch.Generator().manual_seed(1))
-    before = model.w.clone()
-    for _ in range(3):
-        model.step(data, torch.rand(len(data.y), 3))
-    assert model.theta.abs().max() > 0 and model.theta.sum(0).abs().max() < 1e-5 * model.theta.abs().max()
-    moved = Switch(network, torch.Generator().manual_seed(1))
-    moved.step(data, torch.rand(len(data.y), 3))
-    assert (moved.w - before).flatten(1).norm(dim=1).tolist() == pytest.approx([network.lr] * 3, rel=1e-4)
-
-
-def test_an_expert_without_examples_stays():
-    _, data = drawn()
-    model = Switch(Network(experts=2, filters=5), torch.Generator().manual_seed(1))
-    before = model.w.clone()
-    model.step(data, torch.tensor([1.0, 0.0]).expand(len(data.y), 2))
-    assert torch.equal(model.w[1], before[1]) and not torch.equal(model.w[0], before[0])
-
-
-def test_scaled_data_and_rates_are_the_same_dynamics():
-    """x -> s x is (lr, router lr, init) -> (s lr, s^2 router lr, s init): how the constants follow from the code's."""
-    _, data = drawn()
-    small = Network(experts=3, filters=5, lr=0.01, router_lr=10.0, init=8.2e-4)
-    large = replace(small, lr=0.001, router_lr=0.1, init=8.2e-5)
-    models = [Switch(network, torch.Generator().manual_seed(1)) for network in (small, large)]
-    for step in range(5):
-        noise = torch.rand(len(data.y), 3, generator=torch.Generator().manual_seed(step))
-        for model, scale in zip(models, (1, 10), strict=True):
-            model.step(replace(data, x=scale * data.x), noise)
-    torch.testing.assert_close(models[0].w, 10 * models[1].w, rtol=1e-3, atol=1e-6)
-
-
-def test_the_same_seed_is_the_same_run():
-    network = Network(steps=3)
-    runs = [learn(network, SETTINGS[1], 5, n=200) for _ in range(2)]
-    assert (runs[0].dispatch == runs[1].dispatch).all() and runs[0].dispatch.sum() == 200
-
-
 def test_cubic_experts_specialise_and_linear_ones_fail_the_same_claims(monkeypatch):
     """Then linear experts in the place of the cubic ones: the control that must fail."""
     how, linear = Plan("cpu", (), 4), replace(claims.LINEAR, steps=100)
@@ -159,29 +97,6 @@ def test_cubic_experts_specialise_and_linear_ones_fail_the_same_claims(monkeypat
     assert swapped["cubic minus linear: accuracy"].outcome is not Verdict.AGREES
 
 
-@pytest.mark.parametrize("cubic", [True, False])
-def test_steps_until_experts_align_depend_on_init_over_lr_alone(cubic):
-    """While the loss has its first slope and routing is uniform."""
-    small = Network(experts=3, filters=5, cubic=cubic, steps=600, lr=2e-5, router_lr=0.0, init=1e-4)
-    large = replace(small, lr=2e-4, init=1e-3)
-    steps = [steps_to_align(network, SETTINGS[1], 3, n=400) for network in (small, large)]
-    assert np.array_equal(*steps)
-    assert np.isfinite(steps[0]).all() == cubic and (not cubic or steps[0].min() > 10)
-
-
-def test_the_initial_scale_sets_the_steps_until_experts_align(monkeypatch):
-    monkeypatch.setattr(claims, "steps_to_align", lambda *a, **k: steps_to_align(*a, n=400, **k))
-    found = claims.exploration(1, replace(claims.SLOW, steps=400), (2.5e-4, 5e-4, 1e-3), Plan("cpu", (), 5))
-    assert [f.outcome for f in found[:3]] == [Verdict.AGREES] * 3
-    assert found[3].verdict is not Verdict.AGREES  # few seeds: it need not be refuted here
-
-
-def test_experts_that_never_align_leave_the_claim_open(monkeypatch):
-    monkeypatch.setattr(claims, "steps_to_align", lambda network, *a, **k: np.full(3, np.inf))
-    found = claims.exploration(1, claims.SLOW, claims.SCALES, Plan("cpu", (), 4))
-    assert [f.verdict for f in found] == [Verdict.REFUTED, Verdict.AGREES, *[Verdict.INCONCLUSIVE] * 2]
-
-
 def test_another_power_of_the_initial_scale_is_refuted(monkeypatch):
     """Negative control: times as in the bound of Lemma E.7."""
 
@@ -192,11 +107,6 @@ def test_another_power_of_the_initial_scale_is_refuted(monkeypatch):
         monkeypatch.setattr(claims, "steps_to_align", planted)
         found = claims.exploration(1, claims.SLOW, claims.SCALES, Plan("cpu", (), 4))
     assert [f.verdict for f in found[2:]] == [Verdict.REFUTED, Verdict.AGREES]
-
-
-def test_a_single_expert_stays_below_the_ceiling(monkeypatch):
-    monkeypatch.setattr(claims, "learn", lambda *a, **k: learn(*a, n=1000, **k))
-    single = replace(claims.SINGLE_LINEAR, steps=60)
-    found = claims.ceiling(3, single, (single,), Plan("cpu", (), 4))
-    assert [f.verdict for f in found] == [Verdict.REFUTED, Verdict.AGREES, Verdict.REFUTED]
-    assert [f.outcome for f in found] == [Verdict.REFUTED, Verdict.AGREES, Verdict.AGREES]
+    monkeypatch.setattr(claims, "steps_to_align", lambda network, *a, **k: np.full(3, np.inf))  # they never align
+    found = claims.exploration(1, claims.SLOW, claims.SCALES, Plan("cpu", (), 4))
+    assert [f.verdict for f in found] == [Verdict.REFUTED, Verdict.AGREES, *[Verdict.INCONCLUSIVE] * 2]

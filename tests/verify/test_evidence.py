@@ -1,23 +1,51 @@
-"""Committed evidence of runs against today's predictions."""
+"""Committed evidence against today's predictions: runs, sweeps of learning rates, the blind test, the headline plan.
+
+Records are those of their plans, verdicts follow from the numbers kept with them, and changed ones would be seen."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import math
+import shlex
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from scaling_algebra.verify.campaigns.plans import Job, load
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.session import Session
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.report import REQUIRED
+from scaling_algebra.verify.measuring.cells import STREAMS
+from scaling_algebra.verify.measuring.store import Store
+from scaling_algebra.verify.networks import scales
 from scaling_algebra.verify.reports.output import EVIDENCE
-from scaling_algebra.verify.transfer.improvement import improvement
+from scaling_algebra.verify.transfer.figures import KINDS, picture
+from scaling_algebra.verify.transfer.improvement import compare, improvement
 from scaling_algebra.verify.transfer.optimum import Curve, drift
 
-FOLDER = Path(__file__).parents[2] / "verify" / "evidence"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "verify" / "evidence"
+
+
+def benchmark(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def page(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
 RECORDS = {path.parent.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob(f"*/{EVIDENCE}"))}
 
 
@@ -28,7 +56,6 @@ def differences(run):
     return {(q, t) for q, t, predicted, *_ in run["rows"] if today.get((q, t), "none") != predicted}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 def test_evidence_matches_todays_predictions(name):
     for run in RECORDS[name]["runs"]:
@@ -39,11 +66,8 @@ def test_evidence_matches_todays_predictions(name):
 def test_evidence_says_where_it_comes_from_and_what_it_shows(name):
     record = RECORDS[name]
     assert record["command"].startswith("scalecalc ")
-    for run in record["runs"]:
-        assert {"device", "machine", "torch", "dtype", "wall_seconds", "peak_memory_bytes", "sizes"} <= set(
-            run["environment"]
-        )
-        assert run["environment"]["gates"]
+    told = {"device", "machine", "torch", "dtype", "wall_seconds", "peak_memory_bytes", "sizes"}
+    assert all(told <= set(run["environment"]) and run["environment"]["gates"] for run in record["runs"])
     counts = Counter(row[-1] for run in record["runs"] for row in run["rows"])
     assert {k: v for k, v in record["total"].items() if v} == {"predicted": counts.total(), **counts}
     assert not counts["REFUTED"]
@@ -113,3 +137,139 @@ def test_a_shifted_optimum_in_a_committed_sweep_would_be_seen():
     widest = sweep["parameterizations"]["mup"]["widths"][-1]
     widest["grid"] = [x + 2 for x in widest["grid"]]
     assert str(drifts(sweep)["mup"].verdict) == "DRIFTS"
+
+
+# the blind test ------------------------------------------------------------------------------------------------------
+
+
+blind = benchmark("blind")
+DRAWS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(blind.EVIDENCE.glob("draw_*.json"))]
+
+
+def test_settings_are_fixed_differ_and_stay_within_a_factor_of_three():
+    drawn = [blind.setting(k) for k in range(blind.DRAWS)]
+    assert drawn == [blind.setting(k) for k in range(blind.DRAWS)]
+    for what, usual in (("init", scales.INIT), ("lr", scales.LR)):
+        factors = np.log([[d[what][role] / x for role, x in usual.items()] for d in drawn]) / math.log(3)
+        assert (abs(factors) <= 1).all() and len(set(factors.flat)) == factors.size
+        assert abs(factors.mean()) < 0.2 and factors.std() == pytest.approx(3**-0.5, abs=0.1)
+    assert len({d["stream"] for d in drawn} | {0}) == blind.DRAWS + 1
+
+
+def test_what_is_drawn_is_what_is_trained_and_only_inside():
+    one = job(Configuration.of("I", "sgd", "mup"), Effort(sizes=(8, 12, 18), seeds=4))
+    chosen, before = blind.setting(0), (dict(scales.INIT), dict(STREAMS), one.setup().recipe)
+
+    def trained():
+        store = Store()
+        Session(store, Hardware.of("cpu")).perform([one])
+        return one.report(store)
+
+    usual = trained()
+    with blind.measured_with(chosen):
+        other = trained()
+        assert one.setup().constants["init"] == chosen["init"] != before[0]
+        assert replace(one.setup()).recipe != before[2]
+    assert (dict(scales.INIT), dict(STREAMS), replace(one.setup()).recipe) == before
+    size = {name: report.means["h1", 0][0][0] for name, report in {"usual": usual, "other": other}.items()}
+    grown = math.log2(chosen["init"]["input"] / scales.INIT["input"])
+    assert size["other"] - size["usual"] == pytest.approx(grown, abs=0.5)
+
+
+def test_the_draws_are_the_first_ones_of_the_generator():
+    assert DRAWS and [r["draw"] for r in DRAWS] == list(range(len(DRAWS)))
+    for record in DRAWS:
+        drawn = blind.setting(record["draw"])
+        assert all(record["setting"][k] == pytest.approx(drawn[k]) for k in ("eps", "stream", "largest"))
+        assert all(record["setting"][k] == pytest.approx(drawn[k]) for k in ("init", "lr"))
+        assert [(x["regime"], x["optimizer"], x["parameterization"]) for x in record["runs"]] == list(blind.RUNS)
+        assert not any(x["failed_gates"] for x in record["runs"])
+
+
+def test_the_page_and_the_readme_quote_the_counts():
+    told = CliRunner().invoke(blind.main, ["tell"]).output.strip()
+    assert told in page("docs/results.md")
+    agree, refuted, open_ = map(int, next(x for x in told.splitlines() if x.startswith("all")).split()[1:4])
+    quoted = f"{agree:,} of {agree + refuted + open_:,} agree, {refuted} are refuted, {open_:,} are"
+    assert quoted in page("README.md")
+
+
+# the headline plan ---------------------------------------------------------------------------------------------------
+
+
+headline = benchmark("headline")
+RUNS, ASKED = headline.records(), headline.planned()
+
+
+def test_records_are_those_of_the_plan():
+    by = {run["name"]: run for run in ASKED["run"]}
+    assert RUNS and set(RUNS) <= set(by)
+    for name, record in RUNS.items():
+        assert shlex.split(record["command"])[1:] == headline.arguments(ASKED, by[name])
+        assert {"machine", "torch", "dtype", "wall_seconds"} <= set(record["environment"])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_verdicts_follow_from_the_committed_losses(name):
+    record = RUNS[name]
+    seen = curves(record)
+    for rule, kept in record["parameterizations"].items():
+        assert str(improvement(seen[rule]).verdict) == kept["improvement"]["verdict"]
+        assert str(drift(seen[rule]).verdict) == kept["drift"]["verdict"]
+    said = headline.last(record)
+    pair = tuple(next(c for c in seen[rule] if c.width == said["width"]) for rule in ("mup", "mssp"))
+    assert str(compare("mup", "mssp", pair).verdict) == said["verdict"]
+
+
+def test_the_headline_page_shows_what_the_evidence_says():
+    """All runs of the plan were made, and none is left out of the page."""
+    said = CliRunner().invoke(headline.main, ["judge"]).output.strip()
+    told = page("docs/headline.md")
+    assert said in told and "not run" not in said and set(RUNS) == {run["name"] for run in ASKED["run"]}
+
+
+def planted(mup="WORSENS", mssp="IMPROVES", gap="WORSE", drifts=("DRIFTS", "TRANSFERS"), slope=0.5, low=0.1):
+    scale = {"mup": mup, "mssp": mssp}
+    moved = dict(zip(scale, drifts, strict=True))
+    return {
+        "parameterizations": {
+            name: {"improvement": {"verdict": scale[name]}, "drift": {"verdict": moved[name], "slope": slope}}
+            for name in scale
+        },
+        "comparisons": [
+            {"one": "mup", "other": "mssp", "width": 8, "verdict": "EQUAL", "low": 0.0, "high": 0.0},
+            {"one": "mup", "other": "mssp", "width": 64, "verdict": gap, "low": low, "high": 0.2},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "loss", "moved"),
+    [
+        ({}, "SHOWN", "SHOWN"),
+        ({"mup": "STALLS", "slope": -0.5}, "SHOWN", "OPEN"),
+        ({"mup": "IMPROVES", "drifts": ("TRANSFERS", "TRANSFERS")}, "GAP ONLY", "REFUTED"),
+        ({"mssp": "INCONCLUSIVE", "drifts": ("DRIFTS", "DRIFTS")}, "GAP ONLY", "OPEN"),
+        ({"gap": "BETTER", "drifts": ("INCONCLUSIVE", "TRANSFERS")}, "REFUTED", "OPEN"),
+        ({"gap": "EQUAL"}, "OPEN", "SHOWN"),
+    ],
+)
+def test_the_rule_of_the_plan(given, loss, moved):
+    """Each record is the negative control of the others."""
+    record = planted(**given)
+    assert (headline.loss_verdict(record), headline.drift_verdict(record)) == (loss, moved)
+
+
+def test_the_control_fails_where_the_two_differ():
+    assert headline.control_verdict(planted(gap="WORSE")) == "FAILS"
+    assert headline.control_verdict(planted(gap="EQUAL")) == "HOLDS"
+    assert headline.control_verdict(planted(gap="INCONCLUSIVE", low=-0.1)) == "HOLDS"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_picture_is_drawn(kind, tmp_path):
+    record = json.loads((headline.EVIDENCE / f"{next(iter(RUNS))}.json").read_text())
+    record["parameterizations"]["mup"]["widths"][0]["low"] = None  # one seed knows no interval
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    picture(kind, tmp_path / "p.png", [tmp_path / "r.json"])
+    assert (tmp_path / "p.png").stat().st_size > 10_000

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,23 +17,10 @@ from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.experiments import epsilon, routers
-from scaling_algebra.verify.experiments.findings import (
-    By,
-    Experiment,
-    Plan,
-    Trial,
-    bound,
-    exponent,
-    judge_bound,
-    power,
-    steeper,
-)
+from scaling_algebra.verify.experiments.findings import By, Experiment, Plan, Trial, bound, exponent, power, steeper
 from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, planned, run_trials
 from scaling_algebra.verify.experiments.routers import Asked
 from scaling_algebra.verify.judging.fit import Verdict, fit
-
-pytestmark = pytest.mark.slow
-
 
 AGREES, REFUTED, INCONCLUSIVE = Verdict.AGREES, Verdict.REFUTED, Verdict.INCONCLUSIVE
 SIZES = [16, 32, 64, 128]
@@ -77,13 +63,8 @@ def test_a_bound_is_judged_by_where_the_interval_lies(values, sign, verdict):
     assert found.verdict is verdict and found.claimed == f"{sign} 0.8"
     planted = bound("accuracy", np.array(values), sign, 0.8, "paper", By.PLANTED)
     assert planted.expected is REFUTED and (planted.outcome is REFUTED) == (verdict is AGREES)
-
-
-def test_bounds_use_student_intervals():
-    values = np.array([1.0, 2.0, 3.0, 4.0])
-    found = bound("q", values, ">", 0.0, "")
-    assert found.high - found.measured == pytest.approx(3.182446 * values.std(ddof=1) / 2, rel=1e-5)
-    assert judge_bound(float("nan"), float("nan"), ">", 0.0) is INCONCLUSIVE
+    if len(values) == 4:  # an interval of Student's t
+        assert found.high - found.measured == pytest.approx(3.182446 * np.std(values, ddof=1) / 2, rel=1e-5)
 
 
 def test_faster_than_any_power_is_told_from_a_power():
@@ -173,13 +154,7 @@ def _trial(what, how):
 
 @pytest.mark.parametrize(
     ("outcomes", "code"),
-    [
-        ((AGREES, AGREES), 0),
-        ((AGREES, INCONCLUSIVE), 3),
-        ((INCONCLUSIVE, REFUTED), 1),
-        ((REFUTED, None), 130),
-        ((), 3),
-    ],
+    [((AGREES, AGREES), 0), ((AGREES, INCONCLUSIVE), 3), ((INCONCLUSIVE, REFUTED), 1), ((REFUTED, None), 130), ((), 3)],
 )
 def test_exit_codes(outcomes, code):
     chosen = tiny("tiny", *outcomes)
@@ -196,34 +171,23 @@ def test_every_experiment_can_be_planned(name):
     assert planned(chosen, "cpu", sizes, 4).sizes == tuple(sizes or ()) and planned(chosen, "cpu").seeds == chosen.seeds
 
 
-@pytest.mark.parametrize("asked", [routers.FREEZES, routers.SYNCHRONOUS, routers.LEARNS, routers.SELECTS])
-def test_every_trial_of_the_routers_has_a_control_that_must_fail(asked):
-    assert any(a.planted is not None for a in asked)
-
-
 def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "tiny", tiny("tiny", AGREES, REFUTED))
     listed = CliRunner().invoke(main, ["experiment", "--list"])
     assert listed.exit_code == 0 and all(name in listed.output for name in EXPERIMENTS)
-    names = json.loads(CliRunner().invoke(main, ["experiment", "tiny", "--list", "--format", "json"]).stdout)
-    assert [e["trials"] for e in names["experiments"]] == [["trial 0", "trial 1"]]
     out = tmp_path / "r.json"
     written = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "-o", str(out)])
     assert written.exit_code == 1 and not written.stdout
+    data = json.loads(out.read_text())
+    counts = {"AGREES": 1, "REFUTED": 1, "INCONCLUSIVE": 0}
+    assert data["exit_code"] == 1 and data["experiments"][0]["outcomes"] == counts
+    (row,) = data["experiments"][0]["trials"]["trial 0"]
+    assert row["measured"] == 1.15 and row["verdict"] == row["expected"] == "AGREES" and len(row["ci"]) == 2
     shown = CliRunner().invoke(main, ["experiment", "TINY", "--device", "cpu"])
     assert shown.exit_code == 1 and "REFUTED, must be AGREES" in shown.output
     assert "tiny: 1 claims as predicted, 1 against, 0 inconclusive" in shown.output
-    data = json.loads(out.read_text())
-    assert data["exit_code"] == 1 and data["experiments"][0]["outcomes"] == {
-        "AGREES": 1,
-        "REFUTED": 1,
-        "INCONCLUSIVE": 0,
-    }
     part = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "--only", "Trial 0"])
-    assert part.exit_code == 0 and "1 claims as predicted, 0 against" in part.output and "trial 1" not in part.output
-    printed = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "--format", "json"])
-    (row,) = json.loads(printed.stdout)["experiments"][0]["trials"]["trial 0"]
-    assert row["measured"] == 1.15 and row["verdict"] == row["expected"] == "AGREES" and len(row["ci"]) == 2
+    assert part.exit_code == 0 and "trial 1" not in part.output
 
 
 @pytest.mark.parametrize(
@@ -231,28 +195,13 @@ def test_the_command_lists_prints_and_writes(tmp_path, monkeypatch):
     [
         (["roters"], "did you mean 'routers'"),
         (["clusters", "--sizes", "8,16,32"], "clusters has a fixed size"),
-        (["routers", "--sizes", "8,16"], "at least 3"),
-        (["routers", "--sizes", "a,b"], "cannot read the sizes"),
         (["routers", "--sizes", "8,9,10"], "n / 4, so give larger ones"),
-        (["epsilon", "--seeds", "0"], "give 1 or more"),
         (["routers", "--only", "relu"], "no trial has 'relu' in its title"),
-        (["epsilon", "--device", "tpu"], "no device named 'tpu'"),
-        (["epsilon", "--format", "xml"], "known: csv, html, json"),
-        (["epsilon", "-o", "r.docx"], "by its ending"),
-        (["epsilon", "-o", "/nonexistent/r.json"], "is not a folder"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(args, words):
     result = CliRunner().invoke(main, ["experiment", *args])
     assert result.exit_code == 2 and words in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_file_that_cannot_be_written_is_one_line(monkeypatch):
-    monkeypatch.setitem(EXPERIMENTS, "tiny", tiny("tiny", AGREES))
-    result = CliRunner().invoke(main, ["experiment", "tiny", "--device", "cpu", "-o", "/dev/full"])
-    assert result.exit_code == 2 and "cannot write /dev/full" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 
@@ -262,3 +211,8 @@ def test_result_text_has_claim_interval_verdict_and_source():
     for word in ("a trial", "q@1", "n^(-1/2)", "predicted", "AGREES", "some paper, Sec. 1", "n = 16 to 128, 32 seeds"):
         assert word in render(said)
     assert "$n^{-1/2}$" in render(said, "markdown") and "\nquantity,by," in render(said, "csv")
+
+
+@pytest.mark.parametrize("asked", [routers.FREEZES, routers.SYNCHRONOUS, routers.LEARNS, routers.SELECTS])
+def test_every_trial_of_the_routers_has_a_control_that_must_fail(asked):
+    assert any(a.planted is not None for a in asked)

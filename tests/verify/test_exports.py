@@ -1,7 +1,6 @@
 """Exports of a plan, read back by matchers that follow the documented rules of each trainer."""
 
 import re
-from collections import namedtuple
 from fnmatch import fnmatchcase
 
 import pytest
@@ -52,17 +51,14 @@ def made(numbers):
     return plan(Model(), numbers, roles=ROLES)
 
 
-Group = namedtuple("Group", "pattern kwargs")
-
-
 def first_match(groups, names, matches):
     """Values by name: the first group that matches; a group that matches nothing, or a name without one, is wrong."""
     found = {}
     for name in names:
-        chosen = [g for g in groups if matches(g.pattern, name)]
+        chosen = [values for pattern, values in groups if matches(pattern, name)]
         assert chosen, f"no group for {name}"
-        found[name] = chosen[0].kwargs
-    assert all(any(matches(g.pattern, name) for name in names) for g in groups), "a group that matches nothing"
+        found[name] = chosen[0]
+    assert all(any(matches(pattern, name) for name in names) for pattern, _ in groups), "a group that matches nothing"
     return found
 
 
@@ -80,14 +76,14 @@ def read_torchtitan(text, names):
     config = evaluated(
         text, "optimizers", OptimizersContainer=type("C", (), {"Config": staticmethod(record)}), ParamGroupConfig=record
     )
-    groups = [Group(g["pattern"], g["optimizer_kwargs"]) for g in config["param_groups"]]
+    groups = [(g["pattern"], g["optimizer_kwargs"]) for g in config["param_groups"]]
     assert all(g["optimizer_name"] == "AdamW" for g in config["param_groups"])
     return first_match(groups, names, re.search)
 
 
 def read_megatron(text, names):
     found = evaluated(text, "config_overrides", ParamKey=lambda name: name)
-    groups = [Group(key, {"lr": x["max_lr"], "eps": x["eps"], "weight_decay": x["end_wd"]}) for key, x in found.items()]
+    groups = [(key, {"lr": x["max_lr"], "eps": x["eps"], "weight_decay": x["end_wd"]}) for key, x in found.items()]
     assert all(x["start_wd"] == x["end_wd"] for x in found.values())
     return first_match(groups, names, lambda keys, name: any(fnmatchcase(name, key) for key in keys))
 
@@ -116,7 +112,7 @@ def read_python(text, names):
 def read_automodel(text, names):
     top = yaml.safe_load(text)["optimizer"]
     groups = [
-        Group(g["pattern"], {"lr": top["lr"] * g["lr_mult"], "weight_decay": top["weight_decay"] * g["wd_mult"]})
+        (g["pattern"], {"lr": top["lr"] * g["lr_mult"], "weight_decay": top["weight_decay"] * g["wd_mult"]})
         for g in top["param_group_overrides"]
     ]
     return first_match(groups, names, re.search)
@@ -128,7 +124,7 @@ UNDECAYED = r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)"
 
 def read_axolotl(text, names):
     top = yaml.safe_load(text)
-    groups = [Group(g["modules"], {"lr": g["lr"]}) for g in top["lr_groups"]]
+    groups = [(g["modules"], {"lr": g["lr"]}) for g in top["lr_groups"]]
     found = first_match(groups, names, lambda parts, name: any(part in name for part in parts))
     for name in names:
         if "embed_tokens" in name or "lm_head" in name:
@@ -186,10 +182,6 @@ def test_a_wrong_export_is_seen(made):
         read_torchtitan(text.replace("head", "nothing"), [e.name for e in made.entries])
 
 
-def test_layers_are_one_pattern(made):
-    assert r"layers\.\d+\.gate\.weight" in made.export("torchtitan", ["init", "multiplier"])
-
-
 def test_bad_names(made):
     with pytest.raises(UsageError, match="did you mean 'torchtitan'"):
         made.export("torchtian")
@@ -238,3 +230,7 @@ def test_a_glob_takes_what_another_would_find():
     names = [e.name for e in made.entries]
     found = read_olmo_core(made.export("olmo-core", ["eps", "wd", "init"]), names)
     assert set(found) == set(names)
+
+
+def test_layers_are_one_pattern(made):
+    assert r"layers\.\d+\.gate\.weight" in made.export("torchtitan", ["init", "multiplier"])

@@ -1,27 +1,52 @@
-"""Slopes, intervals and verdicts on made-up numbers, with negative controls."""
+"""Slopes, sums of powers, intervals and verdicts on made-up numbers, with negative controls, and on one small run."""
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 
 import pytest
 
 np = pytest.importorskip("numpy")
+pytest.importorskip("scipy")
 
+from scaling_algebra import signals
+from scaling_algebra.verify import judge
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
+from scaling_algebra.verify.judging.report import spectrum_of
+from scaling_algebra.verify.judging.spectrum import powers_below, spectrum
 
-N = [32, 64, 128, 256, 512]
+HALF = Fraction(1, 2)
+N = [64, 112, 197, 346, 608]
+SIZES = [32, 64, 128, 256, 512]
+WIDE = [64, 124, 238, 458, 880]
+
+
+def powers(p):
+    return p, p - HALF, p - 2 * HALF
+
+
+def values(sizes, size, seeds=64, noise=0.05):
+    """Root-mean-squares of every seed around ``size(n)``."""
+    rng = np.random.default_rng(5)
+    return [size(n) * np.exp(noise * rng.standard_normal(seeds)) for n in sizes]
+
+
+def small_beside_large(n):
+    """The size of h3.A2.2 at t = 2 (regime II, Adam, muP, base constants drawn at random), in mean square."""
+    return (0.0279**2 / n + 0.868**2 / n**2) ** 0.5
 
 
 def power_law(exponent: float, seeds: int = 64, noise: float = 0.05, correction: float = 0.0) -> list:
     rng = np.random.default_rng(3)
-    return [n**exponent * (1 + correction / n**0.5) * np.exp(noise * rng.standard_normal(seeds)) for n in N]
+    return [n**exponent * (1 + correction / n**0.5) * np.exp(noise * rng.standard_normal(seeds)) for n in SIZES]
 
 
 @pytest.mark.parametrize("exponent", [Fraction(-5, 2), Fraction(-1, 2), Fraction(0), Fraction(1)])
-def test_a_power_law_agrees_with_its_exponent_and_refutes_its_neighbours(exponent):
-    measured = fit(N, power_law(float(exponent)))
+def test_a_slope_agrees_with_its_exponent_and_refutes_its_neighbours(exponent):
+    measured = fit(SIZES, power_law(float(exponent)))
     assert measured.slope == pytest.approx(float(exponent), abs=0.02)
+    assert judge_exponent(measured, exponent + Fraction(1, 4), Fraction(1, 4)) is Verdict.REFUTED  # on a finer grid
     assert judge_exponent(measured, exponent) is Verdict.AGREES
     for wrong in (exponent - Fraction(1, 2), exponent + Fraction(1, 2), exponent + 3):
         assert judge_exponent(measured, wrong) is Verdict.REFUTED
@@ -29,20 +54,20 @@ def test_a_power_law_agrees_with_its_exponent_and_refutes_its_neighbours(exponen
 
 def test_one_random_scalar_per_seed_is_fitted_through_its_mean_square():
     rng = np.random.default_rng(0)
-    measured = fit(N, [abs(rng.standard_normal(64)) / n for n in N])
+    measured = fit(SIZES, [abs(rng.standard_normal(64)) / n for n in SIZES])
     assert judge_exponent(measured, Fraction(-1)) is Verdict.AGREES
 
 
 def test_noise_is_inconclusive():
     rng = np.random.default_rng(1)
-    measured = fit(N, [np.exp(6 * rng.standard_normal(8)) for _ in N])
+    measured = fit(SIZES, [np.exp(6 * rng.standard_normal(8)) for _ in SIZES])
     assert judge_exponent(measured, Fraction(0)) is Verdict.INCONCLUSIVE
 
 
 def test_a_law_that_still_bends_gets_a_wider_interval():
-    straight, bent = fit(N, power_law(-0.5, noise=0.01)), fit(N, power_law(-0.5, noise=0.01, correction=8))
+    straight, bent = fit(SIZES, power_law(-0.5, noise=0.01)), fit(SIZES, power_law(-0.5, noise=0.01, correction=8))
     assert bent.high - bent.low > 2 * (straight.high - straight.low)
-    upper = fit(N[2:], power_law(-0.5, noise=0.01, correction=8)[2:])
+    upper = fit(SIZES[2:], power_law(-0.5, noise=0.01, correction=8)[2:])
     assert bent.low <= upper.slope <= bent.high
 
 
@@ -56,16 +81,16 @@ def test_a_slope_that_bends_towards_the_prediction_is_not_refuted():
 
 @pytest.mark.parametrize(("sizes", "seeds"), [(2, 64), (5, 3)])
 def test_too_few_sizes_or_seeds_are_inconclusive(sizes, seeds):
-    measured = fit(N[:sizes], power_law(0, seeds)[:sizes])
+    measured = fit(SIZES[:sizes], power_law(0, seeds)[:sizes])
     assert judge_exponent(measured, Fraction(0)) is Verdict.INCONCLUSIVE
     assert judge_exponent(measured, Fraction(2)) is Verdict.INCONCLUSIVE
 
 
 def test_exactly_zero():
-    zero = fit(N, [np.zeros(8) for _ in N])
+    zero = fit(SIZES, [np.zeros(8) for _ in SIZES])
     assert judge_exponent(zero, None) is Verdict.AGREES
     assert judge_exponent(zero, Fraction(-1)) is Verdict.REFUTED
-    assert judge_exponent(fit(N, power_law(-1)), None) is Verdict.REFUTED
+    assert judge_exponent(fit(SIZES, power_law(-1)), None) is Verdict.REFUTED
     assert zeros_to_rounding(np.array([1e-20, 1e-3]), 1.0).tolist() == [0.0, 1e-3]
 
 
@@ -73,14 +98,102 @@ def test_exactly_zero():
 def test_values_that_are_not_finite_are_inconclusive(bad):
     values = power_law(0)
     values[2][0] = bad
-    assert judge_exponent(fit(N, values), Fraction(0)) is Verdict.INCONCLUSIVE
+    assert judge_exponent(fit(SIZES, values), Fraction(0)) is Verdict.INCONCLUSIVE
 
 
-def test_a_finer_grid_of_exponents_needs_a_tighter_fit():
-    measured = fit(N, power_law(-0.25))
-    assert judge_exponent(measured, Fraction(-1, 4), Fraction(1, 4)) is Verdict.AGREES
-    assert judge_exponent(measured, Fraction(-1, 2), Fraction(1, 4)) is Verdict.REFUTED
+@pytest.mark.parametrize("exponent", [Fraction(-5, 2), -HALF, Fraction(0), Fraction(1)])
+def test_a_power_law_agrees_with_its_exponent_and_refutes_its_neighbours(exponent):
+    data = values(N, lambda n: n ** float(exponent))
+    found = spectrum(N, data, powers(exponent), exponent + HALF)
+    assert found.verdict is Verdict.AGREES and found.good and found.leads == pytest.approx(N[0], rel=0.02)
+    for wrong in (exponent - HALF, exponent + HALF, exponent - 1, exponent + 1):
+        assert spectrum(N, data, powers(wrong), wrong + HALF).verdict is Verdict.REFUTED
 
 
-def test_the_same_data_give_the_same_fit():
-    assert fit(N, power_law(0.5)) == fit(N, power_law(0.5))
+def test_a_small_leading_power_is_seen_where_one_slope_reads_something_between():
+    data = values(WIDE, small_beside_large)
+    assert judge_exponent(fit(WIDE, data), -HALF) is not Verdict.AGREES
+    found = spectrum(WIDE, data, powers(-HALF), Fraction(0))
+    assert found.verdict is Verdict.AGREES and 0.3 < found.leading.low < found.leading.high < 0.6
+    assert found.leads == pytest.approx((0.868 / 0.0279) ** 2, rel=0.35)
+    assert found.larger.absent and spectrum(WIDE, data, powers(Fraction(0)), HALF).verdict is Verdict.REFUTED
+
+
+def test_a_leading_power_that_is_not_there_is_not_seen():
+    """The same without the small power: now one slope is right, and the spectrum says so."""
+    data = values(WIDE, lambda n: 0.868 / n)
+    found = spectrum(WIDE, data, powers(-HALF), Fraction(0))
+    assert found.verdict is Verdict.REFUTED and found.leading.absent
+
+
+@pytest.mark.parametrize("correction", [-0.4, 0.4, 2])
+def test_finite_size_corrections_of_either_sign_need_no_larger_power(correction):
+    data = values(N, lambda n: (1 + correction * N[0] / n) ** 0.5)
+    found = spectrum(N, data, powers(Fraction(0)), HALF)
+    assert found.verdict is Verdict.AGREES and not found.larger.seen
+
+
+def test_a_bend_downwards_beyond_finite_size_corrections_refutes():
+    data = values(N, lambda n: 1 / (1 + (200 / n) ** 2))
+    assert spectrum(N, data, powers(Fraction(0)), HALF).verdict is not Verdict.AGREES
+
+
+def test_noise_decides_nothing_and_too_little_is_not_fitted():
+    rng = np.random.default_rng(1)
+    wild = [np.exp(3 * rng.standard_normal(8)) for _ in N]
+    assert spectrum(N, wild, powers(Fraction(0)), HALF).verdict is Verdict.INCONCLUSIVE
+    data = values(N, lambda n: 1.0)
+    assert spectrum(N[:2], data[:2], powers(Fraction(0)), HALF) is None
+    assert spectrum(N, [v[:3] for v in data], powers(Fraction(0)), HALF) is None
+    assert spectrum(N, [0 * v for v in data], powers(Fraction(0)), HALF) is None
+    assert spectrum(N, [*data[:4], np.full(64, np.nan)], powers(Fraction(0)), HALF) is None
+
+
+def test_the_same_data_give_the_same_spectrum():
+    data = values(N, lambda n: n**-0.5)
+    found = [spectrum(N, data, powers(-HALF), Fraction(0)) for _ in range(2)]
+    assert found[0] == found[1] and json.loads(json.dumps(found[0].as_json()))["leading"]["exponent"] == "-1/2"
+
+
+def test_powers_below_are_those_of_the_engine_and_of_finite_sizes():
+    quarter, zero = Fraction(1, 4), Fraction(0)
+    assert powers_below(zero, HALF, {Fraction(1)}, None) == (0, -HALF, -1)
+    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (Fraction(-1), False)]) == (0, -HALF, -1)
+    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-quarter, True)]) == (0, -quarter, -HALF)
+    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-HALF, False)]) == (0, -HALF, -3 * quarter)
+    assert powers_below(zero, quarter, {HALF}, [(zero, True)]) == (0, -quarter, -HALF)
+
+
+def rows(size):
+    names = range(64)
+    data = values(WIDE, size)
+    return [dict(quantity="x", n=n, seed=k, value=v[k]) for n, v in zip(WIDE, data, strict=True) for k in names]
+
+
+def test_a_report_shows_both_and_a_power_that_is_seen_is_not_refuted_by_the_slope():
+    report = judge(rows(small_beside_large), {"x": "-1/2"})
+    (row,) = report.rows
+    assert row.spectrum.verdict is Verdict.AGREES and row.verdict is not Verdict.REFUTED
+    assert "spectrum says" in str(report) and row.as_json()["spectrum"]["verdict"] == "AGREES"
+    (absent,) = judge(rows(lambda n: 0.868 / n), {"x": "-1/2"}).rows
+    assert absent.verdict is Verdict.REFUTED and absent.spectrum.verdict is Verdict.REFUTED
+    (fine,) = judge(rows(lambda n: 0.868 / n), {"x": "-1"}).rows
+    assert fine.verdict is Verdict.AGREES and fine.spectrum is None
+
+
+def test_a_small_run_is_the_sum_that_the_engine_predicts():
+    """Of what the slope leaves no doubt about: no spectrum refutes it, all refute the neighbours above."""
+    pytest.importorskip("torch")
+    from scaling_algebra import derive
+    from scaling_algebra.verify import measure
+
+    made = derive(regime="I", optimizer="sgd", parameterization="mup")
+    predicted = signals(regime="I", optimizer="sgd", parameterization="mup", steps=1)
+    run = measure(made, sizes=[32, 64, 128, 256], seeds=32, steps=1, device="cpu")
+    known = predicted.derivation.analysis().powers
+    asked = [(q, 1, predicted.quantities[q][1].exponent) for q in ("h1", "h3.A3", "h2.effective", "dW2", "h3.A1")]
+    assert all(max(e for e, _ in known(q, t)) == p for q, t, p in asked), "the largest power is the exponent"
+    right = [spectrum_of(run, *one, known).verdict for one in asked]
+    assert Verdict.REFUTED not in right and right.count(Verdict.AGREES) >= 4, right
+    wrong = [spectrum_of(run, q, t, p + sign * HALF, known).verdict for q, t, p in asked for sign in (-1, 1)]
+    assert wrong.count(Verdict.REFUTED) >= 8 and Verdict.AGREES not in wrong, wrong

@@ -1,4 +1,4 @@
-"""Every network of the library, trained at a few small sizes: nothing that the engine certifies is refuted."""
+"""Every network of the library, trained: what is kept of all of them, the cheapest four again, and one's own."""
 
 from __future__ import annotations
 
@@ -18,49 +18,33 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES
 from scaling_algebra.verify import judge, measure
 from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
 
-JOBS = load("library")
-SIZES = {"III": (12, 17, 24, 34), None: (48, 72, 108, 162), "I": (48, 72, 108, 162)}
-DEEP = {"deep-mlp": (16, 23, 32, 46, 64), "deep-moe": (8, 12, 17, 24)}
-"""Sizes where depth grows, too."""
-SEEDS = {"deep-mlp": 32}
-"""Replicas; 16 of every other network."""
-
-SMALL = {
-    "stack2": "two blocks in sequence are heavy-tailed: products of more Gaussian factors, and slopes still bend",
-    "topk": "a signal that moves only where a selection has switched needs more seeds and larger sizes",
-    "I-adam-mup-sigmoid-routers-softmax ": "gradients at the logits reach n^(-1/2) only above n = 1000",
-    "psi.propagating": "at t=2 the slope still bends, from -0.4 to 0 above n = 500",
-    "adam-mup-attention-wide p_1.propagating": "at t=2 the slope is -0.5 here, and bends towards 0 above n = 500",
-    "adam-mup-attention-wide p.propagating": "the same, behind the softmax",
-    "dQ.": "twice through the router's update: at t=1 a part of order n^-2 hides the leading one up to n = 1000",
-}
-"""Whose slopes are not those of large n at these sizes, and why: part of a run's or a quantity's name."""
+from ..measure import evidence
+from ..measure import test_library as measured
 
 UNDERIVED = {"moe-rmsnorm", "lora", "linear-attention"}
 """No muP is found, or proved not to exist: nothing to train."""
 
-SLOW = {"deep-transformer"}
-"""Minutes of predictions; docs/library.md has what is measured."""
+AGAIN = {"mlp", "moe", "dense-moe", "attention"}
 
 
 def test_the_campaign_trains_every_network_with_sgd_and_adam():
-    trained = {(job.configuration.network.name, job.configuration.optimizer.name) for job in JOBS}
+    trained = {(job.configuration.network.name, job.configuration.optimizer.name) for job in load("library")}
     assert trained == {(name, rule) for name in set(ARCHITECTURES) - UNDERIVED for rule in ("sgd", "adam")}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("job", [pytest.param(x, id=x.name) for x in JOBS if x.configuration.network.name not in SLOW])
+def test_the_evidence_is_of_every_network_and_most_exponents_agree():
+    kept = evidence.kept(evidence.ROOT / "tests" / "measure" / "test_library.py")["tests"]
+    assert set(kept) == {f"test_nothing_certified_is_refuted[{job.name}]" for job in measured.JOBS}
+    for name, run in kept.items():
+        agree, judged = run["exponents"]["AGREES"], sum(run["exponents"].values())
+        assert agree > judged / 3 and len(run["excused"]) == run["exponents"]["REFUTED"] < judged / 10, name
+
+
+@pytest.mark.parametrize(
+    "job", [x for x in measured.JOBS if x.configuration.network.name in AGAIN], ids=lambda job: job.name
+)
 def test_nothing_certified_is_refuted(job):
-    ray = job.configuration.ray
-    name = job.configuration.network.name
-    sizes = DEEP[name] if ray["L"] else SIZES[ray.name or None]
-    measured = measure(derive(job.configuration), sizes=sizes, seeds=SEEDS.get(name, 16), device="cpu")
-    report = judge(measured, job.prediction())
-    refuted = [r for r in report.rows if r.verdict == "REFUTED"]
-    excused = [r for r in refuted if any(part in f"{job.name} {r.quantity}" for part in SMALL)]
-    assert refuted == excused, [f"{r.quantity}@{r.step}: {r.predicted}, {r.fit.slope:.2f}" for r in refuted]
-    agree = report.tally.exponents["AGREES"]
-    assert agree > report.tally.judged / 3 and report.tally.zeros["REFUTED"] == 0, str(report.tally)
+    measured.check(job, measured.trained(job))
 
 
 def test_verify_measures_a_network_of_the_library_or_of_ones_own(tmp_path):

@@ -37,8 +37,9 @@ def test_right_exponents_agree_and_wrong_ones_are_refuted():
 
 
 def test_a_file_gives_what_its_rows_give(tmp_path):
+    """As spreadsheets write it: with a byte order mark, and the line ends of another system."""
     log, file = rows(h1=0.5), tmp_path / "log.csv"
-    with file.open("w", newline="") as out:
+    with file.open("w", newline="", encoding="utf-8-sig") as out:
         writer = csv.DictWriter(out, log[0])
         writer.writeheader()
         writer.writerows(log)
@@ -66,15 +67,8 @@ GOOD = {"quantity": "h1", "n": 16, "seed": 0, "value": 1.0}
     ("log", "words"),
     [
         ([], "no rows"),
-        ([{**GOOD, "value": "x"}], "row 1: value is 'x'"),
         ([{**GOOD, "value": float("nan")}], "not a finite number"),
-        ([{**GOOD, "n": -1}], "n is -1; give a number from 0"),
         ([{**GOOD, "n": 0}], "n is above 0"),
-        ([{**GOOD, "n": 10**5000}], "row 1: n is"),
-        ([{**GOOD, "n": True}], "row 1: n is True"),
-        ([{**GOOD, "step": 10**9}], "step is 1000000000; give a number from 0 to 1e+06"),
-        ([{**GOOD, "value": "\u0661"}], "not a finite number"),
-        ([{**GOOD, "value": "x" * 10**6}], "not a finite number"),
         (["h1"], "row 1 is 'h1'"),
         ([{**GOOD, "step": 0.5}], "step 0, 1, 2"),
         ([GOOD, GOOD], "row 2: h1 at n=16, seed 0 is there twice"),
@@ -95,12 +89,7 @@ def test_a_log_that_cannot_be_used_is_one_line(log, words):
         ("quantity,n,value\nh1,16,1\n", "has no column seed"),
         ("quantity,n,seed,value\nh1,16,0,one\n", "line 2: value is 'one'"),
         ("quantity,n,seed,value\nh1,16\n", "line 2: no seed"),
-        ("", "has no column quantity"),
         ("quantity,n,seed,value\nh1,16,0,1,5\n", "line 2: more entries than columns"),
-        ("quantity,n,seed,value,n\nh1,16,0,1,2\n", "two columns n"),
-        ("quantity,n,seed,value\nh1,16,0,1\x00\n", "line 2: value is"),
-        ("quantity,n,seed,value\nh1,16,0," + "1" * 200_000, "field larger than"),
-        ('quantity,n,seed,value\n"h1,16,0,1\n', "line 2: no n"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, words):
@@ -118,14 +107,6 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path, content):
         with pytest.raises(UsageError, match="give a CSV file with quantity, n, seed, value") as error:
             judge(path, {"h1": 0})
         assert "\n" not in str(error.value)
-
-
-def test_a_file_of_a_spreadsheet_is_read(tmp_path):
-    """With a byte order mark, and the line ends of another system."""
-    log = tmp_path / "log.csv"
-    lines = ["quantity,n,seed,value", *(f"h1,{n},{k},{-1 - k / 7:.17g}" for n in SIZES for k in range(4))]
-    log.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
-    assert judge(log, {"h1": 0}).counts["AGREES"] == 1
 
 
 def test_exponents_are_exact():

@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
-from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -143,12 +142,6 @@ def test_sums_over_experts_keep_their_digits_whatever_the_size_of_the_update(sca
     torch.testing.assert_close(mixed.double() / sizes[:, None, :, None], whole / sizes[:, None, :, None], **close)
 
 
-def test_an_overflow_spoils_only_the_sums_it_is_in():
-    products = torch.tensor([[[4.0, 0.0], [0.0, float("inf")]]], dtype=torch.float64)
-    sizes = Sums(products, list, {"fine": [0], "spoilt": [0, 1]}).rms()
-    assert sizes["fine"].item() == 2 and not sizes["spoilt"].isfinite().item()
-
-
 def test_pieces_sum_to_their_whole():
     model, memory, _ = trained()
     n = Split(memory.operators(), model.x, model.multiplier).named
@@ -210,20 +203,6 @@ def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_unti
         assert seen["dW4", 1].all() and seen["dW2", 2].all()
 
 
-def test_tied_experts_start_equal():
-    model = MoEBlock(Replicas(DIMS, [1]), Scaling(SCALING.tensors, SCALING.multipliers, ("expert_in",)))
-    w2, w3 = model.weights["W2"][0], model.weights["W3"][0]
-    assert torch.equal(w2[0], w2[4]) and not torch.equal(w3[0], w3[4])
-
-
-def test_every_tensor_has_its_own_group_and_powers_are_evaluated_raw():
-    model = MoEBlock(Replicas(DIMS, [1]), SCALING)
-    stepper = model.optimizer(optimizer("adamw"))
-    assert len(stepper.param_groups) == len(MOE_BLOCK.tensors)
-    assert Power.of({"M": 1, "N": 1, "N_e": -1}).at(DIMS) == pytest.approx(20)
-    assert len({g["lr"] * g["weight_decay"] for g in stepper.param_groups}) <= 2  # one number, up to rounding
-
-
 @pytest.mark.parametrize("name", [name for name in MEASURABLE if optimizer(name).normalises])
 def test_first_steps_are_as_long_as_the_registry_says(name):
     """Longer ones saturate the gates of regime I at the second step, and their slopes mean nothing."""
@@ -256,3 +235,15 @@ def test_a_negligible_epsilon_is_far_below_every_gradient():
         groups = model.optimizer(optimizer(name).with_epsilon("negligible")).param_groups
         assert {g["eps"] for g in groups} == {NEGLIGIBLE} and NEGLIGIBLE < 1e-20
     assert len({g["eps"] for g in model.optimizer(optimizer("adam")).param_groups}) > 1
+
+
+def test_an_overflow_spoils_only_the_sums_it_is_in():
+    products = torch.tensor([[[4.0, 0.0], [0.0, float("inf")]]], dtype=torch.float64)
+    sizes = Sums(products, list, {"fine": [0], "spoilt": [0, 1]}).rms()
+    assert sizes["fine"].item() == 2 and not sizes["spoilt"].isfinite().item()
+
+
+def test_tied_experts_start_equal():
+    model = MoEBlock(Replicas(DIMS, [1]), Scaling(SCALING.tensors, SCALING.multipliers, ("expert_in",)))
+    w2, w3 = model.weights["W2"][0], model.weights["W3"][0]
+    assert torch.equal(w2[0], w2[4]) and not torch.equal(w3[0], w3[4])

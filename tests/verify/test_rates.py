@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
@@ -12,11 +9,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from scaling_algebra.verify.experiments import expert_rates, matched_time
-from scaling_algebra.verify.experiments.clusters import FIGURE_1, examples, signals
 from scaling_algebra.verify.experiments.findings import By, Plan, bound
 from scaling_algebra.verify.judging.fit import Verdict
-
-pytestmark = pytest.mark.slow
 
 
 def test_rules_at_matched_time():
@@ -50,35 +44,8 @@ def test_experts_of_random_examples_have_the_derived_noise(monkeypatch):
     assert (planted.claimed, planted.outcome) == ("s^0", Verdict.AGREES)
 
 
-def test_the_mean_of_a_gradient_is_without_its_noise():
-    """More batches, less noise of the mean: the estimate stays."""
-    mixture = expert_rates.Mixture(4, expert_rates.Course(-8, steps=20), 8, "cpu")
-    few, _ = mixture.gradient()
-    expert_rates.SAMPLES, kept = 256, expert_rates.SAMPLES
-    try:
-        many, noise = mixture.gradient()
-    finally:
-        expert_rates.SAMPLES = kept
-    assert np.median(few / many) == pytest.approx(1, abs=0.1) and (noise > 0).all()
-
-
-def test_courses_have_rates_of_their_own():
-    equal, other = expert_rates.Course(-7, steps=8), expert_rates.Course(-7, 4.0, router=0.25, steps=8)
-    one, two = (expert_rates.Mixture(4, c, 4, "cpu") for c in (equal, other))
-    same = expert_rates.Mixture(4, replace(equal), 4, "cpu")
-    assert np.array_equal(one.late, same.late) and not np.array_equal(one.late, two.late)
-
-
 def test_a_published_claim_that_is_wrong_must_be_refuted():
     values = np.array([0.1, 0.2, 0.15, 0.12])
     found = bound("q", values, ">", 0.5, "Fig. 1", By.PUBLISHED, wrong=True)
     assert (found.verdict, found.expected, found.outcome) == (Verdict.REFUTED, Verdict.REFUTED, Verdict.AGREES)
     assert bound("q", values, "<", 0.5, "Fig. 1", By.PUBLISHED, wrong=True).outcome is Verdict.REFUTED
-
-
-def test_feature_noise_of_figure_1():
-    generator = torch.Generator().manual_seed(0)
-    directions = signals(generator)
-    data = examples(2000, FIGURE_1, directions, generator)
-    largest = torch.einsum("npd,kd->npk", data.x, directions[:4]).abs().amax((1, 2))
-    assert largest.min() >= 1 - 1e-5 and Fraction(FIGURE_1.low) == 1

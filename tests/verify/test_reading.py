@@ -24,7 +24,7 @@ from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
 from scaling_algebra.verify.networks.moe_block import Replicas
-from scaling_algebra.verify.networks.reading import Draw, TorchNetwork
+from scaling_algebra.verify.networks.reading import Draw, TorchNetwork, contract
 
 MORE = {
     "thrice": """
@@ -111,8 +111,13 @@ def test_gradients_of_tensors_against_finite_differences(name):
         assert raw[role][entry].item() == pytest.approx(found, rel=1e-4, abs=1e-6 * max(scale, abs(ends[0]))), role
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("name", NETWORKS)
+PAIRS = [(name, "sgd") for name in NETWORKS]
+PAIRS += [
+    (name, rule) for name in ("moe", "swiglu", "small-attention", "routers-softmax-topk") for rule in ("adam", "adamw")
+]
+
+
+@pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_parts_sum_to_their_whole(name, rule):
     run = trained(name, rule)
     net, t = run.network, 2
@@ -168,8 +173,14 @@ def test_a_wrong_split_would_be_seen(monkeypatch):
     assert found["h3.change", 1] != pytest.approx(by_hand["h3.change", 1], rel=1e-3)
 
 
-@pytest.mark.parametrize("rule", TRAINABLE)
-@pytest.mark.parametrize("name", ["routers-softmax-noise-topk", "routers-sigmoid-bias", "small-attention"])
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        *(("routers-softmax-noise-topk", rule) for rule in TRAINABLE),
+        ("routers-sigmoid-bias", "adam"),
+        ("small-attention", "sgd"),
+    ],
+)
 def test_replicas_trained_together_equal_replicas_trained_alone(name, rule):
     net = NETWORKS[name]
     d = replace(derive("III", rule, "sp"), scaling=scaled(net))
@@ -251,3 +262,11 @@ def test_data_that_grows_is_one_clear_line():
     with pytest.raises(UsageError, match="data has the letter 'a' of a growing axis") as error:
         TorchNetwork(net, DRAW, scaled(net))
     assert "\n" not in str(error.value)
+
+
+def test_a_tensor_that_stands_twice_in_a_product_is_contracted_twice():
+    """sum_axy W_axk V_ayk d_x d_y: what is left of d after the first contraction is another factor."""
+    sizes = {"a": 50, "k": 2, "x": 3, "y": 3}
+    w, v, d = torch.randn(1, 50, 2, 3), torch.randn(1, 50, 2, 3), torch.randn(1, 3)
+    found = contract([("akx", w), ("ayk", v.transpose(2, 3)), ("x", d), ("y", d)], "k", sizes)
+    torch.testing.assert_close(found, torch.einsum("Zakx,Zaky,Zx,Zy->Zk", w, v, d, d), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,107 @@
+"""Machines without torch, numpy or ``resource``, with a GPU, or with another encoding."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra import derive
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify import measure
+from scaling_algebra.verify.campaigns.plans import Effort, job
+from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.measuring import block, runs
+from scaling_algebra.verify.measuring.cells import Cell
+
+VERIFY = Path(__file__).parents[2] / "verify"
+MISSING = "import sys; sys.modules.update(dict.fromkeys({gone}))\nfrom scaling_algebra.cli import main\nmain({args})"
+SMALL = ["--regime", "III", "--sizes", "8,12,18", "--seeds", "4"]
+
+
+def run(args, *gone):
+    """A command where these modules are missing."""
+    code = MISSING.format(gone=list(gone), args=list(args))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=False)
+
+
+@pytest.mark.parametrize("verb", ["verify", "report", "experiment", "transfer"])
+def test_help_needs_no_torch_and_no_numpy(verb):
+    found = run([verb, "--help"], "torch", "numpy", "scipy", "matplotlib", "jinja2", "sklearn")
+    assert found.returncode == 0 and f"scalecalc {verb}" in found.stdout.replace("-c", "scalecalc"), found.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "gone"),
+    [(["verify", *SMALL], "torch"), (["experiment", "routers"], "numpy"), (["transfer", "--regime", "I"], "torch")],
+)
+def test_what_is_missing_is_one_line(args, gone):
+    found = run(args, gone)
+    assert found.returncode == 2 and not found.stdout
+    assert found.stderr == f"scalecalc: {args[0]} needs {gone}; install it with: pip install 'scalecalc[verify]'\n"
+
+
+def test_wrong_use_is_seen_before_torch_is_loaded():
+    found = run(["verify", "--regime", "III", "--sizes", "8,4"], "torch")
+    assert found.returncode == 2 and "torch" not in found.stderr and len(found.stderr.splitlines()) == 1
+
+
+def test_a_system_without_resource_measures_all_the_same(monkeypatch):
+    """Windows has none."""
+    assert Hardware().peak_memory > 2**20
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert Hardware().peak_memory is None
+
+
+def test_every_file_is_opened_as_utf8(tmp_path):
+    """A run whose files are read and written, on a system whose own encoding is another one."""
+    code = MISSING.format(gone=[], args=["report", str(tmp_path / "run"), "--evidence", str(tmp_path / "kept")])
+    assert run(["verify", *SMALL, "-o", str(tmp_path / "run"), "--device", "cpu"]).returncode == 3
+    warned = [sys.executable, "-X", "warn_default_encoding", "-W", "always::EncodingWarning", "-c", code]
+    found = subprocess.run(warned, capture_output=True, text=True, encoding="utf-8", check=False)
+    ours = [line for line in found.stderr.splitlines() if "EncodingWarning" in line and "site-packages" not in line]
+    assert found.returncode == 3 and not [line for line in ours if str(VERIFY) in line], ours
+
+
+# A GPU. With torch's default device set to ``meta``, whose tensors have no data, whatever is made without naming a
+# device fails as soon as it meets the others.
+
+
+@pytest.mark.parametrize("kind", ["values", "control", "standard"])
+@pytest.mark.parametrize(
+    ("architecture", "rule", "ray", "dtype"),
+    [
+        ("moe", "sgd", "N=1,N_e=1,M=1", "float64"),
+        ("moe", "adamw", "N=1,N_e=1,M=1,K=1/2", "float32"),
+        ("transformer", "adamw", "N=1,N_e=1,M=1", "float64"),
+    ],
+)
+def test_a_cell_names_its_device(architecture, rule, ray, dtype, kind):
+    sizes = (8, 12, 16) if architecture == "moe" else (32, 48, 64)
+    effort = Effort(sizes=sizes, seeds=2, dtype=dtype)
+    setup = job(Configuration.of(None, rule, "mup", ray=ray), effort, architecture.replace("moe", "")).setup()
+    here = runs.train_cell(setup, Cell(kind, 0, 0, 2), Hardware())
+    with torch.device("meta"):
+        there = runs.train_cell(setup, Cell(kind, 0, 0, 2), Hardware())
+    assert there.keys() == here.keys()
+    for key, values in here.items():
+        assert there[key] == pytest.approx(values, rel=1e-9, abs=1e-12, nan_ok=True), key
+
+
+@pytest.mark.parametrize("architecture", ["routers-softmax-topk", "routers-sigmoid-noise", "moe-rmsnorm"])
+def test_any_network_names_its_device(architecture):
+    d = derive("I", "sgd", "mup-sigmoid" if "routers" in architecture else "sp", architecture=architecture)
+    with torch.device("meta"):
+        measure(d, sizes=[8, 12, 16], seeds=4, steps=1, device="cpu")
+
+
+def test_a_forgotten_device_would_be_seen(monkeypatch):
+    """Negative control."""
+    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), block.outer_norm
+    monkeypatch.setattr(block, "outer_norm", lambda *sides: real(*sides) * torch.ones(1))
+    with torch.device("meta"), pytest.raises((NotImplementedError, RuntimeError)):
+        runs.train_cell(setup, Cell("values", 0, 0, 2), Hardware())
