@@ -89,11 +89,6 @@ def test_a_file_has_the_format_of_its_ending(form, tmp_path):
     assert file.read_text(encoding="utf-8") == shown
 
 
-def test_an_unknown_ending_is_wrong_usage(tmp_path):
-    result = run("derive", "--regime", "I", "-o", str(tmp_path / "d.docx"))
-    assert result.exit_code == 2 and "--format" in result.stderr and len(result.stderr.splitlines()) == 1
-
-
 def test_a_fault_of_the_program_is_one_line_and_exit_70(monkeypatch):
     def broken(*_, **__):
         raise KeyError("b.router")

@@ -196,7 +196,7 @@ def test_every_architecture_can_be_explained(architecture):
 def test_indices_of_fixed_axes_are_named():
     """Tokens: tracked where a softmax runs over them, and of no weight."""
     result = CliRunner().invoke(
-        main, ["explain", "p_1.cross@1", "--architecture", "attention", "--ray", "N=1", "--optimizer", "adam"]
+        main, ["explain", "p_1.cross@1", "--architecture", "attention-wide", "--ray", "N=1", "--optimizer", "sgd"]
     )
     assert result.exit_code == 0 and " tokens " in result.output, result.output
 

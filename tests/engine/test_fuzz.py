@@ -609,3 +609,11 @@ def test_gates_that_moved_count_at_the_present_step():
     case = Case(text, Ray({"N": 1, "M": 0}), "sgd", Point(b, dict.fromkeys(b, Fraction(1)), {}, {}))
     engine = case.analysis()
     assert engine("f.regated", 0).zero and engine("f.regated", 1).size == 0
+
+
+def test_the_square_of_a_change_is_a_part_of_it():
+    """silu from zero: sum_a of the change is n^(1/2) in its linear part, which is along V, and n in its square."""
+    text = "h1[a] = W1[a,x] data[x]\nh2[a] = silu(h1[a])\nm = h2[a]\nn[b] = U[b] m\nf = V[a] h2[a] + W2[b] n[b]"
+    b = {"W1": None, "V": Fraction(0), "U": Fraction(9), "W2": Fraction(9)}
+    engine = Case(text, Ray({"N": 1}), "sgd", Point(b, dict.fromkeys(b, Fraction(0)), {}, {})).analysis()
+    assert (engine("h1.change", 1).size, engine("m.change", 1).size) == (0, 1)

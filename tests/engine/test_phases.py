@@ -48,8 +48,23 @@ CONES = {
 """Spanning rays of the cones of M + N_e >= N. B: N_e <= N <= M; C: M, N_e <= N; D: M <= N <= N_e; E: N <= M, N_e."""
 
 
-def test_five_cells_and_three_walls_under_mup():
-    p = phases("sgd", "mup")
+@pytest.fixture(scope="module")
+def mup():
+    return phases("sgd", "mup")
+
+
+@pytest.fixture(scope="module")
+def adam():
+    return phases("adam", "mup")
+
+
+@pytest.fixture(scope="module")
+def mssp():
+    return phases("sgd", "mssp")
+
+
+def test_five_cells_and_three_walls_under_mup(mup):
+    p = mup
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     assert [c.name for c in p.cells] == ["A", "B", "C", "D", "E"]
     assert [c.holds for c in p.cells] == [False, True, True, True, True] and all(e.holds for e in p.edges)
@@ -61,9 +76,9 @@ def test_five_cells_and_three_walls_under_mup():
 
 
 @pytest.mark.parametrize("rule", ["adafactor", "muon"])
-def test_the_map_is_proved_without_an_epsilon(rule):
+def test_the_map_is_proved_without_an_epsilon(rule, mup):
     """Where every normaliser is one power on a cell, sizes are convex: the same cells as of gradient descent."""
-    p, plain = phases(rule, "mup"), phases("sgd", "mup")
+    p, plain = phases(rule, "mup"), mup
     assert p.walls == plain.walls and [c.corners for c in p.cells] == [c.corners for c in plain.cells]
     assert [c.holds for c in p.cells] == [False, True, True, True, True] and all(e.holds for e in p.edges)
 
@@ -134,17 +149,17 @@ def test_a_wall_between_one_formula_is_seen():
     assert len(pieces) == 2 and all(left == right for left, right in pieces)
 
 
-def test_no_mup_where_experts_are_few_and_narrow():
+def test_no_mup_where_experts_are_few_and_narrow(mup):
     """M + N_e < N: nothing is found, at one ray it is proved that nothing exists, and the wall is where muP ends."""
     (empty,) = (c for c in phases("sgd", "mup", prove=True).cells if c.scaling is None)
     assert empty.name == "A" and "N_e + M <= N" in empty.inequalities
     assert empty.proved is not None and empty.proved["M"] + empty.proved["N_e"] < empty.proved["N"]
-    assert all(c.proved is None for c in phases("sgd", "mup").cells if c is not empty)
+    assert all(c.proved is None for c in mup.cells if c is not empty)
 
 
-def test_regimes_lie_on_walls():
+def test_regimes_lie_on_walls(mup):
     """Each regime of the MSSP paper is a corner of the map: two walls meet there."""
-    p = phases("sgd", "mup")
+    p = mup
     walls = {name: {str(w) for w in p.walls_of(r)} for name, r in REGIMES.items()}
     assert walls == {"I": {"N_e + M = N", "N_e = N"}, "II": {"N_e + M = N", "M = N"}, "III": {"M = N", "N_e = N"}}
 
@@ -162,10 +177,10 @@ def spectral(role, r):
     return -columns / 2 + min(Fraction(0), rows[role] - columns) / 2
 
 
-def test_one_learning_rate_formula_and_the_spectral_condition():
+def test_one_learning_rate_formula_and_the_spectral_condition(mup):
     """Where M + N_e >= N the learning rates are one formula. The init std is the spectral condition of the stacked
     operator, but for expert_out, where it is that of one expert: min(1, sqrt(N / N_e)) / sqrt(N_e)."""
-    for cell in (c for c in phases("sgd", "mup").cells if c.scaling is not None):
+    for cell in (c for c in mup.cells if c.scaling is not None):
         lr = {role: str(t.lr) for role, t in cell.scaling.tensors.items()}
         unified = {
             "input": "N",
@@ -184,15 +199,15 @@ def test_one_learning_rate_formula_and_the_spectral_condition():
             assert t.init_std.on(r) == law, (cell.name, role)
 
 
-@pytest.mark.parametrize("name", ["C", "E"])
-def test_the_cone_of_a_formula_is_its_cell(name):
+def test_the_cone_of_a_formula_is_its_cell(adam):
     """Found by cutting, it is the cell of the map, and the one above (existence: ``test_theorems.py``)."""
-    cell = next(c for c in phases("adam", "mup").cells if c.name == name)
-    assert cone_holds(cell.scaling, optimizer("adam"), MUP, CONES[name], Structure()) == ""
-    found = cone(cell.scaling, optimizer("adam"), MUP, Structure())
-    assert found is not None and set(found.inequalities) <= set(cell.inequalities)
-    spans = {tuple(r[axis] / sum(r[x] for x in PLANE_AXES) for axis in PLANE_AXES) for r in CONES[name]}
-    assert {tuple(r[axis] for axis in PLANE_AXES) for r in found.rays} == spans
+    for name in ("C", "E"):
+        cell = next(c for c in adam.cells if c.name == name)
+        assert cone_holds(cell.scaling, optimizer("adam"), MUP, CONES[name], Structure()) == ""
+        found = cone(cell.scaling, optimizer("adam"), MUP, Structure())
+        assert found is not None and set(found.inequalities) <= set(cell.inequalities)
+        spans = {tuple(r[axis] / sum(r[x] for x in PLANE_AXES) for axis in PLANE_AXES) for r in CONES[name]}
+        assert {tuple(r[axis] for axis in PLANE_AXES) for r in found.rays} == spans
 
 
 def test_a_derivation_names_its_cone():
@@ -245,9 +260,9 @@ def test_a_formula_that_holds_nowhere_has_no_cone():
     assert cone(Scaling(changed, d.scaling.multipliers), optimizer("sgd"), MUP, Structure()) is None
 
 
-def test_a_formula_fails_outside_its_cone():
+def test_a_formula_fails_outside_its_cone(mup):
     """Negative control: the formula of B beyond the wall M = N, and one changed power."""
-    cells = {c.name: c.scaling for c in phases("sgd", "mup").cells}
+    cells = {c.name: c.scaling for c in mup.cells}
     assert "but psi ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure())
     changed = dict(cells["B"].tensors)
     changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
@@ -260,17 +275,17 @@ def test_a_formula_fails_outside_its_cone():
     assert "MSSP-3 forward: h3.A1 of the aggregate is Theta(1), but no monomial of it is Theta(1)" in no_mssp
 
 
-def test_a_gradient_above_its_epsilon_is_not_a_proof():
+def test_a_gradient_above_its_epsilon_is_not_a_proof(adam):
     """Negative control: Adam's formula of B with the readout's epsilon below its gradient."""
-    cell = next(c.scaling for c in phases("adam", "mup").cells if c.name == "B")
+    cell = next(c.scaling for c in adam.cells if c.name == "B")
     small = TensorScaling(*(getattr(cell.tensors["readout"], x) for x in ("init_std", "lr")), Power.of({"N": -1}))
     wrong = Scaling({**cell.tensors, "readout": small}, cell.multipliers)
     assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure())
 
 
-def test_mssp_lives_on_two_walls():
+def test_mssp_lives_on_two_walls(mssp):
     """MSSP is found on no generic ray, but on N_e = N with tied experts and on M + N_e = N with a free h3i."""
-    p = phases("sgd", "mssp")
+    p = mssp
     assert all(c.scaling is None for c in p.cells)
     for edge in p.edges:
         if str(edge.wall) == "M = N":
@@ -309,9 +324,9 @@ def test_families_are_placed_where_their_shapes_say():
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse():
+def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse(mup):
     """Every cell, wall and mark takes the focus and says what it is; the legend has a line for what occurs only."""
-    p = phases("sgd", "mup")
+    p = mup
     root = ET.fromstring(phases_svg(p))
     assert len(root.findall(f"{SVG}polygon")) == 5
     reached = [e for e in root.iter() if e.get("tabindex") == "0"]
@@ -322,8 +337,8 @@ def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse():
     assert "init std: router M^(1/2) N^-1, expert_out N^(1/2) N_e^-1" in shown and "neither side" not in shown
 
 
-def test_walls_where_mssp_exists_are_marked():
-    p = phases("sgd", "mssp")
+def test_walls_where_mssp_exists_are_marked(mssp):
+    p = mssp
     svg = phases_svg(p)
     found = sum(edge.scaling is not None for edge in p.edges)
     assert 0 < found < len(p.edges)
@@ -370,10 +385,10 @@ def test_errors(args, says):
 
 
 @pytest.mark.parametrize("at", [("1/4", "1/2"), ("1/2", 0), (0, 0), ("1/3", "1/7"), (0, "3/4")])
-def test_the_nearest_rays_with_a_mup(at):
+def test_the_nearest_rays_with_a_mup(at, mup):
     """By hand: on x + y < 1 the foot of the perpendicular to x + y = 1, and the ends of both lines along an axis."""
     x, y = map(Fraction, at)
-    found = phases("sgd", "mup").near(ray(1, x, y))
+    found = mup.near(ray(1, x, y))
     assert "but h" in found.why and " ~ n^(" in found.why
     half = (1 - x - y) / 2
     points = {(r.ray["N_e"], r.ray["M"]) for r in found.rays}
@@ -381,8 +396,8 @@ def test_the_nearest_rays_with_a_mup(at):
     assert found.rays[0].moved == ("N_e", "M") and found.rays[0].distance == 2 * half**2
 
 
-def test_the_nearest_rays_with_an_mssp():
-    found = phases("sgd", "mssp").near(ray(1, Fraction(3, 4), 1))
+def test_the_nearest_rays_with_an_mssp(mssp):
+    found = mssp.near(ray(1, Fraction(3, 4), 1))
     assert [(str(x.ray["N_e"]), str(x.ray["M"]), x.moved) for x in found.rays] == [
         ("1", "1", ("N_e",)),
         ("3/4", "1/4", ("M",)),
@@ -390,11 +405,11 @@ def test_the_nearest_rays_with_an_mssp():
     assert "MSSP-3 forward" in found.why
 
 
-def test_a_ray_that_has_one_is_its_own_neighbour():
+def test_a_ray_that_has_one_is_its_own_neighbour(mup):
     """Negative control, also of rays that the map does not hold."""
-    found = phases("sgd", "mup").near(ray(2, 2, 1))
+    found = mup.near(ray(2, 2, 1))
     assert not found.why and [x.moved for x in found.rays] == [()]
     assert found.rays[0].ray == ray(1, 1, HALF)
     for wrong in ({"N": 0, "N_e": 1, "M": 1}, {"N": 1, "N_e": 1, "M": 1, "K": 0}):
         with pytest.raises(UsageError, match="not on this map"):
-            phases("sgd", "mup").near(Ray(wrong))
+            mup.near(Ray(wrong))

@@ -47,6 +47,11 @@ def second_opinion(text):
     return answers
 
 
+@pytest.fixture(scope="module")
+def tied():
+    return prove("III", "sgd", "mssp")
+
+
 # --- the facts ------------------------------------------------------------------------------------------------------
 
 exponents = st.integers(-4, 4).map(lambda k: Fraction(k, 2))
@@ -169,9 +174,9 @@ def test_which_interventions_mssp_needs():
     which_interventions("III")
 
 
-def test_the_conflict_of_untied_experts_in_regime_3():
+def test_the_conflict_of_untied_experts_in_regime_3(tied):
     """Names of the conflict, and its certificate; without one of its desiderata it is none (negative control)."""
-    outcome = proved("III", "sgd", "mssp").attempts[0]
+    outcome = tied.attempts[0]
     assert outcome.core == (
         "mu-1: h3 stays O(1)",
         "MSSP-3 forward: h3.A1 of the aggregate is Theta(1)",
@@ -183,9 +188,9 @@ def test_the_conflict_of_untied_experts_in_regime_3():
         assert second_opinion(script(rest, "", ())) == ["sat"], name
 
 
-def test_a_certificate_with_a_planted_error_is_refuted():
+def test_a_certificate_with_a_planted_error_is_refuted(tied):
     """The only point excluded twice over, at a wrong place: then it is found again."""
-    outcome = proved("III", "sgd", "mssp").outcome
+    outcome = tied.outcome
     apart = outcome.clauses[-1]
     wrong = replace(apart, atoms=tuple(replace(a, constant=a.constant + 1) for a in apart.atoms))
     assert second_opinion(script(replace(outcome, clauses=(*outcome.clauses[:-1], wrong)), "", ())) == ["sat"]

@@ -42,20 +42,21 @@ def same(ray: Ray, factor: Fraction, optimizer: str, rule: str, network: str = "
 
 
 @pytest.mark.parametrize("rule", ["mup", "mssp"])
-@pytest.mark.parametrize("factor", FACTORS, ids=str)
+@pytest.mark.parametrize("factor", FACTORS[2:3], ids=str)
 def test_a_multiple_of_a_regime_is_the_regime(factor: Fraction, rule: str) -> None:
     ray = times(REGIMES["III"], factor)
     assert powers(ray, "sgd", rule, "moe") == derive("III", "sgd", rule).scaling
 
 
-@pytest.mark.parametrize("factor", FACTORS, ids=str)
+@pytest.mark.parametrize("factor", FACTORS[::3], ids=str)
 @pytest.mark.parametrize("ray", rays(2), ids=str)
 def test_a_multiple_of_a_ray_is_the_ray(ray: Ray, factor: Fraction) -> None:
     assert same(ray, factor, "sgd", "mup")
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "muon"])
-@pytest.mark.parametrize("ray", [Ray.parse("N=1,N_e=2/3,M=4/3"), Ray.parse("N=0,N_e=1,M=1")], ids=str)
+@pytest.mark.parametrize(
+    ("optimizer", "ray"), [("adam", Ray.parse("N=1,N_e=2/3,M=4/3")), ("muon", Ray.parse("N=0,N_e=1,M=1"))]
+)
 def test_a_multiple_of_a_ray_is_the_ray_for_every_kind_of_optimizer(ray: Ray, optimizer: str) -> None:
     factor = FACTORS[sum(map(ord, f"{ray}{optimizer}")) % len(FACTORS)]
     assert same(ray, factor, optimizer, "mup")
@@ -75,7 +76,7 @@ def test_sizes_on_a_multiple_of_a_ray_are_multiples(factor: Fraction) -> None:
             assert there.size == (None if here.size is None else here.size * factor)
 
 
-@pytest.mark.parametrize(("rule", "rates"), [("mssp", "N=1,N_e=1,M=1"), ("mup", "N=7/3,N_e=5/3,M=1/3")])
+@pytest.mark.parametrize(("rule", "rates"), [("mssp", "N=1,N_e=1,M=1")])
 def test_a_proof_on_a_multiple_of_a_ray_is_the_proof(rule: str, rates: str) -> None:
     ray = Ray.parse(rates)
     one, other = (prove(ray=r, optimizer="sgd", parameterization=rule) for r in (ray, times(ray, FACTORS[1])))

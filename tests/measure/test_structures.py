@@ -1,0 +1,35 @@
+"""Proofs on the rays of the regimes: those that ``tests/engine/test_proofs.py`` leaves out."""
+
+import pytest
+
+from ..engine.test_proofs import mssp_is_unique, mup_is_unique, what_is_determined, which_interventions
+
+DEPENDS = (
+    "scaling_algebra/counting",
+    "scaling_algebra/dynamics",
+    "scaling_algebra/formulas",
+    "scaling_algebra/solver",
+    "scaling_algebra/proofs",
+    "tests/engine/test_proofs.py",
+)
+OTHERS = [("I", "sgd"), ("II", "adam"), ("III", "sgd")]
+
+
+@pytest.mark.parametrize(("name", "rule"), OTHERS)
+def test_mup_is_unique(name, rule):
+    mup_is_unique(name, rule)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("I", "adam"), ("II", "sgd"), ("III", "adam")])
+def test_mssp_is_unique(name, rule):
+    mssp_is_unique(name, rule)
+
+
+@pytest.mark.parametrize("name", ["I", "II"])
+def test_which_interventions_mssp_needs(name):
+    which_interventions(name)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("I", "adam"), ("II", "sgd"), ("III", "sgd"), ("III", "adam")])
+def test_what_every_desideratum_determines(name, rule):
+    what_is_determined(name, rule)
