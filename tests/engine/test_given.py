@@ -98,7 +98,6 @@ def test_axes_are_those_of_the_network():
         ("I", "sgd", None, "mup"),
         ("II", "adam", "derived", "mup"),
         ("III", "adam", "negligible", "mup"),
-        ("III", "sgd", None, "mssp"),
     ],
 )
 def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
