@@ -217,11 +217,11 @@ def test_first_steps_are_as_long_as_the_registry_says(name):
 
 def test_sign_descent_and_lion_are_the_published_rules():
     """Two steps by hand: signs of gradients, and of Lion's mixture of gradient and momentum."""
-    gradients = torch.tensor([[1.0, -2.0, 0.0], [-0.01, 5.0, 1.0]], dtype=torch.float64)
+    gradients = torch.tensor([[1.0, -2.0, 0.0, 1.0], [-0.01, 5.0, 1.0, -0.5]], dtype=torch.float64)
     momentum = 0.01 * gradients[0]
     mixed = torch.stack([0.1 * gradients[0], 0.9 * momentum + 0.1 * gradients[1]])
     for name, directions in (("signsgd", gradients), ("lion", mixed)):
-        weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        weight = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
         made = stepper(optimizer(name))([weight], lr=0.5)
         for g in gradients:
             weight.grad = g.clone()
