@@ -197,8 +197,10 @@ def _root(x: Tensor) -> Tensor:
     return u @ (torch.where(there, s.clamp(min=1e-300) ** -0.25, 0.0)[..., None] * u.mT)
 
 
-BOUNDED = ("tanh", "sigmoid", "silu", "gelu", "relu", "softmax", "topk_sigmoid", "topk_softmax")
+BOUNDED = {"tanh", "sigmoid", "silu", "gelu", "relu", "topk_sigmoid"}
 """What is nonlinear in an argument beyond its slope: smaller steps would hide that."""
+SHARES = {"softmax", "topk_softmax"}
+"""What one entry wins at finite n where arguments spread by a few units."""
 PROBES = 33
 """Replicas of the run that finds the constants of learning rates."""
 
@@ -243,7 +245,9 @@ class Run:
             return scale ** -float(point.get(key) or 0)  # type: ignore[arg-type]
 
         self.start, lr, eps = {}, {}, {}
-        strength = 1.0 if any(x.kind in BOUNDED for x in case.lines) else 0.4
+        kinds = {x.kind for x in case.lines}
+        strength = 1.0 if kinds & BOUNDED else 0.4
+        strength = 0.3 if kinds & SHARES else strength
         for name, letters in case.tensors.items():
             dims = [self.sizes[c] for c in letters]
             std, lr[name] = constant(0.5, 1.5), strength * constant(0.5, 1.0) * power(f"c.{name}")

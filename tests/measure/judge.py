@@ -7,6 +7,7 @@ OPEN where they do not: larger sizes or more seeds decide.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -39,7 +40,9 @@ class Verdict:
     values: tuple[float, ...]
 
 
-def judge(scales: list[float], replicas: list[np.ndarray], predicted: Fraction | None, slow: bool = False) -> Verdict:
+def judge(
+    scales: Sequence[float], replicas: list[np.ndarray], predicted: Fraction | None, slow: bool = False
+) -> Verdict:
     """One quantity: ``replicas`` has one root-mean-square per seed at every scale (of a scalar, with its sign); None
     predicts exactly zero.
 
@@ -74,10 +77,11 @@ def judge(scales: list[float], replicas: list[np.ndarray], predicted: Fraction |
         return verdict("OPEN", f"may be a sum of powers, share {low:.2f} to {high:.2f}", slope, error)
     if error > NOISY or abs(typical - e) <= NEAR or (slope - e) * (typical - e) < 0:
         return verdict("OPEN", f"noise or heavy tails (median's slope {typical:+.2f})", slope, error)
-    last, before = _slope(x[-2:], y[-2:]), _slope(x[-3:-1], y[-3:-1])
+    local = np.diff(y[-4:]) / np.diff(x[-4:])
     grid = 0.25 if slow else 0.5
-    if abs(slope - grid * round(slope / grid)) > NEAR + error or abs(last - before) > 0.25 + 2 * error:
-        return verdict("OPEN", f"bends, slope {last:+.2f} after {before:+.2f}", slope, error)
+    straight = np.ptp(local) <= 0.1 + 3 * error
+    if not straight and (abs(slope - grid * round(slope / grid)) > NEAR or np.ptp(local[1:]) > 0.25 + 2 * error):
+        return verdict("OPEN", f"bends, slopes {' '.join(f'{s:+.2f}' for s in local)}", slope, error)
     return verdict("REFUTED", f"median's slope {typical:+.2f}", slope, error)
 
 
