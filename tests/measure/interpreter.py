@@ -20,7 +20,7 @@ from .networks import AXES, Case, Line, is_tensor
 FIXED = {"D": 3, "S": 3}
 """Sizes of axes that never grow, and of the others where their rate is 0 (``FLAT``)."""
 FLAT = {"N": 4, "N_e": 3, "M": 4, "K": 4, "L": 1}
-EPSILON, DECAY = 0.3, 0.1
+EPSILON, DECAY = 0.5, 0.1
 Tensors = dict[str, Tensor]
 
 
@@ -206,23 +206,28 @@ PROBES = 33
 
 
 @lru_cache(maxsize=64)
-def paces(case: Case, zero: tuple[str, ...]) -> dict[str, float]:
-    """By tensor, the rate at which the first step changes what it makes by about as much as there is, at scale 1: where
-    steps were small, terms of higher order would hide behind lower powers of n until sizes no machine has."""
+def paces(case: Case, zero: tuple[str, ...]) -> tuple[dict[str, float], dict[str, float]]:
+    """By tensor, the rate at which the first step changes what it makes by about as much as there is, at scale 1, and
+    the size of an entry of its gradient: where steps were small or epsilon far from gradients, terms of higher order
+    would hide behind lower powers of n until sizes no machine has."""
     point = {f"b.{name}": None if name in zero else 0 for name in case.tensors}
     uses = {name: next(x.out for x in case.lines if any(n == name for n, _ in x.reads)) for name in case.tensors}
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
+    gradients: dict[str, float] = {}
     for steps in (1, 2):  # two where the gradient is zero at first
         run = Run(case, point, 1.0, PROBES)
-        run.steps.lr = {name: found.get(name, 1.0) for name in uses}
         for _ in range(steps):
+            for name, g in run.raw.items():
+                if g.any():
+                    gradients.setdefault(name, g.square().mean().sqrt().item())
+            run.steps.lr = {name: rates.get(name, 1.0) for name in uses}
+            run.steps.eps = {name: EPSILON * gradients.get(name, 1.0) for name in uses}
             run.step()
         made = {name: x.square().mean().sqrt().item() for name, x in run.quantities()}
         for name, out in uses.items():
-            moved = made[f"{out}.effective"]
-            if moved:
-                found.setdefault(name, min(max(made[f"{out}.init"], 0.4), 1.0) / moved)
-    return {name: found.get(name, 1.0) for name in uses}
+            if moved := made[f"{out}.effective"]:
+                rates.setdefault(name, min(max(made[f"{out}.init"], 0.4), 1.0) / moved)
+    return rates, gradients
 
 
 class Run:
@@ -250,7 +255,10 @@ class Run:
         strength = 0.3 if kinds & SHARES else strength
         for name, letters in case.tensors.items():
             dims = [self.sizes[c] for c in letters]
-            std, lr[name] = constant(0.5, 1.5), strength * constant(0.5, 1.0) * power(f"c.{name}")
+            std, lr[name] = (
+                constant(0.5, 0.8 if kinds & SHARES else 1.5),
+                strength * constant(0.5, 1.0) * power(f"c.{name}"),
+            )
             eps[name] = constant(0.5, 2.0) * EPSILON * power(f"d.{name}")
             std *= 0.0 if point[f"b.{name}"] is None else power(f"b.{name}")
             base = self._base(matrices(case, name)[2].replace("x", ""), scale)
@@ -268,8 +276,9 @@ class Run:
         self.initial = self.signals(self.start)
         self._look()
         if seeds != PROBES:
-            probed = paces(case, tuple(name for name in self.start if point[f"b.{name}"] is None))
-            self.steps.lr = {name: lr[name] * probed[name] for name in lr}
+            rates, gradients = paces(case, tuple(name for name in self.start if point[f"b.{name}"] is None))
+            for mine, found in ((lr, rates), (eps, gradients)):
+                mine |= {name: x * found.get(name, 1.0) for name, x in mine.items()}
 
     def _base(self, letters: Iterable[str], scale: float) -> float:
         """How many entries they have at scale 1: what is divided by it does not start far from Theta(1)."""
