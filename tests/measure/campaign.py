@@ -27,6 +27,9 @@ from .interpreter import Run, matrices, sizes
 from .judge import Verdict, judge
 from .networks import AXES, Case, natural, random_case, smaller
 
+Key = tuple[str, int]
+"""A quantity and a step."""
+Judged = tuple["Fraction | None", Verdict]
 STEPS = 2
 SCALES, FURTHER = (1.0, 2.0, 4.0, 8.0, 16.0), (32.0, 64.0)
 ENTRIES = 2_500_000
@@ -152,8 +155,8 @@ class Report:
     case: Case
     point: Mapping[str, object] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    refuted: dict[tuple[str, int], tuple[Fraction | None, Verdict]] = field(default_factory=dict)
-    open: dict[tuple[str, int], tuple[Fraction | None, Verdict]] = field(default_factory=dict)
+    refuted: dict[Key, Judged] = field(default_factory=dict)
+    open: dict[Key, Judged] = field(default_factory=dict)
 
     def counted(self, word: str) -> None:
         self.counts[word] = self.counts.get(word, 0) + 1
@@ -174,7 +177,7 @@ def follow(case: Case, further: Sequence[float] = FURTHER, most: float = 3e7) ->
     report = Report(case)
     said, report.point = answers(case)
     scales, found = list(SCALES), measured(case, report.point, SCALES)
-    left: dict[tuple[str, int], tuple[Fraction | None, Verdict]] = {}
+    left: dict[Key, Judged] = {}
     for key, (state, e) in said.items():
         if key in found and state != "decided":
             report.counted(f"undecided: {state}")
@@ -194,10 +197,27 @@ def follow(case: Case, further: Sequence[float] = FURTHER, most: float = 3e7) ->
         left = {key: x for key, x in judged.items() if x[1].word != "AGREES"}
         for _ in range(len(judged) - len(left)):
             report.counted("AGREES")
+    if below := {key for key, (e, v) in left.items() if v.word == "REFUTED" and e is not None and v.slope < e}:
+        left |= {key: (e, v) for key, (e, v) in _with_others(report, left).items() if key in below}
     for key, (e, verdict) in left.items():
         report.counted(verdict.word)
-        (report.refuted if verdict.word == "REFUTED" else report.open)[key] = e, verdict
+        if verdict.word != "AGREES":
+            (report.refuted if verdict.word == "REFUTED" else report.open)[key] = e, verdict
     return report
+
+
+def _with_others(report: Report, left: Mapping[Key, Judged]) -> dict[Key, Judged]:
+    """What seems smaller than its exponent says, with other constants: what leads may have a small factor with some."""
+    found = dict(left)
+    for k, strength in ((1, 1.0), (2, 2.5)):
+        case = replace(report.case, constants=report.case.constants + 7919 * k, strength=strength)
+        values = measured(case, report.point, SCALES)
+        for key, (e, verdict) in list(found.items()):
+            other = judge(SCALES, values[key], e, case.slow)
+            if verdict.word == "REFUTED" and other.word != "REFUTED":
+                why = f"{verdict.why}; {other.word} with other constants: {other.why}, slope {other.slope:+.2f}"
+                found[key] = e, replace(verdict, word=other.word, why=why)
+    return found
 
 
 def shrunk(report: Report, tries: int = 6) -> Report:

@@ -251,8 +251,7 @@ class Run:
 
         self.start, lr, eps = {}, {}, {}
         kinds = {x.kind for x in case.lines}
-        strength = 1.0 if kinds & BOUNDED else 0.4
-        strength = 0.3 if kinds & SHARES else strength
+        strength = case.strength * (0.3 if kinds & SHARES else 1.0 if kinds & BOUNDED else 0.4)
         for name, letters in case.tensors.items():
             dims = [self.sizes[c] for c in letters]
             std, lr[name] = (

@@ -70,6 +70,7 @@ class Case:
         point: exponents ``b.W``, ``c.W``, ``d.W`` and of one over each multiplier; None is zero init. Empty: muP,
             derived by the engine.
         constants: seed of the constants of tensors and multipliers, the same at every size.
+        strength: of learning rates, beside that.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Case:
     optimizer: str = "sgd"
     point: Mapping[str, Fraction | None] = field(default_factory=dict)
     constants: int = 0
+    strength: float = 1.0
 
     def __hash__(self) -> int:
         return hash((self.lines, self.optimizer))
