@@ -119,6 +119,8 @@ def _described(hint: Any) -> str:
         return " or ".join(dict.fromkeys(_described(part) for part in parts if part is not NoneType))
     if origin is Literal:
         return " or ".join(map(repr, parts))
+    if origin is tuple and len(parts) == 2 and parts[0] == parts[1]:
+        return f"two {_described(parts[0]).split(maxsplit=1)[-1]}s"
     if origin is tuple:
         return f"({', '.join('...' if part is ... else _described(part) for part in parts)})"
     kind = origin or hint

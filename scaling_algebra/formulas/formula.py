@@ -22,7 +22,7 @@ from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities, quantity
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import Monomial, monomial
 from scaling_algebra.limits import rational
@@ -33,6 +33,7 @@ from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.optimizers import optimizer as _optimizer
+from scaling_algebra.spec.parameterizations import READOUTS
 from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.scaling import Point
 
@@ -271,7 +272,7 @@ def formula(
     net = network if isinstance(network, Network) else _architecture(network)
     rule = optimizer if isinstance(optimizer, Optimizer) else _optimizer(optimizer)
     asked = structure if isinstance(structure, Structure) else read_structure(structure, net)
-    if readout_init == "zero" and "readout" in net.tensors:
+    if named("readout init", readout_init, {x: x for x in READOUTS}) == "zero" and "readout" in net.tensors:
         asked = Structure(asked.zero | {"readout"}, asked.tied, asked.exempt)
     match = _QUANTITY.fullmatch(what) if isinstance(what, str) else None
     if match is None:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import resource
 import signal
@@ -33,10 +32,7 @@ from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.waiting import watched
 
-_spec = importlib.util.spec_from_file_location("generator", Path(__file__).with_name("generator.py"))
-generator = importlib.util.module_from_spec(_spec)
-sys.modules["generator"] = generator
-_spec.loader.exec_module(generator)
+from . import generator
 
 ROOT = Path(scaling_algebra.__file__).parent.parent
 SEED = int(os.environ.get("SCALECALC_SEED", "20261123"))

@@ -22,8 +22,8 @@ from ..expressions import Expr, Monomial, Relation, Sum, exact, expression, para
 from .circuits import Cell, Row, cells
 from .conditions import Condition, condition, possible
 
-MOST_TERMS, MOST_FREE = 12, 4
-"""Terms with constraints, and quantities to minimise over."""
+MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
+"""Terms with constraints, those with open parameters, and quantities to minimise over."""
 _CONTRADICT = "the constraints contradict each other for large {}: {}"
 
 
@@ -196,6 +196,8 @@ def _check(rows: Sequence[Row], free: Sequence[str], growing: Sequence[str], tot
             raise UsageError(f"{name} is to be minimised over, but stands in no term of {total}")
     if len(rows) > MOST_TERMS or len(free) > MOST_FREE:
         raise UsageError(f"{len(rows)} terms over {len(free)} quantities; give at most {MOST_TERMS} and {MOST_FREE}")
+    if len(rows) > MOST_OPEN and any(row.term.parameters for row in rows):
+        raise UsageError(f"{len(rows)} terms with open parameters; give values of them (--at), or at most {MOST_OPEN}")
     if free and sympy.Matrix([[row.term[name] for name in free] for row in rows]).rank() < len(free):
         raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
 
