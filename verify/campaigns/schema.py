@@ -100,6 +100,7 @@ class Plan(Struct):
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
     claims: list[str] = []
     command: str = ""
+    budget: Annotated[float, Meta(gt=0, le=limits.TIME)] | None = None
 
 
 def check_entry(run: Mapping[str, Any], where: str) -> None:

@@ -101,15 +101,19 @@ class Session:
     def _within(self, job: Job, time_allowed: float, changed: Callable[[Job], None]) -> None:
         end = time.monotonic() + time_allowed
         job.prediction()  # where M > N it takes half a minute
-        setup = job.setup()
-        speed = self._speed(setup)
-        sizes = self._fitting(setup, largest(speed, max(1.0, end - time.monotonic()), job.steps))
-        # small cells, because seeds are added in steps of BLOCK
-        job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS, together=BLOCK)
-        changed(job)
+        first = 1
+        if job.looks == LOOKS:  # begun before an interrupt: its sizes and seeds stay, and it is looked at once more
+            first = LOOKS
+        else:
+            setup = job.setup()
+            speed = self._speed(setup)
+            sizes = self._fitting(setup, largest(speed, max(1.0, end - time.monotonic()), job.steps))
+            # small cells, because seeds are added in steps of BLOCK
+            job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS, together=BLOCK)
+            changed(job)
         with _bar() as bar:
             task = bar.add_task("first seeds", total=None)
-            for look in range(1, LOOKS + 1):
+            for look in range(first, LOOKS + 1):
                 setup = job.setup()
                 todo = [cell for cell in cells(setup) if not self._done(setup, cell)]
                 began = time.monotonic()

@@ -99,12 +99,12 @@ def again(folder: Path | None) -> str:
 
 
 @contextmanager
-def resumable(folder: Path | None) -> Iterator[None]:
+def resumable(folder: Path | None, how: str = "") -> Iterator[None]:
     """Says after an interrupt how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"scalecalc: {again(folder)}", err=True)
+        click.echo(f"scalecalc: {how or again(folder)}", err=True)
         raise
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +34,7 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configurati
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.verify.campaigns import campaigns
 
-from .shared import DEVICE, REPORTING, finish, integers, place, required_share, runs_of
+from .shared import DEVICE, REPORTING, finish, integers, place, required_share, resumable, runs_of
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -132,7 +133,10 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
     _check_combination(asked, folder, processes)
-    jobs, wanted, said = runs_of(read_plan(resume)) if resume is not None else (*_asked(given), _command())
+    plan = {} if resume is None else read_plan(resume)
+    jobs, wanted, said = runs_of(plan) if resume is not None else (*_asked(given), _command())
+    time_allowed = plan.get("budget") or time_allowed  # of which so much is left
+    ends = time.monotonic() + (time_allowed or 0)
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
         raise UsageError("--budget chooses sizes of networks; give --sizes and --seeds for a transformer")
 
@@ -145,25 +149,28 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     def keep(runs: Sequence[Job], again: bool = False) -> None:
         if folder is not None:
             plan = {"scalecalc": version("scalecalc"), "command": said, "claims": [str(c) for c in wanted]}
-            write_plan(folder, {**plan, "runs": [run.as_json() for run in runs]}, again or resume is not None)
+            left = {"budget": max(1.0, round(ends - time.monotonic(), 1))} if time_allowed else {}
+            told = {**plan, **left, "runs": [run.as_json() for run in runs]}
+            write_plan(folder, told, again or resume is not None)
 
     if resume is not None and (told := session.elsewhere(jobs)):
         click.echo(f"scalecalc: warning: {told}", err=True)
     if not time_allowed:
         session.check(jobs)
     keep(jobs)
-    if time_allowed:
-        jobs = session.within(jobs, float(time_allowed), keep)
-    else:
-        session.perform(jobs)
+    how = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
+    with resumable(folder, how):
+        if time_allowed:
+            jobs = session.within(jobs, float(time_allowed), keep)
+        else:
+            session.perform(jobs)
     if processes > 1:
         click.echo(f"process {mine} of {processes} is done; merge with: scalecalc report {folder}", err=True)
         return 130 if session.interrupted else 0
     judged = [(run, run.report(session.store, wanted, session.interrupted, required)) for run in jobs]
     code = finish(judged, said, folder, file, given["form"], given["every"])
     if session.interrupted:
-        again = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
-        click.echo(f"scalecalc: interrupted; {again}", err=True)
+        click.echo(f"scalecalc: interrupted; {how}", err=True)
     return code
 
 

@@ -298,7 +298,8 @@ def judge(
         if claim.step is None and claim.exponent is not None:
             found = [r for r in found if not r.fit.zero] or found[-1:]
         claimed += found
-    checks = gates(m, spacing)
+    incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
+    checks = gates(m, spacing) if m.sizes or not incomplete else []  # a run that never began fails none
     agreeing = [(r.fit, r.predicted) for r in rows if r.predicted is not None and r.verdict is Verdict.AGREES]
     if agreeing:
         checks.append(planted(agreeing, spacing))
@@ -309,7 +310,6 @@ def judge(
     if m.exact:
         checks.append(floor(m))
     last = max((t for _, t, _ in asked), default=m.steps)
-    incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
     return Report(
         tuple(rows),
         tuple(claimed),
