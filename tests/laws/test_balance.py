@@ -186,6 +186,14 @@ def test_constraints_that_contradict():
         balance("N**-1 + N/n", ["N"], ["n"], ["N <= n", "N >= n**2"])
 
 
+@pytest.mark.parametrize("constraints", [["1 << 1"], ["N << n", "N >= n", "N <= n**2"], ["N = n", "N << n"]])
+def test_strict_constraints_contradict(constraints):
+    with pytest.raises(Infeasible, match="contradict each other") as error:
+        balance("N**-1 + N/n", ["N"], ["n"], constraints)
+    assert "n**2" not in str(error.value), "the smallest set"
+    assert balance("N**-1 + N/n", ["N"], ["n"], ["N << n"]).cell.minimum["n"] == sympy.Rational(-1, 2)
+
+
 def by_corners(terms):
     """The exponent of the minimum from the cone {l >= 0, sum l_i a_i = 0}, by double description."""
     units = [tuple(int(i == j) for j in range(len(terms))) for i in range(len(terms))]

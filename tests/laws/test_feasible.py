@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -75,6 +76,29 @@ def test_contradictions_are_smallest():
     found = feasible(CLUSTER, law(K="d**(1/100)"), ["Groenwall"])
     for name in found.core:
         assert name not in feasible(CLUSTER, law(K="d**(1/100)"), ["Groenwall", name]).core
+
+
+@pytest.mark.parametrize(
+    ("relations", "core"),
+    [
+        (["a << b", "b << a", "a <= d"], {"a << b", "b << a"}),
+        (["n << n"], {"n << n"}),
+        (["a << b", "b <= a"], {"a << b", "b <= a"}),
+        (["a*log(d) << b", "b << a"], {"a*log(d) << b", "b << a"}),
+        (["a << b*log(d)", "b << a"], set()),
+        (["a <= b", "b <= a"], set()),
+    ],
+)
+def test_strict_relations_contradict_where_no_logarithm_can_help(mine, relations, core):
+    found = feasible(read_assumptions(mine(f"assume = {json.dumps(relations)}")))
+    assert set(found.core) == core and run(mine(f"assume = {json.dumps(relations)}"))[0] == bool(core)
+
+
+def test_a_long_chain_is_answered(mine):
+    chain = [f"x{k} <= x{k + 1}" for k in range(30)] + ["x30 <= d"]
+    began = time.process_time()
+    assert feasible(read_assumptions(mine(f"assume = {json.dumps(chain)}"))).windows["x0"].high.value == 1
+    assert time.process_time() - began < 5
 
 
 def test_the_misprint_and_no_other():

@@ -96,6 +96,26 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_run(place, monkeyp
     assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
 
 
+@pytest.mark.parametrize("verb", ["errata", "list", "table b1", "horizon", "law chinchilla", "feasible switch-cluster"])
+def test_a_link_in_a_circle_is_refused(verb, tmp_path):
+    link = tmp_path / "x.json"
+    link.symlink_to(link)
+    for place in (link, link / "x.json"):
+        found = run(*verb.split(), "-o", place)
+        assert found.exit_code == 2 and "cannot use" in found.stderr and len(found.stderr.splitlines()) == 1
+    for write in (lambda: files.behind(link), lambda: files.check(link), lambda: files.write(link / "x", "")):
+        with pytest.raises(UsageError):
+            write()
+
+
+def test_a_page_is_refused_before_anything_is_downloaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("scaling_algebra.page.assembly.collected", lambda *_: pytest.fail("it downloaded"))
+    link = tmp_path / "x"
+    link.symlink_to(link)
+    for asked in (["-o", link], ["-o", "/proc/none"], ["-o", tmp_path / "page", "--assets", "/proc/none"]):
+        assert run("page", *asked).exit_code == 2
+
+
 # stored cells ----------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +232,19 @@ def test_a_small_file_that_expands_is_refused_by_its_declared_size(tmp_path):
     assert time.monotonic() - began < 1
 
 
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    """A pipe or a device where a cell, a plan or an environment belongs."""
+    path = cell(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8") is None
+    os.mkfifo(tmp_path / "plan.json")
+    os.mkfifo(path.with_name("environment-0.json"))
+    assert Store(tmp_path).environment("I-sgd-sp") == {}
+    with pytest.raises(UsageError, match="it is no file"):
+        read_plan(tmp_path)
+
+
 def test_a_description_may_lack_fields(tmp_path):
     Store(tmp_path).describe("I-sgd-sp", 0, {"torch": "x"})
     for number, text in enumerate(("[]", "{", '{"device": 3}', "[" * 100_000), 1):
@@ -249,6 +282,13 @@ def verdicts(folder):
     """All that a report says but times."""
     report = json.loads((folder / "report.json").read_text())
     return [{key: run[key] for key in run if key not in ("environment", "job")} for run in report["runs"]]
+
+
+def test_every_verb_takes_sigterm_as_an_interrupt(monkeypatch):
+    monkeypatch.setattr("scaling_algebra.solver.derivation.Configuration.of", lambda *_, **__: os.kill(os.getpid(), 15))
+    found = run("signals", "--regime", "I")
+    assert found.exit_code == 130 and found.stderr == "scalecalc: interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.slow

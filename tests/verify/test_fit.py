@@ -12,6 +12,7 @@ pytest.importorskip("scipy")
 
 from scaling_algebra import signals
 from scaling_algebra.verify import judge
+from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
 from scaling_algebra.verify.judging.report import spectrum_of
 from scaling_algebra.verify.judging.spectrum import powers_below, spectrum
@@ -197,3 +198,28 @@ def test_a_small_run_is_the_sum_that_the_engine_predicts():
     assert Verdict.REFUTED not in right and right.count(Verdict.AGREES) >= 4, right
     wrong = [spectrum_of(run, q, t, p + sign * HALF, known).verdict for q, t, p in asked for sign in (-1, 1)]
     assert wrong.count(Verdict.REFUTED) >= 8 and Verdict.AGREES not in wrong, wrong
+
+
+def logged_as(size, seeds=16, noise=0.3):
+    data = values(N, size, seeds, noise)
+    return [
+        {"quantity": "h1", "n": n, "seed": k, "value": float(x), "step": 0}
+        for n, v in zip(N, data, strict=True)
+        for k, x in enumerate(v)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "own", "claimed"),
+    [
+        (lambda n: (0.02 + 50 / n) ** 0.5, Verdict.INCONCLUSIVE, Verdict.REFUTED),
+        (lambda n: n**-0.5, Verdict.INCONCLUSIVE, Verdict.REFUTED),
+        (lambda n: n**0.5, Verdict.REFUTED, Verdict.REFUTED),
+        (lambda n: n**-1.5, Verdict.REFUTED, Verdict.REFUTED),
+    ],
+)
+def test_only_what_no_mixture_of_the_predicted_powers_gives_is_refuted(size, own, claimed):
+    """At n^0 with n^(-1/2) below it. A claim has no powers beside it: its slope decides, as before."""
+    rows, known = logged_as(size), lambda *_: ((Fraction(0), True), (-HALF, True))
+    assert judge(rows, {"h1": 0}, powers=known).rows[0].verdict is own
+    assert judge(rows, {"h1": -3}, [Claim.parse("h1@0=0")], powers=known).claims[0].verdict is claimed

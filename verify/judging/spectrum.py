@@ -175,10 +175,11 @@ def powers_below(
     if known is None:
         return predicted, *islice(grid, most - 1)
     found = list(known)
-    exact = {e for e, seen in found if seen} | {predicted - k * r / 2 for r in rates for k in range(1, most)}
+    exact = {e for e, seen in found if seen} | {predicted - k * r / 2 for r in rates for k in range(1, MOST)}
     bound = max((e for e, seen in found if not seen), default=None)
     lowest = min(exact, default=predicted)
-    there = [e for e in islice(grid, 100) if e in exact or (bound is not None and e <= bound) or e < lowest]
+    dropped, higher = (lambda e: bound is not None and e <= bound), most <= MOST  # a mixture has no higher corrections
+    there = [e for e in islice(grid, 100) if e in exact or dropped(e) or (higher and e < lowest)]
     return predicted, *there[: most - 1]
 
 
