@@ -176,7 +176,8 @@ def follow(case: Case, further: Sequence[float] = FURTHER, most: float = 3e7) ->
     """
     report = Report(case)
     said, report.point = answers(case)
-    scales, found = list(SCALES), measured(case, report.point, SCALES)
+    scales = [s for k, s in enumerate(SCALES) if k < 4 or SEEDS[0] * entries(case, s) <= most]
+    found = measured(case, report.point, scales)
     left: dict[Key, Judged] = {}
     for key, (state, e) in said.items():
         if key in found and state != "decided":
@@ -211,10 +212,11 @@ def _with_others(report: Report, left: Mapping[Key, Judged]) -> dict[Key, Judged
     found = dict(left)
     for k, strength in ((1, 1.0), (2, 2.5)):
         case = replace(report.case, constants=report.case.constants + 7919 * k, strength=strength)
-        values = measured(case, report.point, SCALES)
+        scales = SCALES[: max(4, min(len(v.values) for _, v in left.values()))]
+        values = measured(case, report.point, scales)
         for key, (e, verdict) in list(found.items()):
-            other = judge(SCALES, values[key], e, case.slow)
-            if verdict.word == "REFUTED" and other.word != "REFUTED":
+            other = judge(scales, values[key], e, case.slow)
+            if verdict.word == "REFUTED" and (other.word == "AGREES" or "sum of powers" in other.why):
                 why = f"{verdict.why}; {other.word} with other constants: {other.why}, slope {other.slope:+.2f}"
                 found[key] = e, replace(verdict, word=other.word, why=why)
     return found

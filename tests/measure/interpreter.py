@@ -163,7 +163,7 @@ class Steps:
         if min(whole.shape[-2:]) > 1:
             rows = self.averaged(f"r.{name}", square.mean(-1, keepdim=True), decay)
             columns = self.averaged(f"c.{name}", square.mean(-2, keepdim=True), decay)
-            square = rows * columns / rows.mean(-2, keepdim=True)
+            square = rows * columns / (rows.mean(-2, keepdim=True) + 1e-300)
         else:
             square = self.averaged(f"v.{name}", square, decay)
         u = back(whole / (square.sqrt() + 1e-150))
