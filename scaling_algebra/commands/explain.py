@@ -10,7 +10,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import Explanation, Setting, explain
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import Place, configured, emit, examples, printed, tried
+from .options import Place, completing, configured, emit, examples, printed, quantity_names, tried
 
 
 @click.command(
@@ -20,7 +20,7 @@ from .options import Place, configured, emit, examples, printed, tried
         "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph h3.svg",
     ),
 )
-@click.argument("what", metavar="WHAT")
+@click.argument("what", metavar="WHAT", **completing(quantity_names))
 @configured
 @click.option(
     "--graph",

@@ -12,7 +12,19 @@ from scaling_algebra.formulas.presentation import formula as document
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import optimizer as _optimizer
 
-from .options import OPTIMIZER, READOUT_INIT, Name, Place, emit, examples, network_of, tried, write
+from .options import (
+    OPTIMIZER,
+    READOUT_INIT,
+    Name,
+    Place,
+    completing,
+    emit,
+    examples,
+    network_of,
+    quantity_names,
+    tried,
+    write,
+)
 
 SYMPY = "sympy"
 """A format of this command alone: the expression as sympy writes and reads it."""
@@ -26,7 +38,7 @@ SYMPY = "sympy"
         "scalecalc formula h2@1 --architecture mlp --format sympy",
     ),
 )
-@click.argument("what", metavar="QUANTITY[@t]")
+@click.argument("what", metavar="QUANTITY[@t]", **completing(quantity_names))
 @OPTIMIZER
 @network_of
 @READOUT_INIT

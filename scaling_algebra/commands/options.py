@@ -6,7 +6,7 @@ Read next: any other file of this folder, each one verb.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from shutil import get_terminal_size
@@ -102,6 +102,22 @@ class Place(click.ParamType[Path]):
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type="file")]
+
+
+def completing(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
+    """A shell completes these; what else is typed is as good."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return {"shell_complete": complete}
+
+
+def quantity_names() -> Iterable[str]:
+    """What can be asked about the network that is the default."""
+    from scaling_algebra.dynamics.quantities import quantities
+
+    return quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
 
 
 def examples(*lines: str) -> str:

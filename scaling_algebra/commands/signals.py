@@ -11,7 +11,7 @@ from scaling_algebra.formulas.every_ray import every_ray as _every_ray
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import Count, configured, emit, examples, printed
+from .options import Count, completing, configured, emit, examples, printed, quantity_names
 
 
 @click.command(
@@ -26,7 +26,14 @@ from .options import Count, configured, emit, examples, printed
 @click.option(
     "--steps", type=Count(0, limits.STEPS), default=2, show_default=True, metavar="T", help="Number of updates."
 )
-@click.option("--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).")
+@click.option(
+    "--quantity",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only this quantity (may be repeated).",
+    **completing(quantity_names),
+)
 @click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
 @printed
 def command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,7 +32,7 @@ NAMES = (*TABLES, "errata")
     "form",
     type=Name("format", FORMATS),
     metavar="FORMAT",
-    help=f"{', '.join(FORMATS)}; by default markdown, or what the ending of -o says.",
+    help=f"{', '.join(FORMATS)}; by default what the ending of -o says, text on a terminal, else markdown.",
 )
 @click.option(
     "-o",
@@ -63,7 +64,8 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
     if not (every or check):
         if output is not None:
             tried(output, form)
-        emit(document(names[0]) if ray is None else table(names[0], ray=ray).document(), form, output, "markdown")
+        default = "text" if output is None and sys.stdout.isatty() else "markdown"
+        emit(document(names[0]) if ray is None else table(names[0], ray=ray).document(), form, output, default)
         return 0
     if form is not None:
         raise UsageError(

@@ -72,6 +72,9 @@ def test_the_same_option_means_the_same_everywhere(verb):
         ("signals --architecture rou", "routers-softmax"),
         ("verify --parameterization ms", "mssp"),
         ("table --format la", "latex"),
+        ("explain h3.A", "h3.A2.2"),
+        ("verify --campaign q", "quick"),
+        ("verify --device c", "cuda"),
     ],
 )
 def test_values_complete(line, value):

@@ -301,22 +301,6 @@ class Maker:
         told = [f"{key} = {value}", *lines] if key == "title" else [*lines, f"{key} = {value}"]
         return self.draw.choice([self.file("\n".join(told)), self.read()])
 
-    def log(self) -> str:
-        """A CSV file of logged sizes that cannot be used."""
-        lines = ["quantity,n,seed,value,step", *(f"h1,{n},{k},1.5,1" for n in (16, 32, 64) for k in range(4))]
-        column, good = self.draw.choice([("n", 16), ("value", 1.5), ("step", 1)])
-        wrong = ["x", "nan", "inf", "1e999", "²", "1_0", "\u0661", "1,5", "--1", "0x1", "\x00", "1/2", "9" * 5000]
-        wrong += [] if column == "value" else ["-1", "1e300"]
-        changed = lines[0].replace(column, self.draw.choice(["", "nope", "seed", column.upper()]))
-        row = [16, 9, 1.5, 1]
-        row[(16, None, 1.5, 1).index(good)] = self.draw.choice(wrong)
-        texts = ["\n".join([*lines, "h1," + ",".join(map(str, row))])] * 6
-        texts += ["\n".join([*lines, lines[1]]), "\n".join([*lines[:-4], "h2,16,0,1,1"]), lines[0], "h1,16", '"', ""]
-        texts += ["\n".join([lines[0], "h1," + "9" * 200_000])]
-        texts += ["\n".join([changed, *lines[1:]])] if column != "step" else []
-        missing = [str(self.folder / "none.csv"), str(self.folder), "", "n" * 5000, "/dev/zero", "a\0b"]
-        return self.draw.choice([self.file(self.draw.choice(texts), ".csv")] * 6 + missing)
-
     def damaged(self, text: str) -> str:
         """Cut, flipped, repeated or with other characters put in."""
         content = bytearray(text.encode())

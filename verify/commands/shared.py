@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Place, emit, options, tried
+from scaling_algebra.commands.options import FORMAT, Name, Place, emit, options, tried
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-DEVICE = click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu or cuda.")
+DEVICE = click.option(
+    "--device",
+    type=Name("device", ("auto", "cpu", "cuda")),
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="auto, cpu or cuda.",
+)
 RESUME = click.option(
     "--resume",
     type=Place(),

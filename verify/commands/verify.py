@@ -26,6 +26,7 @@ from scaling_algebra.commands.options import (
     Name,
     Place,
     chosen,
+    completing,
     examples,
     parameterization,
 )
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--campaign",
     metavar="NAME|FILE",
+    **completing(campaigns),
     help=f"Run many configurations instead: {', '.join(campaigns())}, or a TOML file of your own.",
 )
 @click.option(
