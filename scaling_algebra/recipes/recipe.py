@@ -312,7 +312,7 @@ def _tuned(label: str, given: float | Tuned | None, roles: Sequence[str]) -> dic
         if label == "std" and role in VECTORS:
             raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
-            raise UsageError(f"{label}{' of ' * bool(role)}{role} is {shown(value)}; give a positive number")
+            raise UsageError(f"{label}{' of ' * bool(role)}{role} is {shown(value)}; give a positive number up to 1e9")
     return found
 
 
