@@ -115,7 +115,8 @@ def _base(text: str) -> dict[str, float]:
             raise UsageError(f"the base value {part!r} is no number; write for example {name}=0.1") from None
         value = 1 - value if name.startswith("beta") else value
         if not 0 < value < 1e30 or (name.startswith("beta") and value > 1):
-            raise UsageError(f"the base value {part!r} is out of range; rates are above 0 and below 1e30, betas from 0 to below 1")
+            said = "rates are above 0 and below 1e30, betas from 0 to below 1"
+            raise UsageError(f"the base value {part!r} is out of range; {said}")
         if BASE[name] in found:
             raise UsageError(f"--base gives {name} twice")
         found[BASE[name]] = value
