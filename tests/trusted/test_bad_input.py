@@ -111,6 +111,17 @@ def test_a_good_command_is_a_fault_of_a_case(tmp_path):
     assert "exit code 0" in fault(generator.Case(("derive", "--regime", "I", "--parameterization", "sp")))
 
 
+@pytest.mark.parametrize("place", ["limits.whole", "limits.line", "laws.expressions._Reader.number", "spec.axes.named"])
+def test_a_planted_fault_is_found(place, monkeypatch, tmp_path):
+    """Negative controls: something breaks in another way than by UsageError."""
+
+    def broken(*_, **__):
+        raise AttributeError("planted")
+
+    monkeypatch.setattr(f"scaling_algebra.{place}", broken)
+    assert any("planted" in fault(case) for case in generator.Maker(SEED, tmp_path).cases(300))
+
+
 def test_every_option_has_its_bad_values():
     """A new option must say what it cannot have."""
     assert {verb.split()[0] for verb in generator.VERBS} == set(main.list_commands(None))
