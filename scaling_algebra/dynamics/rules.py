@@ -98,54 +98,72 @@ class _Gate:
 
 
 class _Entrywise:
-    """A function by the powers of its argument that its leading Hermite parts are.
+    """A function as the generic polynomial of its parity class.
 
-    Law: f(x) = f0 + f1 x + f2 x x, so df = f1 dx + f2 (x_0 + x_t) dx and f' = f1 + f2 x. A bounded function has a mean
-    and a slope while its argument is O(1), and its slope varies as much as it does; a homogeneous one divides the
-    square by the size of its argument; the others do so where that is beyond O(1).
+    Law: f(x) = sum_p c_p x^p with generic c_p; so df = sum_p c_p sum_j x_0^j x_t^(p-1-j) dx and f' = sum_p p c_p
+    x^(p-1). As x_t = x_0 + dx has every kernel of x_0, that sum over j is x_t^(p-1) up to constants, and df is f' dx.
+    Every power above the first is over the size of the argument where a function is homogeneous, and where it is not
+    bounded and its argument is beyond O(1).
     """
 
     def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        if t and not s.kind.bounded:
+        if t and not s.kind.selects:
             return tr.algebra.add([tr.initial(s.out), tr.change(s.out, t)])
-        x, letters = self.argument(tr, s, "value", t), tr.network.signals[s.out]
-        parts = [tr.named(self.shared(tr, s, x), f"slope times {s.inputs[0].name}@{t}")]
-        if s.kind.bounded and _saturated(tr, s, x, t):
-            parts = [tr.algebra.unknown(letters)]
-        if 0 in s.kind.powers:
-            parts.insert(0, tr.named(self.shared(tr, s, tr.algebra.constant(letters)), "mean"))
-        if 2 in s.kind.powers:
-            parts.append(self._over(tr, s, tr.algebra.contract(x, x, letters), t))
-        whole = tr.algebra.add(parts)
-        return tr.algebra.contract(self._selection(tr, s, t), whole, letters) if s.kind.selects else whole
+        return self._selected(tr, s, self._polynomial(tr, s, t), t)
 
     def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        add, letters = tr.algebra.add, tr.network.signals[s.out]
+        letters = tr.network.signals[s.out]
         if s.kind.selects and self._drawn(tr, s, t) != 0:
-            return add([tr.value(s.out, t), tr.initial(s.out)])
-        dx = self.shared(tr, s, self.argument(tr, s, "change", t))
+            return tr.algebra.add([tr.value(s.out, t), tr.initial(s.out)])
         if s.kind.bounded and _saturated(tr, s, self.argument(tr, s, "value", t), t):
-            dx = tr.algebra.unknown(letters)
-        parts = [dx]
-        if 2 in s.kind.powers:
-            twice = add([self.argument(tr, s, "initial", 0), self.argument(tr, s, "value", t)])
-            parts.append(self._over(tr, s, tr.algebra.contract(twice, dx, letters), t))
-        whole = add(parts)
-        return tr.algebra.contract(self._selection(tr, s, 0), whole, letters) if s.kind.selects else whole
+            return self._selected(tr, s, tr.algebra.unknown(letters), 0)
+        dx = self.shared(tr, s, self.argument(tr, s, "change", t))
+        moved = self._selected(tr, s, tr.algebra.contract(self.slope(tr, s, t), dx, letters), 0)
+        return self.balanced(tr, s, moved, t)
 
     def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
-        above, letters = self.kept(tr, s, above, t), tr.network.signals[s.out]
+        letters = tr.network.signals[s.out]
         if s.kind.bounded:
             _sloped(tr, s, self.argument(tr, s, "value", t), t)
-        if s.kind.bounded and 0 in s.kind.powers:
-            return tr.algebra.contract(tr.value(s.out, t), above, letters)
-        slopes = [tr.algebra.constant(letters)]
-        if 2 in s.kind.powers or s.kind.bounded:
-            slopes.append(self._over(tr, s, self.argument(tr, s, "value", t), t))
-        return tr.algebra.contract(tr.algebra.add(slopes), above, letters)
+        above = self._selected(tr, s, self.shared(tr, s, self.balanced(tr, s, above, t)), t)
+        return self.balanced(tr, s, tr.algebra.contract(self.slope(tr, s, t), above, letters), t)
+
+    def slope(self, tr: Trajectory, s: Function, t: int) -> Signal:
+        """The derivative, entry by entry: powers one less than those of the function."""
+        key = ("slope", s.out, t)
+        return tr.kept(key, f"slope of {s.out}@{t}", lambda: self._powers(tr, s, t, {p - 1 for p in tr.powers(s) if p}))
+
+    def _polynomial(self, tr: Trajectory, s: Function, t: int) -> Signal:
+        """The value from its argument."""
+        x, letters = self.argument(tr, s, "value", t), tr.network.signals[s.out]
+        powers, parts = tr.powers(s), list[Signal]()
+        if s.kind.bounded and _saturated(tr, s, x, t):
+            powers, parts = frozenset({0}), [tr.algebra.unknown(letters)]
+        if 0 in powers:
+            parts.append(tr.named(mean(tr, s), "mean"))
+        moving = {p - 1 for p in powers if p}
+        if not moving:
+            return tr.algebra.add(parts)
+        moved = tr.algebra.contract(self._powers(tr, s, t, moving), self.shared(tr, s, x), letters)
+        return tr.algebra.add([*parts, tr.named(moved, f"slope times {s.inputs[0].name}@{t}")])
+
+    def _powers(self, tr: Trajectory, s: Function, t: int, powers: set[int]) -> Signal:
+        """The sum of powers of the argument."""
+        letters = tr.network.signals[s.out]
+        parts, power = [], tr.algebra.constant(letters)
+        for p in range(max(powers) + 1):
+            if p:
+                power = self._over(tr, s, tr.algebra.contract(self.argument(tr, s, "value", t), power, letters), t)
+            if p in powers:
+                parts.append(power)
+        return tr.algebra.add(parts)
+
+    def balanced(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+        """What is left of a change or of a gradient where the function keeps a sum."""
+        return signal
 
     def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
         """What of the argument the function sees."""
@@ -154,10 +172,6 @@ class _Entrywise:
     def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
         """A part of the value, in the size of the value's entries."""
         return signal
-
-    def kept(self, tr: Trajectory, s: Function, above: Signal, t: int) -> Signal:
-        """What of the gradient at its output the function passes on, before its slope."""
-        return above
 
     def _over(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
@@ -175,8 +189,12 @@ class _Entrywise:
 
     # a top-K selection: drawn anew when the argument moved by at least its spread
 
-    def _selection(self, tr: Trajectory, s: Function, t: int) -> Signal:
-        return tr.algebra.tensor(self.selected(tr, s, t), tr.network.signals[s.out], 0)
+    def _selected(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+        """What the selection in force leaves of a signal."""
+        if not s.kind.selects:
+            return signal
+        letters = tr.network.signals[s.out]
+        return tr.algebra.contract(tr.algebra.tensor(self.selected(tr, s, t), letters, 0), signal, letters)
 
     def selected(self, tr: Trajectory, s: Function, t: int) -> str:
         return f"{INDICATOR}[{s.out}@{self._drawn(tr, s, t)}]"
@@ -194,8 +212,9 @@ class _Entrywise:
 
 
 class _Softmax(_Entrywise):
-    """Law: softmax shares 1 among the entries of its index, ignores a common shift, and its Jacobian
-    diag(phi)(I - 1 phi^T) annihilates constants; of a selection only the selected ones are left."""
+    """Law: softmax shares 1 among the entries of its index and ignores a common shift: phi is (1 + x + ...) / entries
+    of the argument x less its mean. Its Jacobian diag(phi)(I - 1 phi^T) annihilates constants, and what it makes sums
+    to zero: a change of shares and a gradient; of a selection only the selected ones are left."""
 
     def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
@@ -206,8 +225,8 @@ class _Softmax(_Entrywise):
     def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
         return tr.algebra.centred(super().argument(tr, s, which, t), s.over)
 
-    def kept(self, tr: Trajectory, s: Function, above: Signal, t: int) -> Signal:
-        return tr.algebra.centred(above, s.over, self.selected(tr, s, t) if s.kind.selects else "")
+    def balanced(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+        return tr.algebra.centred(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")
 
 
 class _Norm:
@@ -270,6 +289,12 @@ class _Noise:
 
     def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         raise AssertionError("noise reads nothing")
+
+
+def mean(tr: Trajectory, s: Function) -> Signal:
+    """The mean of a function that has one: a constant."""
+    whole, found = tr.algebra.constant(tr.network.signals[s.out]), rule(s)
+    return found.shared(tr, s, whole) if isinstance(found, _Entrywise) else whole
 
 
 def _normed(tr: Trajectory, s: Function, which: Which, t: int) -> Signal:

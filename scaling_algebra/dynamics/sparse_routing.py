@@ -8,6 +8,7 @@ are the block itself. Read next: ``trajectory.py`` (what it runs in), ``analysis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -137,8 +138,14 @@ class RoutedTrajectory(Trajectory):
         self.sound = self.sound and self._batch.sound
         return size
 
-    def factors(self, role: str, t: int) -> list[tuple[Signal, ...]]:
-        return [tuple(map(self._seen, found)) for found in self._batch.factors(role, t)]
+    def factors(
+        self,
+        role: str,
+        t: int,
+        above: Callable[[str], Signal] | None = None,
+        acted: Callable[[Factor], Signal] | None = None,
+    ) -> list[tuple[Signal, ...]]:
+        return [tuple(map(self._seen, found)) for found in self._batch.factors(role, t, above, acted)]
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         found = self._batch._updates(role, t)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import product
+from itertools import product, zip_longest
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
@@ -24,6 +24,7 @@ from scaling_algebra.spec.scaling import Point
 from .ledger import Ledger
 from .rules import BeyondPowerCounting as BeyondPowerCounting
 from .rules import Modes, Which, over, rule
+from .steps import apart, signs
 
 Known = Callable[[str, int], "int | None"]
 """Packed size of a quantity after t updates where it is certified, else None."""
@@ -66,6 +67,8 @@ class Trajectory:
         self.network, self.algebra, self.point, self.optimizer = network, algebra, point, optimizer
         self.growing: frozenset[str] = frozenset()
         """Axes that count as growing whatever the ray says."""
+        self.raised = False
+        """Are the polynomials that stand for functions two degrees higher?"""
         self._initial: dict[str, Signal] = {}
         for role, tensor in network.tensors.items():
             b = point.b[role]
@@ -104,7 +107,7 @@ class Trajectory:
         statement = self.network.producer(signal)
         if statement is None:
             return self._data()
-        return self._kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
+        return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
 
     def change(self, signal: str, t: int) -> Signal:
         """Value after t updates minus the initial value."""
@@ -112,13 +115,13 @@ class Trajectory:
         if t == 0 or statement is None:
             return self.algebra.nothing(self.network.signals[signal])
         key = ("change", signal, t)
-        return self._kept(key, f"{signal}.change@{t}", lambda: rule(statement).change(self, statement, t))
+        return self.kept(key, f"{signal}.change@{t}", lambda: rule(statement).change(self, statement, t))
 
     def at(self, factor: Factor, which: Which, t: int) -> Signal:
         """A signal in the letters it has in an equation."""
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
         whole = read.get(which, lambda: self.value(factor.name, t))()
-        return self._relabelled(whole, self.network.signals[factor.name], factor.letters)
+        return self.relabelled(whole, self.network.signals[factor.name], factor.letters)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         """A part of a product, with gates at their initial values: tensors by ``mode``, signals by ``which``.
@@ -196,6 +199,11 @@ class Trajectory:
         other.ledger, other._name, other.known = self.ledger, f"{self._name} with decay", self.known
         return other
 
+    def powers(self, function: Function) -> frozenset[int]:
+        """Powers of the argument in the polynomial that stands for a function."""
+        powers = function.kind.powers
+        return powers | {p + 2 for p in powers if p > 1} if self.raised else powers
+
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
         axis = self.network.letters[letter]
@@ -241,7 +249,7 @@ class Trajectory:
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
         kept = [f"{self.network.tensors[r].symbol} {m}" for r, m in modes.items()] + ([f"via {via}"] if via else [])
         name = f"df/d{signal}@{t}" + (f" ({', '.join(kept)})" if kept else "")
-        return self._kept(key, name, lambda: self._gradient(signal, t, modes, via))
+        return self.kept(key, name, lambda: self._gradient(signal, t, modes, via))
 
     def transposed(
         self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
@@ -281,17 +289,29 @@ class Trajectory:
                 found.append((step, sum(x.size for x in step.scalars) + size))
         return found
 
-    def factors(self, role: str, t: int) -> list[tuple[Signal, ...]]:
+    def factors(
+        self,
+        role: str,
+        t: int,
+        above: Callable[[str], Signal] | None = None,
+        acted: Callable[[Factor], Signal] | None = None,
+    ) -> list[tuple[Signal, ...]]:
         """The gradient of a tensor as one product for each use: the gradient at its output, and what it acts on, in
-        the letters of the tensor (letters that it does not have are summed)."""
+        the letters of the tensor (letters that it does not have are summed).
+
+        Args:
+            above: what is read of a signal for its gradient; ``acted``: for its value.
+        """
+        above = above or partial(self.gradient, t=t)
+        acted = acted or partial(self.at, which="value", t=t)
         found = []
         own = self.network.tensors[role].letters
         for statement in self.network.uses(role):
             assert statement.tensor
             out = self.network.signals[statement.out]
-            signals = [self._scaled(self.gradient(statement.out, t), statement.multipliers)]
+            signals = [self.multiplied(above(statement.out), statement.multipliers)]
             letters = [out, *(x.letters for x in statement.factors)]
-            signals += [self.at(x, "value", t) for x in statement.factors]
+            signals += [acted(x) for x in statement.factors]
             renamed = dict(zip(statement.tensor.letters, own, strict=True))
             for x in "".join(letters):
                 if x not in renamed:
@@ -300,7 +320,7 @@ class Trajectory:
                     renamed[x] = self.network.spare(self.network.axes[x], taken) if clash else x
             found.append(
                 tuple(
-                    self._relabelled(s, old, "".join(renamed[x] for x in old))
+                    self.relabelled(s, old, "".join(renamed[x] for x in old))
                     for s, old in zip(signals, letters, strict=True)
                 )
             )
@@ -312,7 +332,8 @@ class Trajectory:
         """The same signal under a name for explanations."""
         return signal.but(name=name)
 
-    def _kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
+    def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
+        """A result, computed once and named for explanations."""
         return self.ledger.remembered((self._name, *key), lambda: self.named(compute(), name))
 
     def _data(self) -> Signal:
@@ -321,13 +342,15 @@ class Trajectory:
         tracked = "".join(x for x in letters if x in self.network.tracked)
         return self.algebra.marked(DATA, letters, tracked) if tracked else self.algebra.constant(letters)
 
-    def _relabelled(self, signal: Signal, old: str, new: str) -> Signal:
+    def relabelled(self, signal: Signal, old: str, new: str) -> Signal:
+        """A signal with its letters renamed."""
         return signal if old == new else self.algebra.relabelled(signal, old, new)
 
     def _scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
-    def _scaled(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
+    def multiplied(self, signal: Signal, multipliers: Sequence[str]) -> Signal:
+        """A signal times named multipliers."""
         scalars = self._scalars(multipliers)
         return self.algebra.scaled(signal, *scalars) if scalars else signal
 
@@ -336,7 +359,7 @@ class Trajectory:
         weights = [self.at(w, "initial", 0) for w in term.weights]
         if x is not None:
             (only,) = term.signals
-            choices = [[self._relabelled(x, self.network.signals[only.name], only.letters)]]
+            choices = [[self.relabelled(x, self.network.signals[only.name], only.letters)]]
         elif which == "change":
             changes = [self.at(f, "change", t) for f in term.signals]
             initial, now = ([self.at(f, w, t) for f in term.signals] for w in ("initial", "value"))
@@ -372,7 +395,7 @@ class Trajectory:
             steps = [(x, step) for x, step in chosen if step is not None]
             initial = [self._used(x, self._initial[x.name]) for x, step in chosen if step is None]
             if not steps:
-                operands = self._covered([*initial, *above, *others], out)
+                operands = self.covered([*initial, *above, *others], out)
                 whole = self.algebra.product(operands, out)
             else:
                 whole = self._applied(steps, above, [*initial, *others], out)
@@ -385,7 +408,7 @@ class Trajectory:
             f"{'d' * (m == 'update')}{s}{'_0' * (m == 'init')}{back}" for s, m in zip(symbols, modes, strict=True)
         )
         name = f"{text} {acted}".strip()
-        return self.named(self._scaled(whole, term.multipliers), name)
+        return self.named(self.multiplied(whole, term.multipliers), name)
 
     def _applied(
         self, steps: list[tuple[Factor, Increment]], above: list[Signal], others: list[Signal], out: str
@@ -403,8 +426,8 @@ class Trajectory:
         kept = "".join(s.letters for s in rest) + self.algebra.live(out)
         own = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
-        inner = self.algebra.product(self._covered(meeting, own), own, tag)
-        return self.algebra.scaled(self.algebra.product(self._covered([inner, *rest], out), out), *scalars)
+        inner = self.algebra.product(self.covered(meeting, own), own, tag)
+        return self.algebra.scaled(self.algebra.product(self.covered([inner, *rest], out), out), *scalars)
 
     def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
         """The factors of an increment in the letters that the tensor has in an equation."""
@@ -415,13 +438,13 @@ class Trajectory:
                     axis = self.network.letters[c]
                     free = c not in taken and c not in renamed.values()
                     renamed[c] = c if free else self.network.spare(axis, taken + "".join(renamed.values()))
-        relabel = [self._relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
+        relabel = [self.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
         return relabel[0], relabel[1:]
 
     def _used(self, x: Factor, whole: Signal) -> Signal:
-        return self._relabelled(whole, self.network.tensors[x.name].letters, x.letters)
+        return self.relabelled(whole, self.network.tensors[x.name].letters, x.letters)
 
-    def _covered(self, operands: list[Signal], out: str) -> list[Signal]:
+    def covered(self, operands: list[Signal], out: str) -> list[Signal]:
         """Operands of a product without the ones that are 1, with one for each letter that nothing else has."""
         kept = [s for s in operands if not self._one(s)]
         there = {c for s in kept for c in s.letters}
@@ -436,7 +459,7 @@ class Trajectory:
         """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
         own = self.algebra.live(self.network.tensors[role].letters)
         if any(c not in own for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
-            return [self.algebra.product(self._covered(list(factors), own), own)]
+            return [self.algebra.product(self.covered(list(factors), own), own)]
         return factors
 
     def entry(self, role: str, factors: Sequence[Signal]) -> int | None:
@@ -460,7 +483,7 @@ class Trajectory:
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = rule(s).adjoint(self, s, k, above, t, modes)
-            found = self._relabelled(passed, s.inputs[k].letters, letters)
+            found = self.relabelled(passed, s.inputs[k].letters, letters)
             paths.append(self.named(found, f"through {s.out}"))
         return self.algebra.add(paths)
 
@@ -529,14 +552,21 @@ class Trajectory:
         return size, certain
 
     def _stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
+        gradients, uses = self.factors(role, step), self.network.uses(role)
+        shares: Sequence[Scalar | None] = ()
+        if self.optimizer.signs:
+            gradients = signs(self, role, step, gradients)
+        if self.optimizer.normalises == "matrix":
+            shares = apart(self, role, gradients)
         found = []
-        for use, factors in zip(self.network.uses(role), self.factors(role, step), strict=True):
+        for use, factors, share in zip_longest(uses, gradients, shares):
             if any(s.zero for s in factors):
                 continue
             if self.optimizer.normalises == "entry" and self.network.norms:
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
                 factors = tuple(map(self._signed, factors, names))
-            found.append(Increment(step, scalars, factors[0], factors[1:]))
+            own = (*scalars, share) if share is not None and share.size else scalars
+            found.append(Increment(step, own, factors[0], factors[1:]))
         return found
 
     def _signed(self, s: Signal, name: str) -> Signal:

@@ -169,7 +169,7 @@ class _LaterRun(Trajectory):
         if own != self.network.signals[signal] or not set(own).issuperset(above.join(x.letters for x in gates) + above):
             return []
         factors = [self.gradient(reader.out, t), *(self._gate(x, t) for x in gates)]
-        return [self._scaled(factors[0], reader.multipliers), *factors[1:]]
+        return [self.multiplied(factors[0], reader.multipliers), *factors[1:]]
 
     def _gate(self, factor: Factor, t: int) -> Signal:
         return self.at(factor, "initial" if self.network.is_held(factor.name) else "value", t)

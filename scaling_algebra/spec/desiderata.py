@@ -124,15 +124,15 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
                 why = f"propagating update {w}_0 d{_read(through[0])} = Theta(1)"
                 names = tuple(f"{s.out}.propagating" for s in through)
                 demands.append(Demand("mu-2", "theta", names, f"b.{role}", why))
-        names = tuple(f"{s.out}.{p}" for s in uses for p in (("effective",) if _fixed(s) else ("effective", "cross")))
+        names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
         why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
         demands.append(Demand("mu-2", "theta", names, f"c.{role}", why))
     for multiplier in network.free_multipliers:
         scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
         outs = [s.out for s in scaled]
-        tensors = any(term.tensors for s in scaled for term in network.terms(s))
-        names = tuple(f"{out}.{p}" for out in outs for p in (("effective", "cross") if tensors else ("change",)))
-        if not tensors:
+        learned = {s.out: _learned(network, s) for s in scaled}
+        names = tuple(f"{out}.{part}" for out, found in learned.items() for part in found)
+        if not any(_written(network, s) for s in scaled):
             why = f"the change of {outs[0]} is Theta(1)"
         elif any(s in network.aggregations for s in scaled):
             why = "the aggregated effective update is Theta(1)"
@@ -148,6 +148,19 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
 def _fixed(statement: Product) -> bool:
     """It reads nothing that trains."""
     return all(x.name == DATA for x in statement.factors)
+
+
+def _written(network: Network, statement: Product) -> bool:
+    """Are there tensors in what it is a sum of?"""
+    return any(term.tensors for term in network.terms(statement))
+
+
+def _learned(network: Network, statement: Product) -> tuple[str, ...]:
+    """The parts of its output that updates of its tensors make."""
+    if not _written(network, statement):
+        return ("change",)
+    signals = [x for term in network.terms(statement) for x in term.signals]
+    return ("effective",) if all(x.name == DATA for x in signals) else ("effective", "cross")
 
 
 def _read(statement: Product) -> str:

@@ -69,6 +69,11 @@ class Optimizer:
         return 0 if self.relative else 1 if self.normalises else 2
 
     @property
+    def signs(self) -> bool:
+        """A step is a sign, up to Theta(1) factors that depend on past gradients."""
+        return self.normalises == "entry" and not self.epsilon
+
+    @property
     def untrained(self) -> str:
         """Why it cannot be trained here; empty if it can."""
         why = "its step is of whole tensors, and only steps of entries are taken here; take another optimizer"

@@ -1,0 +1,197 @@
+"""What an optimizer that normalises makes of the gradient of a tensor: its signs, or its singular directions.
+
+A gradient is a sum of products, one for every use of the tensor. A sign drops positive factors, and is not linear in a
+sum; orthogonalisation brings every singular direction to one.
+Read next: ``trajectory.py`` (takes the steps), ``scaling_algebra/spec/optimizers.py`` (which optimizers these are).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.spec.networks.language import Factor, Function, Sum
+
+from .rules import BeyondPowerCounting, mean
+
+if TYPE_CHECKING:
+    from .trajectory import Trajectory
+
+Factors = tuple[Signal, ...]
+"""The gradient at the output of a use of a tensor, and what the tensor acts on there."""
+
+
+# signs ----------------------------------------------------------------------------------------------------------
+
+
+def signs(tr: Trajectory, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
+    """The gradient of a tensor in the form that its sign is read off, use by use.
+
+    Law: sign(u v^T) = sign(u) sign(v)^T, and a positive factor does not change a sign: it is replaced by its mean. A
+    sign is carried by its linear (first Hermite) part; where polynomials are raised, by its cubic one, too. Of a sum of
+    products only the leading one has a sign that is known.
+
+    Raises:
+        BeyondPowerCounting: several products are as large as the whole.
+        Exhausted: which one leads is not certified.
+    """
+    there = [k for k, factors in enumerate(gradients) if not any(s.zero for s in factors)]
+    leading = there[_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
+    found = list(gradients)
+    if not _summed(tr, role, found[leading]):
+        unsigned = tr.factors(role, t, lambda x: _direction(tr, x, t), lambda x: _unsigned(tr, x, t))[leading]
+        pairs = zip(unsigned, found[leading], strict=True)
+        found[leading] = tuple(_sign(tr, _lasting(tr, s, whole, t)) for s, whole in pairs)
+    return found
+
+
+def _lasting(tr: Trajectory, s: Signal, whole: Signal, t: int) -> Signal:
+    """A factor of a mean over steps, whose positive factors are those of the other steps only up to a change that may
+    be as large as they are: beside what has the sign of this step there is as much again."""
+    size = tr.algebra.rms(s)
+    dropped = tr.optimizer.memory and t > 0 and s.terms != whole.terms and size is not None
+    return s.but(tail=size, leaf=None) if dropped else s
+
+
+def _leading(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> int:
+    """The product that is larger than all others."""
+    tr.sound, sound = True, tr.sound
+    sizes = [tr.entry(role, factors) for factors in gradients]
+    tr.sound, certain = sound, tr.sound
+    if not certain:
+        raise Exhausted
+    order = sorted(range(len(sizes)), key=lambda k: tr.algebra.value(sizes[k] or 0), reverse=True)
+    first, second = (tr.algebra.value(sizes[k] or 0) for k in order[:2])
+    if first == second:
+        symbol = tr.network.tensors[role].symbol
+        raise BeyondPowerCounting(f"the sign of a sum: {symbol} is used {len(sizes)} times with gradients of one size")
+    return order[0]
+
+
+def _summed(tr: Trajectory, role: str, factors: Factors) -> bool:
+    """The gradient is a sum over indices that the tensor does not have."""
+    own = tr.network.tensors[role].letters
+    return any(c not in own for s in factors for c in s.letters)
+
+
+def _direction(tr: Trajectory, signal: str, t: int) -> Signal:
+    """A signal with the sign of the gradient at a signal."""
+    uses = tr.network.consumers(signal)
+    if len(uses) != 1:
+        return tr.gradient(signal, t)
+    ((s, k),) = uses
+    own = s.inputs[k].letters
+    if own != tr.network.signals[signal]:
+        return tr.gradient(signal, t)
+    if isinstance(s, Sum):
+        return _direction(tr, s.out, t)
+    if isinstance(s, Function):
+        passes = s.kind.rising and not s.kind.selects and not tr.gradient(signal, t).zero
+        return _direction(tr, s.out, t) if passes else tr.gradient(signal, t)
+    others = [x for j, x in enumerate(s.factors) if j != k]
+    above = tr.network.signals[s.out]
+    if s.tensor or not set(own) >= set(above).union(*(x.letters for x in others)) or len(set(own)) < len(own):
+        return tr.gradient(signal, t)
+    operands = [_direction(tr, s.out, t), *(_unsigned(tr, x, t) for x in others)]
+    return tr.multiplied(tr.algebra.product(tr.covered(operands, own), own), s.multipliers)
+
+
+def _unsigned(tr: Trajectory, factor: Factor, t: int) -> Signal:
+    """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
+    s = tr.network.producer(factor.name)
+    if isinstance(s, Function) and s.kind.positive:
+        return tr.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
+    return tr.at(factor, "value", t)
+
+
+def _sign(tr: Trajectory, s: Signal) -> Signal:
+    """A sign by its linear part and, where polynomials are raised, its cubic one."""
+    size = tr.algebra.rms(s)
+    if not tr.raised or size is None or not s.letters:
+        return s
+    cube = tr.algebra.contract(tr.algebra.contract(s, s, s.letters), s, s.letters)
+    return tr.algebra.add([s, tr.algebra.scaled(cube, Scalar("1/size of a sign's argument", -2 * size))])
+
+
+# singular directions --------------------------------------------------------------------------------------------
+
+
+def apart(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
+    """What every use of a tensor is multiplied by, beyond one over the size of the whole, in a step that brings all
+    singular values to one; None where its gradient is exactly zero.
+
+    Law: rank-one matrices with asymptotically orthogonal factors are singular directions, each brought to one by
+    itself; of those that share a factor the sum is one rank-one matrix.
+
+    Raises:
+        BeyondPowerCounting: the gradient has growing rank, or directions that overlap.
+    """
+    symbol = tr.network.tensors[role].symbol
+    there = [k for k, factors in enumerate(gradients) if not any(s.zero for s in factors)]
+    own = tr.network.tensors[role].letters
+    for k in there:
+        grown = [c for s in gradients[k] for c in s.letters if c not in own and tr.grows(c)]
+        if grown:
+            raise BeyondPowerCounting(f"the gradient of {symbol} has growing rank: it sums over {grown[0]}")
+    found: list[Scalar | None] = [None] * len(gradients)
+    if len(there) == 1:
+        found[there[0]] = Scalar("all of the gradient", 0)
+        return found
+    sizes = {k: tr.entry(role, gradients[k]) or 0 for k in there}
+    group = {k: k for k in there}
+    for j, k in combinations(there, 2):
+        if _shares(gradients[j], gradients[k]):
+            group = {x: group[j] if g == group[k] else g for x, g in group.items()}
+        elif tr.optimizer.memory or not _orthogonal(tr, role, gradients[j], gradients[k]):
+            raise BeyondPowerCounting(
+                f"{symbol} is used {len(there)} times, and the directions of its gradients overlap"
+            )
+    largest = max(sizes.values())
+    for k in there:
+        whole = max(sizes[x] for x in there if group[x] == group[k])
+        found[k] = Scalar(f"the singular value of {symbol}'s largest use over that of this one", largest - whole)
+    return found
+
+
+def _shares(a: Factors, b: Factors) -> bool:
+    """Two rank-one matrices have a factor in common."""
+    return len(a) == len(b) == 2 and any(_root(x) is _root(y) for x, y in zip(a, b, strict=True))
+
+
+def _root(s: Signal) -> Signal:
+    """A signal before its letters were renamed."""
+    while s.made is not None and s.made.rule == "relabelled":
+        (s,) = s.made.parts
+    return s
+
+
+def _orthogonal(tr: Trajectory, role: str, a: Factors, b: Factors) -> bool:
+    """Both factors of two rank-one matrices are asymptotically orthogonal."""
+    if len(a) != 2 or len(b) != 2 or _summed(tr, role, a) or _summed(tr, role, b):
+        return False
+    tensor = tr.network.tensors[role]
+    for x, y in zip(a, b, strict=True):
+        if x.letters != y.letters:
+            return False
+        kept = "".join(c for c in x.letters if c in tensor.experts)
+        inner = tr.algebra.bound(tr.algebra.contract(x, y, kept))
+        sizes = tr.algebra.rms(x), tr.algebra.rms(y)
+        if inner is None:
+            continue
+        if None in sizes or not (tr.algebra.certified(x) and tr.algebra.certified(y)):
+            raise Exhausted
+        entries = tr.algebra.scale(_entries(tr, "".join(c for c in x.letters if c not in kept)))
+        if tr.algebra.value(inner - entries - sum(z for z in sizes if z is not None)) >= 0:
+            return False
+    return True
+
+
+def _entries(tr: Trajectory, letters: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for c in letters:
+        axis = tr.network.letters[c]
+        found[axis] = found.get(axis, 0) + 1
+    return found
