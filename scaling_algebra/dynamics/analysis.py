@@ -5,9 +5,10 @@ Read next: ``quantities.py`` (what can be asked), ``newton.py`` and ``derivation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Rung, Signal
@@ -19,6 +20,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
+from .bounds import BoundRun, bounded
 from .quantities import Quantity, quantities, quantity, with_decay
 from .sparse_routing import algebra_for, trajectory_for
 from .trajectory import BeyondPowerCounting, Trajectory
@@ -38,6 +40,11 @@ LADDER = (
 )
 """Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
 limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""
+WITNESSES = (
+    Rung(Fraction(0), most=3, leaves=6, work=500, total=10_000),
+    Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
+)
+"""Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
 _QUICK = (LADDER[0], LADDER[2])
 """Rungs that a lower bound may climb."""
 
@@ -56,12 +63,14 @@ class Answer:
         form: the monomial behind it: powers of the axes and counts of the unknowns.
         decided: False if the certificate failed on every rung: then nothing is claimed.
         why: what stands in the way of an answer, where that is known.
+        below: the size is a lower bound, no matter what was not counted.
     """
 
     size: Fraction | None
     form: Form | None
     decided: bool = True
     why: str = ""
+    below: bool = field(default=True, compare=False)
 
     @property
     def zero(self) -> bool:
@@ -119,23 +128,32 @@ class Analysis:
         self._packed: dict[tuple[str, int], int] = {}
         self._bounds: dict[tuple[str, int], Answer] = {}
         self._quick: tuple[Rung, ...] = _QUICK
+        self._uppers: dict[str, Fraction | None] = {}
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            for rung in LADDER:
-                answer = self._read(name, t, rung)
-                if answer.decided or (answer.why and rung.most is None):
-                    break
+            answer = self._climb(name, t, LADDER)
             self._answers[name, t] = answer if answer.decided else Answer(None, None, decided=False, why=answer.why)
         return self._answers[name, t]
+
+    def quick(self, name: str, t: int) -> Answer:
+        """The exponent of a quantity after t updates, if it is found at the price of the first rung."""
+        return self._answers[name, t] if (name, t) in self._answers else self._climb(name, t, LADDER[:1])
+
+    def _climb(self, name: str, t: int, rungs: Sequence[Rung]) -> Answer:
+        for rung in (*WITNESSES, *rungs) if t else rungs:
+            answer = self._two_sided(name, t, rung)
+            if answer.decided or (answer.why and rung.most is None):
+                break
+        return answer
 
     def lower(self, name: str, t: int) -> Answer:
         """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
         if (name, t) not in self._bounds:
             best = Answer(None, None, decided=False)
-            for rung in self._quick:
-                answer = self._read(name, t, rung)
+            for rung in (*WITNESSES, *self._quick) if t else self._quick:
+                answer = self._two_sided(name, t, rung)
                 if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
                     best = answer
                 if answer.decided or answer.why:
@@ -144,6 +162,40 @@ class Analysis:
                 best = self(name, t)
             self._bounds[name, t] = best
         return self._bounds[name, t]
+
+    def witness(self, name: str, t: int) -> Answer | None:
+        """A lower bound on the exponent of a quantity at the least price: its largest monomial that is found among few;
+        None if none is found, or only with sizes that are not certified."""
+        best: Answer | None = None
+        for rung in WITNESSES:
+            found = self._two_sided(name, t, rung)
+            if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
+                best = found
+            if found.decided:
+                break
+        return best
+
+    def leading(self, names: Sequence[str], t: int) -> Answer:
+        """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
+        else of all of them at the price of the first rung."""
+        uppers = [self.upper(name) for name in names]
+        top = max((x for x in uppers if x is not None), default=None)
+        for name in names if None not in uppers and t else ():
+            found = self.witness(name, t)
+            if found is not None and found.size == top:
+                return replace(found, decided=True)
+        answers = [self.quick(name, t) for name in names]
+        if not all(x.decided for x in answers):
+            return Answer(None, None, decided=False)
+        return max(answers, key=lambda x: (x.size is not None, x.size))
+
+    def _two_sided(self, name: str, t: int, rung: Rung) -> Answer:
+        """What one rung says of a quantity: decided by its own certificate, or where a monomial of it is as large as
+        the bound on every later step."""
+        answer = self._read(name, t, rung)
+        if t and not answer.decided and answer.below and answer.size is not None and answer.size == self.upper(name):
+            return replace(answer, decided=True, why="")
+        return answer
 
     def limited(self, work: int, gap: Fraction = _NEAR) -> Analysis:
         """The same with less work for lower bounds: what it does not suffice for comes out as no bound.
@@ -166,7 +218,7 @@ class Analysis:
         """
         best = None
         for rung in LADDER:
-            if self._read(name, t, rung).decided:
+            if self._two_sided(name, t, rung).decided:
                 run = self._run(rung)
                 with run.ledger.question():
                     read = self._signal(name, t, run)
@@ -240,7 +292,8 @@ class Analysis:
         why = "" if decided or not isinstance(read, Signal) or not algebra.doubtful(read) else _ORTHOGONAL
         if packed is None:
             return Answer(None, None, decided, why)
-        return Answer(algebra.value(packed), algebra.form(packed), decided, why)
+        below = read.sound if isinstance(read, Signal) else decided
+        return Answer(algebra.value(packed), algebra.form(packed), decided, why, below)
 
     def _signal(self, name: str, t: int, run: Trajectory) -> Signal | int | None:
         run.sound = True
@@ -248,16 +301,47 @@ class Analysis:
         return read
 
     def _known(self, name: str, t: int) -> int | None:
-        """Packed size of a quantity where any rung certifies it."""
+        """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon."""
+        role = self.table[name].tensor if name in self.table else ""
+        if role and name.startswith("g") and self.optimizer.epsilon and self._within(role):
+            return self._algebra(LADDER[0]).pack(-self.point.d[role], {}, {f"d.{role}": -1})
         return self._packed.get((name, t)) if self(name, t).decided else None
+
+    @cached_property
+    def bounds(self) -> BoundRun:
+        """Upper bounds on every size after any number of updates, or why there are none."""
+        return bounded(self.network, self._algebra(LADDER[0]), self.point, self.optimizer)
+
+    def upper(self, name: str) -> Fraction | None:
+        """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
+        if name not in self._uppers:
+            self._uppers[name] = self._upper(name)
+        return self._uppers[name]
+
+    def _upper(self, name: str) -> Fraction | None:
+        if self.bounds.why or name not in self.table:
+            return None
+        try:
+            largest = self.bounds.largest(self.table[name])
+        except (Exhausted, BeyondPowerCounting):
+            return None
+        return None if largest is None else self.bounds.algebra.value(largest)
+
+    def _within(self, role: str) -> bool:
+        """The gradient of a tensor never exceeds epsilon."""
+        largest = self.upper(f"g{self.network.tensors[role].symbol}")
+        return largest is not None and largest <= -self.point.d[role]
+
+    def _algebra(self, rung: Rung) -> Algebra:
+        if rung not in self._algebras:
+            some = next(iter(self._algebras.values()), None)
+            some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
+            self._algebras[rung] = some.at(rung)
+        return self._algebras[rung]
 
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:
-            if rung not in self._algebras:
-                some = next(iter(self._algebras.values()), None)
-                some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
-                self._algebras[rung] = some.at(rung)
-            made = trajectory_for(self.network, self._algebras[rung], self.point, self.optimizer, self.routed)
+            made = trajectory_for(self.network, self._algebra(rung), self.point, self.optimizer, self.routed)
             made.growing = self.growing
             made.lean_on(self._known)
             self._runs[rung] = made

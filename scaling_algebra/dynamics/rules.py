@@ -262,7 +262,7 @@ class _Norm:
         return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
     def _argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
-        return _normed(tr, s, which, t)
+        return normed(tr, s, which, t)
 
     def _along(self, tr: Trajectory, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
         """``direction <a, b> / dim``."""
@@ -297,7 +297,7 @@ def mean(tr: Trajectory, s: Function) -> Signal:
     return found.shared(tr, s, whole) if isinstance(found, _Entrywise) else whole
 
 
-def _normed(tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+def normed(tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
     """What of its argument a norm sees."""
     x = tr.at(s.inputs[0], which, t)
     return tr.algebra.centred(x, s.over) if s.kind.centres else x
@@ -311,7 +311,7 @@ def divisor(tr: Trajectory, s: Function, t: int) -> Scalar:
     """
     source = s.inputs[0].name
     if s.kind.centres:
-        x = _normed(tr, s, "value", t)
+        x = normed(tr, s, "value", t)
         size, certain = tr.algebra.rms(x), tr.algebra.certified(x)
     else:
         size, certain = tr.measure(source, t)

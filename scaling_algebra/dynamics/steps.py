@@ -50,10 +50,13 @@ def signs(tr: Trajectory, role: str, t: int, gradients: Sequence[Factors]) -> li
 
 def _lasting(tr: Trajectory, s: Signal, whole: Signal, t: int) -> Signal:
     """A factor of a mean over steps, whose positive factors are those of the other steps only up to a change that may
-    be as large as they are: beside what has the sign of this step there is as much again."""
-    size = tr.algebra.rms(s)
-    dropped = tr.optimizer.memory and t > 0 and s.terms != whole.terms and size is not None
-    return s.but(tail=size, leaf=None) if dropped else s
+    be as large as they are: beside what has the sign of this step there is as much again. It is as large as it was."""
+    size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
+    if size is None or full is None or s.terms == whole.terms:
+        return s
+    if tr.algebra.value(size) != tr.algebra.value(full):
+        s, size = tr.algebra.scaled(s, Scalar("its size", full - size, tr.algebra.certified(whole))), full
+    return s.but(tail=size, leaf=None) if tr.optimizer.memory and t else s
 
 
 def _leading(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> int:
@@ -102,6 +105,8 @@ def _direction(tr: Trajectory, signal: str, t: int) -> Signal:
 def _unsigned(tr: Trajectory, factor: Factor, t: int) -> Signal:
     """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
     s = tr.network.producer(factor.name)
+    if isinstance(s, Function) and s.kind.signed and s.source:
+        return tr.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
     if isinstance(s, Function) and s.kind.positive:
         return tr.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
     return tr.at(factor, "value", t)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
@@ -55,6 +55,35 @@ def check(demands: Iterable[Demand], look: Analysis, certified: bool) -> None:
         failure = violation(demand, look, certified)
         if failure:
             raise Infeasible(failure)
+
+
+def met(demand: Demand, look: Analysis) -> bool:
+    """Bound and witness show that a demand is met, at every step.
+
+    Law: what must be O(1) is bounded by 1 after any number of updates; of what must be Theta(1), a monomial is as large
+    at some step up to the horizon, and no later term takes it back.
+    """
+    if demand.kind == "scale" and not look.optimizer.epsilon:
+        return True
+    if demand.kind == "balanced" or look.bounds.why:
+        return False
+    if demand.kind == "scale":
+        size = -look.point.d[demand.fixes.removeprefix("d.")]
+        uppers = [look.upper(name) for name in demand.quantities]
+        shown = ((name, t) for t in range(1, demand.horizon + 1) for name in demand.quantities)
+        return all(x is not None and x <= size for x in uppers) and any(_shown(look, *key, size) for key in shown)
+    uppers = [look.upper(name) for name in demand.quantities]
+    initial = [] if demand.kind == "theta" else [look(name, 0) for name in demand.quantities]
+    if any(x is None or x > 0 for x in uppers) or any(not x.decided or (x.size or 0) > 0 for x in initial):
+        return False
+    steps = range(demand.horizon, -1, -1) if demand.kind == "theta" else ()
+    return not steps or any(_shown(look, name, t, 0) for t in steps for name in demand.quantities)
+
+
+def _shown(look: Analysis, name: str, t: int, size: Fraction | int) -> Answer | None:
+    """A witness that a quantity has at least this size at a step."""
+    found = look.witness(name, t)
+    return found if found is not None and found.size == size else None
 
 
 def look_ahead(demand: Demand, look: Analysis) -> str:
@@ -110,6 +139,9 @@ def largest(look: Analysis, demand: Demand) -> Fixing | None:
     Raises:
         Infeasible: nothing is known of the quantity.
     """
+    shown = _meeting(look, demand)
+    if shown is not None:
+        return shown
     best: tuple[Fraction, Fixing] | None = None
     unknown = ""
     for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
@@ -124,6 +156,21 @@ def largest(look: Analysis, demand: Demand) -> Fixing | None:
     if best is None and unknown:
         raise Infeasible(unknown)
     return None if best is None else best[1]
+
+
+def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
+    """The form of the first witness that is as large as the bound on every step; None if bound and witness do not
+    meet."""
+    uppers = [look.upper(name) for name in demand.quantities]
+    top = max((x for x in uppers if x is not None), default=None)
+    if top is None or None in uppers or (top > 0 and demand.kind != "scale"):
+        return None
+    for t in range(1, demand.horizon + 1):
+        for name in demand.quantities:
+            answer = _shown(look, name, t, top)
+            if answer is not None and answer.form is not None:
+                return Fixing(demand, name, t, _scaled(demand, answer.form))
+    return None
 
 
 def _scaled(demand: Demand, form: Form) -> Form:

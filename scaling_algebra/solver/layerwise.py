@@ -17,6 +17,9 @@ from scaling_algebra.spec.networks.language import DATA, Network, Product
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.powers import Power
 
+_LEARNED = ("effective", "cross")
+"""Parts of an output that an update of its tensor makes."""
+
 
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     """The readable road to the same numbers: alignment exponents of every layer, read off the engine.
@@ -31,7 +34,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     t = horizon(network, structure)
 
     def last(name: str) -> Fraction | None:
-        return look(name, t).size
+        return look.quick(name, t).size
 
     def alignment(total: Fraction | None, parts: Iterable[Fraction | None], over: Power) -> Fraction | None:
         rate, known = over.on(look.ray), list(parts)
@@ -40,11 +43,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         return (total - sum((x for x in known if x is not None), Fraction(0))) / rate if rate else Fraction(0)
 
     def updated(signal: str) -> Fraction | None:
-        names = (f"{signal}.{part}" for part in ("effective", "cross"))
-        parts = [look(name, t) for name in names if name in look.table]
-        if any(x.unknown for x in parts):
-            return None
-        return max((x.size for x in parts if x.size is not None), default=None)
+        return look.leading([name for part in _LEARNED if (name := f"{signal}.{part}") in look.table], t).size
 
     powers: dict[str, Power] = {}
     counts = summed(network, look.ray)

@@ -26,7 +26,7 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
-from .demands import Fixing, Infeasible, check, largest, look_ahead, unfaithful, violation
+from .demands import Fixing, Infeasible, check, largest, look_ahead, met, unfaithful, violation
 from .layerwise import axes_power, layerwise, summed
 from .linear import Row, solve_linear
 
@@ -117,6 +117,8 @@ class Solver:
         """
         held = {name: power.on(self.ray) for name, power in given.held.items()}
         begin: Mapping[str, Fraction] = {**start, **held}
+        if self._stands(demands, structure, begin):
+            return self._iterate(demands, structure, begin, held)
         if self.optimizer.epsilon:
             begin = self._after_descent(demands, structure, begin, held)
         return self._iterate(demands, structure, begin, held)
@@ -147,6 +149,11 @@ class Solver:
 
     # inside ----------------------------------------------------------------------------------------------------
 
+    def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
+        """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
+        look = self._look(self._point(values, structure))
+        return all(met(d, look) for d in demands if d.kind in ("theta", "bounded"))
+
     def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
         """A start where some exponents are given: the solution where none is, if there is one."""
         key = parameterization.name, base
@@ -159,11 +166,14 @@ class Solver:
         return self._solved[key]
 
     def _met(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
-        """Nothing.
+        """The demands that are not met: none.
+
+        A demand is met where bound and witness meet; the others are examined step by step.
 
         Raises:
             Infeasible: a demand does not hold.
         """
+        demands = [d for d in demands if not met(d, look)]
         check(demands, look, certified=False)
         ahead = self._look(look.point).limited(_AHEAD)
         for demand in demands:

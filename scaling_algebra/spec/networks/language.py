@@ -94,7 +94,8 @@ class FunctionKind:
         powers: powers of the argument in its polynomial (0: a mean that does not vanish with the argument).
         bounded: what happens to an argument beyond O(1) is no power of n.
         homogeneous: of degree one: of an argument of any size.
-        positive: its values are. ``rising``: its slope is, where it is not flat.
+        positive: its values are. ``rising``: its slope is, where it is not flat. ``signed``: it has the sign of its
+            argument.
         selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
             anew when the argument moved by at least its spread, and is constant in the backward pass (routers paper,
             App. F).
@@ -109,6 +110,7 @@ class FunctionKind:
     homogeneous: bool = False
     positive: bool = False
     rising: bool = False
+    signed: bool = False
     selects: bool = False
     centres: bool = False
 
@@ -133,9 +135,9 @@ FUNCTIONS: dict[str, FunctionKind] = {
         FunctionKind("softmax", "softmax", "softmax along a letter", positive=True, **_SOFTMAX),
         FunctionKind("topk_sigmoid", "sigmoid", f"sigmoid {_TOP}", powers=_ODD | {0}, bounded=True, selects=True),
         FunctionKind("topk_softmax", "softmax", f"softmax {_TOP}", selects=True, **_SOFTMAX),
-        FunctionKind("tanh", "tanh", "tanh, entrywise", powers=_ODD, bounded=True, rising=True),
-        FunctionKind("silu", "silu", "SiLU, entrywise", powers=_EVEN),
-        FunctionKind("gelu", "gelu", "GELU, entrywise", powers=_EVEN),
+        FunctionKind("tanh", "tanh", "tanh, entrywise", powers=_ODD, bounded=True, rising=True, signed=True),
+        FunctionKind("silu", "silu", "SiLU, entrywise", powers=_EVEN, signed=True),
+        FunctionKind("gelu", "gelu", "GELU, entrywise", powers=_EVEN, signed=True),
         FunctionKind("relu", "relu", "ReLU, entrywise", powers=_EVEN, homogeneous=True),
         FunctionKind("rmsnorm", "rms_norm", "divided by its root-mean-square along a letter", "norm"),
         FunctionKind(

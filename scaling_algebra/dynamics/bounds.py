@@ -1,0 +1,268 @@
+"""Upper bounds on every size that hold after any number of updates, without counting a matching.
+
+Of the changes of signals and of the gradients only a bound on their size is kept; initial tensors and initial signals
+are exact. A product is bounded by Cauchy-Schwarz and, where an initial tensor acts, by its operator norm: that of all
+experts at once where they act on one vector. A function is bounded by its Lipschitz constant and its slope, a norm by
+what it divides by at the start, a step of signs by its entries and one of singular directions by its operator norm. If
+one more update from these bounds does not exceed them, they hold at every later step, by induction.
+Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`` (what is demanded at every step),
+``counting/signals.py`` (the bound of a product).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import product
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.signals import Algebra, Scalar, Signal
+from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.scaling import Point
+
+from .quantities import Quantity
+from .rules import BeyondPowerCounting, Modes, mean, normed, rule
+from .trajectory import Increment, Trajectory
+
+_BOTH: tuple[Mode, ...] = ("init", "update")
+ROUNDS = 40
+"""Updates of the bounds, before they count as growing without end."""
+
+Bounds = dict[tuple[str, str], int]
+"""Packed bound on the size of every ``("change", signal)`` and ``("gradient", signal)`` that is not exactly zero."""
+
+
+class BoundRun(Trajectory):
+    """Training after any number of updates: ``t = 1`` stands for every later step.
+
+    Attributes:
+        bounds: what is known so far.
+        why: what stands in the way of bounds; empty if they hold.
+    """
+
+    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
+        super().__init__(network, algebra, point, optimizer)
+        self.bounds: Bounds = {}
+        self.why = ""
+
+    def settled(self) -> bool:
+        """Updates the bounds, from zero upwards, until one more update keeps them; False if they grow without end.
+
+        Raises:
+            Exhausted: what is divided by is not known, or a product takes too much work.
+            BeyondPowerCounting: a rule has no bound.
+        """
+        for _ in range(ROUNDS):
+            grown = False
+            for key, x in self._updated():
+                if x is not None and (
+                    key not in self.bounds or self.algebra.value(x) > self.algebra.value(self.bounds[key])
+                ):
+                    self.bounds[key], grown = x, True
+            if not grown:
+                return True
+        return False
+
+    def _updated(self) -> Iterator[tuple[tuple[str, str], int | None]]:
+        """The bounds after one more update."""
+        for statement in self.network.statements:
+            yield ("change", statement.out), self.algebra.bound(self._changed(statement))
+        for statement in reversed(self.network.statements):
+            if self.network.consumers(statement.out):
+                yield ("gradient", statement.out), self.algebra.bound(self._gradient(statement.out, 1, {}, ""))
+
+    def largest(self, quantity: Quantity) -> int | None:
+        """Packed bound on the size of a quantity at every step; None for exactly zero."""
+        if not quantity.tensor:
+            return self.algebra.bound(quantity.read(self, 1))
+        if quantity.name.startswith("g"):
+            return self.gradient_bound(quantity.tensor)
+        steps = self._updates(quantity.tensor, 1)
+        return self._entries(((x.factors, x.scalars) for x in steps), quantity.tensor)
+
+    def gradient_bound(self, role: str) -> int | None:
+        """Packed bound on the entries of the gradient of a tensor."""
+        return self._entries(((factors, ()) for factors in self.factors(role, 1)), role)
+
+    def _entries(self, products: Iterable[tuple[tuple[Signal, ...], tuple[Scalar, ...]]], role: str) -> int | None:
+        """Packed bound on the entries of a sum of products in the letters of a tensor."""
+        found = []
+        for factors, scalars in products:
+            sizes = [self.algebra.bound(s) for s in self.entries(role, factors)]
+            if None not in sizes:
+                found.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
+        return max(found, key=self.algebra.value, default=None)
+
+    # functions -------------------------------------------------------------------------------------------------
+
+    def _changed(self, s: Statement) -> Signal:
+        """The change of a statement's output after one more update.
+
+        Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C where they are bounded; a
+        selection that may be drawn anew changes what it selects altogether.
+        """
+        if not isinstance(s, Function) or not s.source or s.held:
+            return rule(s).change(self, s, 1)
+        moved = self.algebra.bound(self.at(s.source, "change", 1))
+        if moved is None:
+            return self.algebra.nothing(self.network.signals[s.out])
+        if s.kind.selects:
+            moved = 0
+        return self._sized(s.out, self._share(s) + (min(0, moved, key=self.algebra.value) if s.kind.bounded else moved))
+
+    def adjoint(self, s: Function, above: Signal) -> Signal:
+        """The gradient at the argument of a function: slopes are bounded."""
+        size = self.algebra.bound(above)
+        if size is None:
+            return self.algebra.nothing(self.network.signals[s.out])
+        return self._sized(s.out, size + self._share(s))
+
+    def _share(self, s: Function) -> int:
+        """Packed size of what a function multiplies by: the share of one entry of a softmax, one over the divisor of a
+        norm.
+
+        Law: a norm divides by what its argument is at the start, if the change of that is not larger; shares of a
+        softmax are alike up to constants while its argument is O(1).
+
+        Raises:
+            Exhausted: the argument may become larger than that.
+        """
+        assert s.source
+        moved = self.algebra.bound(self.at(s.source, "change", 1))
+        if s.kind.kind == "norm":
+            first = normed(self, s, "initial", 0)
+            size = self.algebra.rms(first)
+            if size is None or not self.algebra.certified(first):
+                raise Exhausted
+            if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
+                raise Exhausted
+            return -size
+        largest = self.algebra.bound(self.at(s.source, "initial", 0)), moved
+        if s.kind.kind == "softmax" and any(x is not None and self.algebra.value(x) > 0 for x in largest):
+            raise Exhausted
+        return self.algebra.rms(mean(self, s)) or 0
+
+    def _sized(self, signal: str, size: int) -> Signal:
+        """A signal of which only a bound on the size is known."""
+        return Signal(self.algebra.live(self.network.signals[signal]), {}, size)
+
+    # what is known ---------------------------------------------------------------------------------------------
+
+    def value(self, signal: str, t: int) -> Signal:
+        if t == 0 or self.network.producer(signal) is None:
+            return super().value(signal, t)
+        return self.algebra.add([self.initial(signal), self.change(signal, t)])
+
+    def change(self, signal: str, t: int) -> Signal:
+        if t == 0 or self.network.producer(signal) is None:
+            return super().change(signal, t)
+        return self._bounded("change", signal)
+
+    def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
+        if modes or via or not self.network.consumers(signal):
+            return super().gradient(signal, t, modes, via)
+        return self._bounded("gradient", signal)
+
+    def transposed(
+        self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
+    ) -> Signal:
+        """As for the exact run, but the gradient above is written out where a weighted sum is all that reads the
+        statement: there an initial tensor of all experts meets the gradient of the sum, one vector."""
+        written = [] if modes else self._written(statement.out, t)
+        if not written:
+            return super().transposed(statement, k, above, t, modes, out)
+        parts, out = [], statement.factors[k].letters if out is None else out
+        for term in self.network.terms(statement, without=k):
+            others = [*(self.at(x, "value", t) for x in term.signals), *(self._gate(x, t) for x in term.weights)]
+            for mode in product(*[_BOTH] * len(term.tensors)):
+                parts.append(self._multiplied(term, mode, written, others, out, t))
+        return self.algebra.add(parts)
+
+    def _written(self, signal: str, t: int) -> list[Signal]:
+        """The gradient at a signal as a product, where all that reads it is a product with gates."""
+        readers = self.network.consumers(signal)
+        if len(readers) != 1:
+            return []
+        ((reader, at),) = readers
+        if not isinstance(reader, Product) or reader.tensor:
+            return []
+        own, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
+        above = self.network.signals[reader.out]
+        if own != self.network.signals[signal] or not set(own).issuperset(above.join(x.letters for x in gates) + above):
+            return []
+        factors = [self.gradient(reader.out, t), *(self._gate(x, t) for x in gates)]
+        return [self.multiplied(factors[0], reader.multipliers), *factors[1:]]
+
+    def _gate(self, factor: Factor, t: int) -> Signal:
+        return self.at(factor, "initial" if self.network.is_held(factor.name) else "value", t)
+
+    def _bounded(self, what: str, signal: str) -> Signal:
+        letters = self.algebra.live(self.network.signals[signal])
+        zero = self._sums_to_zero(what, signal) & set(letters)
+        return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=frozenset(zero))
+
+    def _sums_to_zero(self, what: str, signal: str) -> set[str]:
+        """Letters along which a change of shares, or the gradient at what shares are made of, sums to zero."""
+        made = [self.network.producer(signal)] if what == "change" else [s for s, _ in self.network.consumers(signal)]
+        if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in made):
+            return set()
+        return set.intersection(*({s.over} for s in made if isinstance(s, Function)))
+
+    def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
+        uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
+        if not t or not any(isinstance(s, Function) and not s.held for s, _ in uses):
+            return super()._gradient(signal, t, modes, via)
+        paths = []
+        for s, k in uses:
+            above = self.gradient(s.out, t, modes)
+            through = isinstance(s, Function) and not s.held
+            passed = self.adjoint(s, above) if through else rule(s).adjoint(self, s, k, above, t, modes)
+            paths.append(self.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
+        return self.algebra.add(paths)
+
+    # steps -----------------------------------------------------------------------------------------------------
+
+    def _updates(self, role: str, t: int) -> list[Increment]:
+        """All updates so far: as many as one for the exponents."""
+        if not t:
+            return []
+        c, d = f"c.{role}", f"d.{role}"
+        rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {c: -1}))]
+        if self.optimizer.relative:
+            raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
+        if self.optimizer.epsilon or not self.optimizer.normalises:
+            if self.optimizer.normalises:  # a normaliser is at least epsilon
+                rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {d: 1})))
+            return self._stepped(role, 1, tuple(rates))
+        return [self._normalised(role, tuple(rates))] if any(self._moves(x) for x in self.factors(role, 1)) else []
+
+    def _normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
+        """A step that is normalised altogether, by its entries or by its operator norm.
+
+        Law: entries of a sign are 1; of singular directions each row and column has norm 1, so they act as the product
+        of two vectors of that norm.
+        """
+        tensor, live = self.network.tensors[role], self.algebra.live
+        if self.optimizer.normalises == "entry":
+            return Increment(1, rates, Signal(live(tensor.letters), {}, 0), ())
+        sides = []
+        for letters in (tensor.fan_out, tensor.fan_in):
+            powers: dict[str, Fraction] = {}
+            for axis in (self.network.axes[x] for x in letters if live(x)):
+                powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
+            sides.append(Signal(live(tensor.experts + letters), {}, self.algebra.scale(powers)))
+        return Increment(1, rates, sides[0], (sides[1],))
+
+    def _moves(self, factors: tuple[Signal, ...]) -> bool:
+        return not any(x.zero for x in factors)
+
+
+def bounded(network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> BoundRun:
+    """A run whose bounds one more update keeps, or one that says why none are found."""
+    run = BoundRun(network, algebra, point, optimizer)
+    try:
+        run.why = "" if run.settled() else "no bounds that one more update keeps were found"
+    except (Exhausted, BeyondPowerCounting) as reason:
+        run.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
+    return run
