@@ -25,7 +25,7 @@ from .quantities import Quantity, quantities, quantity, with_decay
 from .sparse_routing import algebra_for, trajectory_for
 from .trajectory import BeyondPowerCounting, Trajectory
 
-_ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
+_CANCELS = "a part of it may cancel, beside a norm or in the square of a sign"
 _NEAR, _FAR = Fraction(1, 2), Fraction(1)
 LADDER = (
     Rung(_NEAR, most=12, leaves=8, work=20_000, total=60_000),
@@ -289,7 +289,7 @@ class Analysis:
         packed = algebra.rms(read) if isinstance(read, Signal) else read
         if decided and packed is not None:
             self._packed[name, t] = packed
-        why = "" if decided or not isinstance(read, Signal) or not algebra.doubtful(read) else _ORTHOGONAL
+        why = "" if decided or not isinstance(read, Signal) or not algebra.doubtful(read) else _CANCELS
         if packed is None:
             return Answer(None, None, decided, why)
         below = read.sound if isinstance(read, Signal) else decided

@@ -113,12 +113,21 @@ def _unsigned(tr: Trajectory, factor: Factor, t: int) -> Signal:
 
 
 def _sign(tr: Trajectory, s: Signal) -> Signal:
-    """A sign by its linear part and, where polynomials are raised, its cubic one."""
+    """A sign by its linear part and, where polynomials are raised, its cubic one.
+
+    Law: the square of a sign is 1, so what a function makes of it has no product of two of its parts: where there are
+    functions, only one part is known, and the others are upper bounds.
+    """
     size = tr.algebra.rms(s)
-    if not tr.raised or size is None or not s.letters:
+    if size is None or not s.letters:
         return s
-    cube = tr.algebra.contract(tr.algebra.contract(s, s, s.letters), s, s.letters)
-    return tr.algebra.add([s, tr.algebra.scaled(cube, Scalar("1/size of a sign's argument", -2 * size))])
+    if tr.raised:
+        cube = tr.algebra.contract(tr.algebra.contract(s, s, s.letters), s, s.letters)
+        s = tr.algebra.add([s, tr.algebra.scaled(cube, Scalar("1/size of a sign's argument", -2 * size))])
+    if not tr.network.live or len(s.terms) < 2:
+        return s
+    first = tr.algebra.leading(s)[0]
+    return tr.algebra.doubted(s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
 
 
 # singular directions --------------------------------------------------------------------------------------------
