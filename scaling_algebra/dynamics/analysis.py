@@ -26,6 +26,7 @@ from .sparse_routing import algebra_for, trajectory_for
 from .trajectory import BeyondPowerCounting, Trajectory
 
 _CANCELS = "a part of it may cancel, beside a norm or in the square of a sign"
+_RAISED = "functions are read as polynomials, and two degrees more give"
 _NEAR, _FAR = Fraction(1, 2), Fraction(1)
 LADDER = (
     Rung(_NEAR, most=12, leaves=8, work=20_000, total=60_000),
@@ -106,6 +107,7 @@ class Analysis:
         algebras: to share products of kernels with other runs on the ray (of the same ``growing``).
         growing: axes that count as growing whatever the ray says: sizes are limits of those on rays near by.
         routed: K counts as less than M whatever the ray says, in the same sense.
+        raised: the polynomials that stand for functions are two degrees higher.
     """
 
     def __init__(
@@ -117,9 +119,10 @@ class Analysis:
         algebras: dict[Rung, Algebra] | None = None,
         growing: frozenset[str] = frozenset(),
         routed: bool = False,
+        raised: bool = False,
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
-        self.growing, self.routed = growing, routed
+        self.growing, self.routed, self.raised = growing, routed, raised
         more = with_decay(network) if optimizer.decoupled_decay else {}
         self.table: Mapping[str, Quantity] = {**quantities(network), **more}
         self._algebras = algebras if algebras is not None else {}
@@ -133,13 +136,30 @@ class Analysis:
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            answer = self._climb(name, t, LADDER)
+            answer = self._agreed(name, t, self._climb(name, t, LADDER))
             self._answers[name, t] = answer if answer.decided else Answer(None, None, decided=False, why=answer.why)
         return self._answers[name, t]
 
     def quick(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates, if it is found at the price of the first rung."""
         return self._answers[name, t] if (name, t) in self._answers else self._climb(name, t, LADDER[:1])
+
+    def _agreed(self, name: str, t: int, answer: Answer) -> Answer:
+        """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
+        settled = not answer.decided or answer.zero or not t or answer.size == self.upper(name)
+        if settled or self.raised or not any(f.stands_for for f in self.network.functions):
+            return answer
+        higher = self._higher.witness(name, t)
+        if higher is None or higher.size is None or answer.size is None or higher.size <= answer.size:
+            return answer
+        return replace(answer, decided=False, why=f"{_RAISED} n^({higher.size}) instead of n^({answer.size})")
+
+    @cached_property
+    def _higher(self) -> Analysis:
+        """The same run with the polynomials that stand for functions two degrees higher."""
+        return Analysis(
+            self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed, raised=True
+        )
 
     def _climb(self, name: str, t: int, rungs: Sequence[Rung]) -> Answer:
         for rung in (*WITNESSES, *rungs) if t else rungs:
@@ -342,7 +362,7 @@ class Analysis:
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:
             made = trajectory_for(self.network, self._algebra(rung), self.point, self.optimizer, self.routed)
-            made.growing = self.growing
+            made.growing, made.raised = self.growing, self.raised
             made.lean_on(self._known)
             self._runs[rung] = made
         return self._runs[rung]

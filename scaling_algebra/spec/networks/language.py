@@ -172,6 +172,11 @@ class Function:
         return self.kind.kind == "gate"
 
     @property
+    def stands_for(self) -> bool:
+        """It is read as a polynomial that is not the function itself."""
+        return self.kind.kind in ("entrywise", "softmax")
+
+    @property
     def gates(self) -> bool:
         """It may weigh other signals."""
         return self.kind.kind in ("gate", "entrywise", "softmax")
