@@ -25,19 +25,20 @@ from .quantities import Quantity, quantities, quantity, with_decay
 from .sparse_routing import algebra_for, trajectory_for
 from .trajectory import BeyondPowerCounting, Trajectory
 
-_CANCELS = "a part of it may cancel, beside a norm or in the square of a sign"
+_ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
+_SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _NEAR, _FAR = Fraction(1, 2), Fraction(1)
 LADDER = (
-    Rung(_NEAR, most=12, leaves=8, work=20_000, total=60_000),
-    Rung(_FAR, most=12, leaves=8, work=20_000, total=60_000),
-    Rung(_NEAR, most=40, leaves=12, work=50_000, total=150_000),
-    Rung(_NEAR + _FAR, most=40, leaves=12, work=50_000, total=200_000),
-    Rung(2 * _FAR, most=40, leaves=14, work=50_000, total=300_000),
-    Rung(_NEAR, most=60, leaves=20, work=200_000, total=300_000),
-    Rung(_NEAR, work=400_000, total=400_000),
-    Rung(_FAR, work=50_000, total=100_000),
-    Rung(_NEAR + _FAR, work=50_000, total=100_000),
+    Rung(_NEAR, most=12, leaves=8, work=7_000, total=20_000),
+    Rung(_FAR, most=12, leaves=8, work=7_000, total=20_000),
+    Rung(_NEAR, most=40, leaves=12, work=15_000, total=50_000),
+    Rung(_NEAR + _FAR, most=40, leaves=12, work=15_000, total=60_000),
+    Rung(2 * _FAR, most=40, leaves=14, work=15_000, total=60_000),
+    Rung(_NEAR, most=60, leaves=20, work=60_000, total=80_000),
+    Rung(_NEAR, work=120_000, total=120_000),
+    Rung(_FAR, work=15_000, total=30_000),
+    Rung(_NEAR + _FAR, work=15_000, total=30_000),
 )
 """Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
 limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""
@@ -172,7 +173,7 @@ class Analysis:
         """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
         if (name, t) not in self._bounds:
             best = Answer(None, None, decided=False)
-            for rung in (*WITNESSES, *self._quick) if t else self._quick:
+            for rung in (*WITNESSES, *_QUICK) if t and self._quick == _QUICK else self._quick:
                 answer = self._two_sided(name, t, rung)
                 if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
                     best = answer
@@ -309,7 +310,8 @@ class Analysis:
         packed = algebra.rms(read) if isinstance(read, Signal) else read
         if decided and packed is not None:
             self._packed[name, t] = packed
-        why = "" if decided or not isinstance(read, Signal) or not algebra.doubtful(read) else _CANCELS
+        doubtful = isinstance(read, Signal) and not decided and algebra.doubtful(read)
+        why = "" if not doubtful else _ORTHOGONAL if self.network.norms else _SQUARED
         if packed is None:
             return Answer(None, None, decided, why)
         below = read.sound if isinstance(read, Signal) else decided
