@@ -32,6 +32,8 @@ from .kernels import (
 )
 from .packing import Packing
 
+_DOUBTS = 24
+"""Kernels that may cancel others, as many as a signal keeps."""
 _WHOLE = Fraction(100)
 """The gap of a rung that drops nothing, in powers of the axis that grows fastest: wider than any two sizes differ."""
 
@@ -96,6 +98,7 @@ class Signal:
         centred: letters along which all of it sums to zero.
         least: packed lower bound on its root-mean-square that no kernel shows.
         sound: every size that it was divided by is certified.
+        loss: packed bound on what was dropped and may cancel something else; part of the tail.
     """
 
     letters: str
@@ -108,6 +111,7 @@ class Signal:
     centred: frozenset[str] = frozenset()
     least: int | None = None
     sound: bool = True
+    loss: int | None = None
 
     @property
     def zero(self) -> bool:
@@ -147,6 +151,8 @@ class Algebra(Packing):
         self._kernels: list[Kernel] = []
         self._weights: list[int] = []
         self._doubted: list[bool] = []
+        self._clear: dict[int, int] = {}
+        """The kernel without a doubt of every one that may cancel."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
         self._halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self._half.items()}
         self._products: dict[tuple[int, int, int], _Searched] = {}
@@ -190,9 +196,9 @@ class Algebra(Packing):
         kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
         return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=frozenset(live))
 
-    def unknown(self, letters: str) -> Signal:
-        """A signal with entries O(1) of which nothing else is known."""
-        return Signal(self.live(letters), {}, 0, made=Made("constant"))
+    def unknown(self, letters: str, size: int = 0) -> Signal:
+        """A signal of which only a packed bound on the size of its entries is known."""
+        return Signal(self.live(letters), {}, size, made=Made("constant"))
 
     def marked(self, name: str, letters: str, along: str) -> Signal:
         """A constant that depends on some of its indices, as ``centred`` sees it."""
@@ -227,7 +233,12 @@ class Algebra(Packing):
     def certified(self, s: Signal) -> bool:
         """The leading exponent stands above everything that was dropped, and was divided by certified sizes only."""
         lead, bound = self.rms(s), self.bound(s)
-        return s.sound and (bound is None or (lead is not None and self.value(lead) >= self.value(bound)))
+        return self.stands(s) and (bound is None or (lead is not None and self.value(lead) >= self.value(bound)))
+
+    def stands(self, s: Signal) -> bool:
+        """The leading exponent is a lower bound: divided by certified sizes, and above all that may cancel it."""
+        lead = self.rms(s)
+        return s.sound and (s.loss is None or (lead is not None and self.value(lead) > self.value(s.loss)))
 
     def doubtful(self, s: Signal) -> bool:
         """What may cancel is as large as the rest."""
@@ -260,8 +271,8 @@ class Algebra(Packing):
         terms = {k: e + exponent for k, e in s.terms.items()}
         sound = s.zero or (s.sound and all(x.certain for x in scalars))
         made = Made("scaled", (s,), scalars)
-        least = None if s.least is None else s.least + exponent
-        return s.but(terms=terms, tail=tail, leaf=None, name="", made=made, least=least, sound=sound)
+        least, loss = (None if x is None else x + exponent for x in (s.least, s.loss))
+        return s.but(terms=terms, tail=tail, leaf=None, name="", made=made, least=least, sound=sound, loss=loss)
 
     def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
         """Subtract the mean over an index: the part that is constant along it cancels exactly, the rest keeps its size.
@@ -315,8 +326,9 @@ class Algebra(Packing):
 
     def with_doubt(self, k: int) -> int:
         kernel = self._kernels[k]
-        leaves = tuple(sorted({*kernel.leaves, DOUBT}))
-        return k if self._doubted[k] else self.intern(Kernel(kernel.types, kernel.opens, leaves))
+        if self._doubted[k]:
+            return k
+        return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted({*kernel.leaves, DOUBT}))))
 
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
         """The same signal with its letters ``old`` called ``new``, position by position.
@@ -354,7 +366,8 @@ class Algebra(Packing):
                 if k not in terms or terms[k] < e:
                     terms[k] = e
         least = max((s.least for s in nonzero if s.least is not None), default=None)
-        whole = Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero)), least=least)
+        loss = max((s.loss for s in nonzero if s.loss is not None), default=None)
+        whole = Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero)), least=least, loss=loss)
         return self._prune(self._shared(whole))
 
     def reduced(self, s: Signal, by: Signal) -> Signal:
@@ -409,11 +422,14 @@ class Algebra(Packing):
         terms: dict[int, int] = {}
         lead: int | None = None
         dropped: int | None = None
+        doubts = any(self._doubted[k] for _, k, _ in right)
+        loss: int | None = None
         for ra, ka, ea in left:
             for rb, kb, eb in right:
                 reach = ra + rb + extra
                 if lead is not None and (reach < lead - gap if gap >= 0 else self.value(reach) <= self.value(lead)):
                     dropped = _max(dropped, reach)
+                    loss = _max(loss, reach) if doubts or self._doubted[ka] else loss
                     break
                 e0 = ea + eb
                 top = ra + rb + cost
@@ -436,6 +452,7 @@ class Algebra(Packing):
                     slack = slack + step if lead is None else top - lead + gap
                 if cut is not None:
                     dropped = _max(dropped, top + cut)
+                    loss = _max(loss, top + cut) if self._doubted[ka] or self._doubted[kb] else loss
         if self.rung.whole and dropped is not None:
             raise Exhausted
         ba, bb = self.bound(a), self.bound(b)
@@ -443,8 +460,12 @@ class Algebra(Packing):
             dropped = _max(dropped, a.tail + bb + extra)
         if b.tail is not None and ba is not None:
             dropped = _max(dropped, b.tail + ba + extra)
+        if a.loss is not None and bb is not None:
+            loss = _max(loss, a.loss + bb + extra)
+        if b.loss is not None and ba is not None:
+            loss = _max(loss, b.loss + ba + extra)
         made = Made("product", (a, b), tag=tag)
-        return self._prune(self._shared(Signal(out, terms, dropped, made=made)))
+        return self._prune(self._shared(Signal(out, terms, dropped, made=made, loss=loss)))
 
     def product(self, signals: Sequence[Signal], out: str, tag: str = "") -> Signal:
         """Product of any number of signals; letters they share are identified, letters not in ``out`` are summed.
@@ -529,9 +550,13 @@ class Algebra(Packing):
 
     def intern(self, kernel: Kernel) -> int:
         if kernel not in self._ids:
+            doubted = DOUBT in kernel.leaves
+            if doubted:
+                clear = self.intern(Kernel(kernel.types, kernel.opens, tuple(x for x in kernel.leaves if x != DOUBT)))
+                self._clear[len(self._kernels)] = clear
             self._ids[kernel] = len(self._kernels)
             self._kernels.append(kernel)
-            self._doubted.append(DOUBT in kernel.leaves)
+            self._doubted.append(doubted)
             self._order.append((len(kernel.leaves), kernel.leaves, kernel.opens, kernel.types))
             weight = sum(self._half[axis] for axis in kernel.summed())
             self._weights.append(weight - sum(self._half[axis] for axis in kernel.deltas()))
@@ -688,21 +713,34 @@ class Algebra(Packing):
         return s
 
     def _prune(self, s: Signal) -> Signal:
-        """A new signal, now with what the rung does not keep moved to its tail."""
+        """A new signal, now with what the rung does not keep moved to its tail.
+
+        A kernel that may cancel and is as large as the same kernel without a doubt may cancel that, too.
+        """
+        for k in [k for k in s.terms if self._doubted[k]]:
+            clear = self._clear.get(k)
+            if clear is not None and clear in s.terms and self.value(s.terms[clear]) <= self.value(s.terms[k]):
+                del s.terms[clear]
         lead = self.rms(s)
         if lead is None or self.rung.whole:
             return s
         rung, floor, order, weights = self.rung, lead - self._gap, self._order, self._weights
-        keep, tail = s.terms, s.tail
+        doubted = {k: e for k, e in s.terms.items() if self._doubted[k]}
+        keep, tail = {k: e for k, e in s.terms.items() if k not in doubted}, s.tail
         if rung.leaves is not None:
             keep = {k: e for k, e in keep.items() if order[k][0] <= rung.leaves}
         keep = {k: e for k, e in keep.items() if e + weights[k] >= floor}
-        if rung.most is not None and len(keep) > rung.most:
-            best = sorted(keep, key=lambda k: (-self.value(keep[k] + weights[k]), order[k][0], -keep[k], order[k]))
-            keep = {k: keep[k] for k in best[: rung.most]}
+        for most, kept in ((rung.most, keep), (_DOUBTS, doubted)):
+            if most is not None and len(kept) > most:
+                best = sorted(kept, key=lambda k: (-self.value(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
+                for k in best[most:]:
+                    del kept[k]
+        keep |= doubted
         for k, e in s.terms.items():
             if k not in keep:
                 tail = _max(tail, e + weights[k])
+                if self._doubted[k]:
+                    s.loss = _max(s.loss, e + weights[k])
         s.terms, s.tail = keep, tail
         return s
 

@@ -314,7 +314,7 @@ class Analysis:
         why = "" if not doubtful else _ORTHOGONAL if self.network.norms else _SQUARED
         if packed is None:
             return Answer(None, None, decided, why)
-        below = read.sound if isinstance(read, Signal) else decided
+        below = algebra.stands(read) if isinstance(read, Signal) else decided
         return Answer(algebra.value(packed), algebra.form(packed), decided, why, below)
 
     def _signal(self, name: str, t: int, run: Trajectory) -> Signal | int | None:

@@ -108,7 +108,7 @@ class _Entrywise:
 
     def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        if t and not s.kind.selects:
+        if t and not (s.kind.selects and self._drawn(tr, s, t)):
             return tr.algebra.add([tr.initial(s.out), tr.change(s.out, t)])
         return self._selected(tr, s, self._polynomial(tr, s, t), t)
 
@@ -121,7 +121,14 @@ class _Entrywise:
             return self._selected(tr, s, tr.algebra.unknown(letters), 0)
         dx = self.shared(tr, s, self.argument(tr, s, "change", t))
         moved = self._selected(tr, s, tr.algebra.contract(self.slope(tr, s, t), dx, letters), 0)
-        return self.balanced(tr, s, moved, t)
+        moved = self.balanced(tr, s, moved, t)
+        swapped = self._swapped(tr, s, t) if s.kind.selects else None
+        if swapped is None:
+            return moved
+        size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(letters)))
+        assert size is not None
+        other = tr.algebra.unknown(letters, swapped + size)
+        return tr.algebra.add([moved, other.but(least=swapped + size)])
 
     def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -175,7 +182,13 @@ class _Entrywise:
 
     def _over(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
-        of the initial one."""
+        of the initial one.
+
+        Raises:
+            BeyondPowerCounting: a homogeneous function of a number that moved, whose sign nothing averages.
+        """
+        if s.kind.homogeneous and t and not any(map(tr.grows, tr.network.signals[s.out])):
+            raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, which has no index that grows")
         sizes = [(tr.algebra.rms(x), x) for x in (self.argument(tr, s, "value", step) for step in {0, t})]
         size, x = max(sizes, key=lambda found: (found[0] is not None, found[0]))
         if size is None:
@@ -194,7 +207,20 @@ class _Entrywise:
         if not s.kind.selects:
             return signal
         letters = tr.network.signals[s.out]
-        return tr.algebra.contract(tr.algebra.tensor(self.selected(tr, s, t), letters, 0), signal, letters)
+        mask = tr.algebra.tensor(self.selected(tr, s, t), letters, 0)
+        if (swapped := self._swapped(tr, s, t)) is not None:
+            mask = tr.algebra.add([mask, tr.algebra.unknown(letters, swapped)])
+        return tr.algebra.contract(mask, signal, letters)
+
+    def _swapped(self, tr: Trajectory, s: Function, t: int) -> int | None:
+        """Packed size of the change of a selection that is not drawn anew; None if nothing moved.
+
+        Law: an argument that moved by a share of its spread swaps that share of the entries, each by Theta(1).
+        """
+        moved, spread = (tr.algebra.rms(self.argument(tr, s, which, t)) for which in ("change", "initial"))
+        if not t or moved is None or spread is None or self._drawn(tr, s, t):
+            return None
+        return tr.algebra.pack(tr.algebra.value(moved - spread) / 2, {}, {})
 
     def selected(self, tr: Trajectory, s: Function, t: int) -> str:
         return f"{INDICATOR}[{s.out}@{self._drawn(tr, s, t)}]"
@@ -249,7 +275,7 @@ class _Norm:
         turned = self._along(tr, s, tr.algebra.add([first, now]), own, first)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = self._over(tr, s, self._over(tr, s, turned, 0), larger)
-        return self._over(tr, s, tr.algebra.doubted(tr.algebra.add([own, turned]), first), t)
+        return self._over(tr, s, self._orthogonal(tr, own, turned, first), t)
 
     def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -258,8 +284,12 @@ class _Norm:
             readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
             above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
         own = tr.algebra.reduced(above, y)
-        left = tr.algebra.doubted(tr.algebra.add([own, self._along(tr, s, y, own, y)]), y)
+        left = self._orthogonal(tr, own, self._along(tr, s, y, own, y), y)
         return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
+
+    def _orthogonal(self, tr: Trajectory, own: Signal, along: Signal, direction: Signal) -> Signal:
+        """A signal less what it has along a direction: in products with that, one takes the other away."""
+        return tr.algebra.add([tr.algebra.doubted(own, direction), tr.algebra.doubted(along, along)])
 
     def _argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
         return normed(tr, s, which, t)
