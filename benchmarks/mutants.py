@@ -100,7 +100,6 @@ MUTANTS = [
         ("clauses.py", "if complete:\n", "if complete and not reached:\n"),
         ("clauses.py", 'for sense in ("<=", ">="):', 'for sense in ("<=",):'),
         ("prover.py", 'verdict: Verdict = "unique" if points else "impossible"', 'verdict: Verdict = "unique"'),
-        ("every_step.py", "if not larger:", "if larger:"),
         ("every_step.py", "(most is None or value(bound) > most)", "(most is None or value(bound) > most + 1)"),
         ("relaxation.py", "if size is None or -size > values[name]:", "if size is None:"),
     ),

@@ -400,9 +400,9 @@ class Algebra(Packing):
         for x in {*a.letters, *b.letters} - set(out):  # of what sums to zero, only a factor that varies is seen
             if (x in a.centred and x not in b.letters) or (x in b.centred and x not in a.letters):
                 return Signal(out, {})
-            if x in a.centred:
+            if x in a.centred and x not in (b.leaf or ""):  # an initial tensor varies, and keeps its operator norm
                 b = self.centred(b, x)
-            elif x in b.centred:
+            elif x in b.centred and x not in (a.leaf or ""):
                 a = self.centred(a, x)
         if a.zero or b.zero:
             return Signal(out, {})

@@ -43,7 +43,7 @@ LADDER = (
 """Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
 limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""
 WITNESSES = (
-    Rung(Fraction(0), most=3, leaves=6, work=500, total=10_000),
+    Rung(Fraction(0), most=12, leaves=6, work=500, total=10_000),
     Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
 )
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""

@@ -106,6 +106,9 @@ class _Entrywise:
     bounded and its argument is beyond O(1).
     """
 
+    whole = True
+    """The function sees all of its argument."""
+
     def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         if t and not (s.kind.selects and self._drawn(tr, s, t)):
@@ -217,8 +220,10 @@ class _Entrywise:
 
         Law: an argument that moved by a share of its spread swaps that share of the entries, each by Theta(1).
         """
-        moved, spread = (tr.algebra.rms(self.argument(tr, s, which, t)) for which in ("change", "initial"))
-        if not t or moved is None or spread is None or self._drawn(tr, s, t):
+        if not t or self._drawn(tr, s, t):
+            return None
+        moved, spread = (self._moved(tr, s, which, t) for which in ("change", "initial"))
+        if moved is None or spread is None:
             return None
         return tr.algebra.pack(tr.algebra.value(moved - spread) / 2, {}, {})
 
@@ -229,18 +234,31 @@ class _Entrywise:
         """The step at which the selection in force at t was drawn."""
         if t == 0:
             return 0
-        signals = [self.argument(tr, s, "change", t), self.argument(tr, s, "initial", 0)]
-        if not all(map(tr.algebra.certified, signals)):
-            raise Exhausted
-        moved, spread = map(tr.algebra.rms, signals)
+        moved, spread = (self._moved(tr, s, which, t) for which in ("change", "initial"))
         value = tr.algebra.value
         return 0 if moved is None or (spread is not None and value(moved) < value(spread)) else t
+
+    def _moved(self, tr: Trajectory, s: Function, which: Which, t: int) -> int | None:
+        """Packed size of the argument at the start or of its change.
+
+        Raises:
+            Exhausted: it is not certified.
+        """
+        known = tr.known(f"{s.inputs[0].name}.change", t) if tr.known and which == "change" and self.whole else None
+        signal = None if known is not None else self.argument(tr, s, which, t)
+        if signal is None:
+            return known
+        if not tr.algebra.certified(signal):
+            raise Exhausted
+        return tr.algebra.rms(signal)
 
 
 class _Softmax(_Entrywise):
     """Law: softmax shares 1 among the entries of its index and ignores a common shift: phi is (1 + x + ...) / entries
     of the argument x less its mean. Its Jacobian diag(phi)(I - 1 phi^T) annihilates constants, and what it makes sums
     to zero: a change of shares and a gradient; of a selection only the selected ones are left."""
+
+    whole = False
 
     def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):

@@ -269,10 +269,7 @@ class Solver:
                 raise
             before, values = values, self._values(look.point)
             for role, tensor in roles.items():
-                sizes = [look.lower(f"g{tensor.symbol}", t) for t in range(1, last + 1)]
-                if any(x.unknown for x in sizes):
-                    raise Infeasible(f"the gradient of {tensor.symbol} is undecided")
-                largest_gradient = max((x.size for x in sizes if x.size is not None), default=Fraction(0))
+                largest_gradient = _largest_gradient(look, tensor.symbol, last)
                 values[f"d.{role}"] = held.get(f"d.{role}", -largest_gradient)
                 values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
             if values == before:
@@ -331,6 +328,22 @@ class Solver:
             {m: powers.get(m, Power()) for m in self.network.free_multipliers},
             tuple(r for r in self.network.tensors if r in structure.tied),
         )
+
+
+def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
+    """The exponent of the largest gradient of a tensor after the first update; 0 if all are exactly zero.
+
+    Raises:
+        Infeasible: nothing is known of one.
+    """
+    steps, name = range(1, last + 1), f"g{symbol}"
+    top = look.upper(name)
+    if top is not None and any(x is not None and x.size == top for x in (look.witness(name, t) for t in steps)):
+        return top
+    sizes = [look.lower(name, t) for t in steps]
+    if any(x.unknown for x in sizes):
+        raise Infeasible(f"the gradient of {symbol} is undecided")
+    return max((x.size for x in sizes if x.size is not None), default=Fraction(0))
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:

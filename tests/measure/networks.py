@@ -1,6 +1,6 @@
 """Random networks of the language, as plain data that both the engine and the interpreter read.
 
-Nothing of the engine is used here but the text that its users write: ``Case.text`` is equations, ``Case.toml`` a file.
+Nothing of the engine is used here but the text that its users write: equations, or a file of TOML.
 Read next: ``interpreter.py`` (trains a case), ``judge.py`` (compares), ``campaign.py`` (draws, compares, shrinks).
 """
 
