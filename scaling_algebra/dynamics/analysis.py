@@ -47,6 +47,7 @@ WITNESSES = (
     Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
 )
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
+_SIMPLEST = replace(LADDER[0], work=500, total=2_000)
 _QUICK = (LADDER[0], LADDER[2])
 """Rungs that a lower bound may climb."""
 
@@ -66,6 +67,7 @@ class Answer:
         decided: False if the certificate failed on every rung: then nothing is claimed.
         why: what stands in the way of an answer, where that is known.
         below: the size is a lower bound, no matter what was not counted.
+        low, high: what an undecided answer lies between, where that is known.
     """
 
     size: Fraction | None
@@ -73,6 +75,8 @@ class Answer:
     decided: bool = True
     why: str = ""
     below: bool = field(default=True, compare=False)
+    low: Fraction | None = field(default=None, compare=False)
+    high: Fraction | None = field(default=None, compare=False)
 
     @property
     def zero(self) -> bool:
@@ -138,7 +142,10 @@ class Analysis:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
             answer = self._agreed(name, t, self._climb(name, t, LADDER))
-            self._answers[name, t] = answer if answer.decided else Answer(None, None, decided=False, why=answer.why)
+            if not answer.decided:
+                high = self.upper(name) if t else None
+                answer = Answer(None, None, decided=False, why=answer.why, low=answer.low, high=high)
+            self._answers[name, t] = answer
         return self._answers[name, t]
 
     def quick(self, name: str, t: int) -> Answer:
@@ -163,11 +170,14 @@ class Analysis:
         )
 
     def _climb(self, name: str, t: int, rungs: Sequence[Rung]) -> Answer:
+        low: Fraction | None = None
         for rung in (*WITNESSES, *rungs) if t else rungs:
             answer = self._two_sided(name, t, rung)
             if answer.decided or (answer.why and rung.most is None):
                 break
-        return answer
+            if answer.below and answer.size is not None:
+                low = answer.size if low is None else max(low, answer.size)
+        return answer if answer.decided else replace(answer, low=low)
 
     def lower(self, name: str, t: int) -> Answer:
         """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
@@ -195,6 +205,11 @@ class Analysis:
             if found.decided:
                 break
         return best
+
+    def simplest(self, name: str, t: int) -> Answer | None:
+        """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
+        found = self._two_sided(name, t, _SIMPLEST)
+        return None if found.unknown else found
 
     def leading(self, names: Sequence[str], t: int) -> Answer:
         """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
@@ -239,7 +254,7 @@ class Analysis:
         """
         best = None
         for rung in LADDER:
-            if self._two_sided(name, t, rung).decided:
+            if self._read(name, t, rung).decided:
                 run = self._run(rung)
                 with run.ledger.question():
                     read = self._signal(name, t, run)
@@ -248,9 +263,10 @@ class Analysis:
                 best = best or run
                 if rung.most is None:
                     return run
-        if best is None:
+        met = next((rung for rung in LADDER if self._two_sided(name, t, rung).decided), None) if best is None else None
+        if best is None and met is None:
             raise LookupError(f"{name} at t={t} is undecided")
-        return best
+        return best or self._run(met or LADDER[0])
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
         """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).

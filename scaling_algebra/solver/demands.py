@@ -169,7 +169,9 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
         for name in demand.quantities:
             answer = _shown(look, name, t, top)
             if answer is not None and answer.form is not None:
-                return Fixing(demand, name, t, _scaled(demand, answer.form))
+                simplest = look.simplest(name, t) or answer
+                form = simplest.form if simplest.form is not None and simplest.size == top else answer.form
+                return Fixing(demand, name, t, _scaled(demand, form))
     return None
 
 

@@ -101,4 +101,6 @@ def signals(s: Signals) -> Document:
 
 
 def _size(a: Answer) -> Piece:
-    return Size(a.exponent) if a.decided else "undecided"
+    if a.decided:
+        return Size(a.exponent)
+    return "undecided" if a.low is None or a.high is None else f"undecided, n^({a.low}) to n^({a.high})"
