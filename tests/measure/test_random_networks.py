@@ -63,7 +63,7 @@ def test_networks_that_were_wrong(name, record_property):
 
 def test_a_function_read_as_mean_and_slope_is_found(monkeypatch, record_property):
     """The negative control: the cubic part of tanh left out of the engine."""
-    monkeypatch.setitem(FUNCTIONS, "tanh", replace(FUNCTIONS["tanh"], powers=(1,)))
+    monkeypatch.setitem(FUNCTIONS, "tanh", replace(FUNCTIONS["tanh"], powers=frozenset({1})))
     found = {name: list(follow(KNOWN[name]).lines()) for name in ("T1", "T2")}
     record_property("refuted", found)
     assert all(found.values())
