@@ -30,15 +30,15 @@ _SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _NEAR, _FAR = Fraction(1, 2), Fraction(1)
 LADDER = (
-    Rung(_NEAR, most=12, leaves=8, work=7_000, total=20_000),
-    Rung(_FAR, most=12, leaves=8, work=7_000, total=20_000),
-    Rung(_NEAR, most=40, leaves=12, work=15_000, total=50_000),
-    Rung(_NEAR + _FAR, most=40, leaves=12, work=15_000, total=60_000),
-    Rung(2 * _FAR, most=40, leaves=14, work=15_000, total=60_000),
-    Rung(_NEAR, most=60, leaves=20, work=60_000, total=80_000),
-    Rung(_NEAR, work=120_000, total=120_000),
-    Rung(_FAR, work=15_000, total=30_000),
-    Rung(_NEAR + _FAR, work=15_000, total=30_000),
+    Rung(_NEAR, most=12, leaves=8, work=10_000, total=30_000),
+    Rung(_FAR, most=12, leaves=8, work=10_000, total=30_000),
+    Rung(_NEAR, most=40, leaves=12, work=25_000, total=75_000),
+    Rung(_NEAR + _FAR, most=40, leaves=12, work=25_000, total=100_000),
+    Rung(2 * _FAR, most=40, leaves=14, work=25_000, total=150_000),
+    Rung(_NEAR, most=60, leaves=20, work=100_000, total=150_000),
+    Rung(_NEAR, work=200_000, total=200_000),
+    Rung(_FAR, work=25_000, total=50_000),
+    Rung(_NEAR + _FAR, work=25_000, total=50_000),
 )
 """Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
 limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""

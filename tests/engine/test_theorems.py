@@ -130,7 +130,7 @@ def test_mup_exists_on_whole_cells():
     p, rays = face(), [(1, 1, 0), (1, 0, 1), (1, 1, 1)]  # of C
     b, c = (known()[f"{name} exists"].scaling for name in "BC")
     assert holds(p, c, Structure(), rays).verdict == "proved"
-    assert "psi ~ n^(1/2)" in holds(p, b, Structure(), rays).why
+    assert "h1 ~ n^(1/2)" in holds(p, b, Structure(), rays).why
     small = replace(c.tensors["router"], lr=Power.of({"N": -1}))
     wrong = holds(p, replace(c, tensors={**c.tensors, "router": small}), Structure(), rays)
     assert wrong.verdict == "refuted" and "no monomial of it is Theta(1) on all rays" in wrong.why
