@@ -11,9 +11,6 @@ from dataclasses import dataclass
 
 from .canonical import Leaf
 
-WHOLE = 3
-"""Nodes that a matching of all leaves counts for: labelling what it makes takes as long."""
-
 
 class Exhausted(Exception):
     """The search for the matchings of a product passed its limit: the answer stays undecided."""
@@ -73,7 +70,7 @@ class Search:
     Attributes:
         found: those within the floor.
         cut: upper bound on the rms of the others; None if there are none.
-        nodes: partial matchings that were extended, and ``WHOLE`` for each that was whole.
+        nodes: matchings that were extended or whole.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class Search:
         while stack:
             at = stack.pop()
             while True:
-                self.nodes += 1 if at.rest else WHOLE
+                self.nodes += 1
                 if limit is not None and self.nodes > limit:
                     raise Exhausted
                 if not at.rest:

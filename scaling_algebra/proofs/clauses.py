@@ -21,7 +21,7 @@ from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.powers import Form
 
-_WORK = (400, 4_000)
+_WORK = (200, 2_000)
 """Nodes of matching searches that one product may take: for the complete forms of a quantity, for its upper bounds."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""

@@ -1,7 +1,5 @@
 """Recipes on models of transformers, trained at several sizes; nothing is downloaded."""
 
-from fractions import Fraction
-
 import pytest
 
 pytest.importorskip("torch")
@@ -53,8 +51,8 @@ def test_the_gate_of_a_family_decides_what_a_router_passes_on():
     numbers = recipe("N=32,N_e=32,M=4,K=2", "N=64,N_e=64,M=4,K=2", readout_init="zero", epsilon="negligible")
     held, chosen, whole = (predicted(numbers, gate) for gate in ("", "1/K", "1/M"))
     assert held["router", "propagating"][2] == 0
-    assert chosen["router", "propagating"][2] == Fraction(-1, 2)
-    assert len(whole["router", "propagating"]) == 2  # the two gates differ at t = 2: nothing is claimed
+    # behind a softmax the square of a sign counts for nothing known: at t = 2 nothing is claimed
+    assert len(chosen["router", "propagating"]) == len(whole["router", "propagating"]) == 2
     assert chosen["router", "update"][2] == held["router", "update"][2] == 0
 
 
