@@ -216,8 +216,10 @@ class BoundRun(Trajectory):
         paths = []
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
-            through = isinstance(s, Function) and not s.held
-            passed = self.adjoint(s, above) if through else rule(s).adjoint(self, s, k, above, t, modes)
+            if isinstance(s, Function) and not s.held:
+                passed = self.adjoint(s, above)
+            else:
+                passed = rule(s).adjoint(self, s, k, above, t, modes)
             paths.append(self.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
         return self.algebra.add(paths)
 
