@@ -111,7 +111,7 @@ def test_a_missing_package_is_one_line(monkeypatch):
         assert run(args[0], "-h").exit_code == 0
         result = run(*args)
         assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1, result.stderr
-        assert f"{args[0]} needs torch; install it with: pip install 'scalecalc[verify]'" in result.stderr
+        assert f'{args[0]} needs torch; install it with: pip install "scalecalc[verify] @ git+' in result.stderr
 
 
 def test_an_interrupt_is_130(monkeypatch):

@@ -263,7 +263,7 @@ def test_a_formula_that_holds_nowhere_has_no_cone():
 def test_a_formula_fails_outside_its_cone(mup):
     """Negative control: the formula of B beyond the wall M = N, and one changed power."""
     cells = {c.name: c.scaling for c in mup.cells}
-    assert "but psi ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure())
+    assert "but h1 ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure())
     changed = dict(cells["B"].tensors)
     changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
     wrong = Scaling(changed, cells["B"].multipliers)

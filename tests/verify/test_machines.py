@@ -42,7 +42,8 @@ def test_help_needs_no_torch_and_no_numpy(verb):
 def test_what_is_missing_is_one_line(args, gone):
     found = run(args, gone)
     assert found.returncode == 2 and not found.stdout
-    assert found.stderr == f"scalecalc: {args[0]} needs {gone}; install it with: pip install 'scalecalc[verify]'\n"
+    hint = 'pip install "scalecalc[verify] @ git+<URL of its repository>", or in a checkout: pip install -e ".[verify]"'
+    assert found.stderr == f"scalecalc: {args[0]} needs {gone}; install it with: {hint}\n"
 
 
 def test_wrong_use_is_seen_before_torch_is_loaded():
