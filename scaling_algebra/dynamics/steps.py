@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import Factor, Function, Sum
 
 from .rules import BeyondPowerCounting, mean
@@ -204,8 +205,10 @@ def _orthogonal(tr: Trajectory, role: str, a: Factors, b: Factors) -> bool:
 
 
 def _entries(tr: Trajectory, letters: str) -> dict[str, int]:
+    """The powers of the axes in the number of entries along some letters."""
     found: dict[str, int] = {}
     for c in letters:
         axis = tr.network.letters[c]
-        found[axis] = found.get(axis, 0) + 1
+        if axis in AXES:
+            found[axis] = found.get(axis, 0) + 1
     return found
