@@ -58,6 +58,10 @@ class Kernel:
         """Axis of each open index that repeats an earlier one (cost: half its dimension)."""
         return tuple(self.types[c] for k, c in enumerate(self.opens) if c in self.opens[:k])
 
+    def along(self, at: int) -> tuple[Leaf, ...]:
+        """The leaves that vary with an open index, indicators left out."""
+        return tuple(leaf for leaf in self.leaves if leaf[0][0] != INDICATOR and self.opens[at] in leaf[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Contraction:

@@ -7,7 +7,8 @@ Read next: ``trajectory.py`` (which signals a network makes), ``kernels.py`` (th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -162,6 +163,8 @@ class Algebra(Packing):
         self.work: int | None = None
         self.spent = 0
         """Nodes of the products made so far."""
+        self.notes: set[str] = set()
+        """What was assumed so far, beyond counting powers, and why something is not known."""
         self.climb(Rung(gap))
 
     def rate(self, axis: str) -> Fraction:
@@ -178,6 +181,15 @@ class Algebra(Packing):
         """Works on this rung of the ladder of budgets from now on."""
         self.rung, self.work = rung, rung.work
         self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
+
+    @contextmanager
+    def noting(self) -> Iterator[set[str]]:
+        """What is noted inside, apart from what was before."""
+        outer, self.notes = self.notes, set()
+        try:
+            yield self.notes
+        finally:
+            self.notes = outer
 
     # signals ---------------------------------------------------------------------------------------------------
 
@@ -245,6 +257,27 @@ class Algebra(Packing):
         lead, bound = self.rms(s), self.bound(s)
         above = s.tail if lead is None else _max(s.tail, lead)
         return bound is not None and (above is None or self.value(bound) > self.value(above))
+
+    def reaches(self, s: Signal, size: int = 0) -> bool:
+        """Is a signal at least as large as this?
+
+        Raises:
+            Exhausted: that is not certified.
+        """
+        lead, bound = self.rms(s), self.bound(s)
+        if lead is not None and self.value(lead) >= self.value(size):
+            return True
+        if bound is not None and self.value(bound) >= self.value(size):
+            raise Exhausted
+        return False
+
+    def varies_apart(self, s: Signal, other: Signal, letter: str) -> bool:
+        """Along an index, a signal as large as ``s`` varies where the other does not."""
+
+        def names(x: Signal, kernels: Iterable[int]) -> set[str]:
+            return {name for k in kernels for name, _ in self._kernels[k].along(x.letters.index(letter))}
+
+        return bool(names(s, self.leading(s)) - names(other, other.terms))
 
     def complete(self, s: Signal) -> bool:
         """Certified, and no kernel of the leading size was dropped."""
@@ -359,15 +392,19 @@ class Algebra(Packing):
         nonzero = [s for s in parts if not s.zero]
         if len(nonzero) <= 1:
             return (nonzero or parts)[0]
-        terms, tail = dict[int, int](), None
+        terms, tail, twice = dict[int, int](), None, set[int]()
         for s in nonzero:
             tail = _max(tail, s.tail)
             for k, e in s.terms.items():
                 if k not in terms or terms[k] < e:
                     terms[k] = e
+                elif self.value(terms[k]) == self.value(e):
+                    twice.add(k)
         least = max((s.least for s in nonzero if s.least is not None), default=None)
         loss = max((s.loss for s in nonzero if s.loss is not None), default=None)
         whole = Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero)), least=least, loss=loss)
+        if twice and not twice.isdisjoint(self.leading(whole)):
+            self.notes.add("generic-constants")
         return self._prune(self._shared(whole))
 
     def reduced(self, s: Signal, by: Signal) -> Signal:

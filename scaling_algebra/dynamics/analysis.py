@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Rung, Signal
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -68,6 +69,7 @@ class Answer:
         why: what stands in the way of an answer, where that is known.
         below: the size is a lower bound, no matter what was not counted.
         low, high: what an undecided answer lies between, where that is known.
+        assumes: what it rests on beyond counting powers: names of ``ASSUMPTIONS``.
     """
 
     size: Fraction | None
@@ -77,6 +79,7 @@ class Answer:
     below: bool = field(default=True, compare=False)
     low: Fraction | None = field(default=None, compare=False)
     high: Fraction | None = field(default=None, compare=False)
+    assumes: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def zero(self) -> bool:
@@ -137,15 +140,17 @@ class Analysis:
         self._bounds: dict[tuple[str, int], Answer] = {}
         self._quick: tuple[Rung, ...] = _QUICK
         self._uppers: dict[str, Fraction | None] = {}
+        self._notes: set[str] = set()
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
             answer = self._agreed(name, t, self._climb(name, t, LADDER))
+            notes = answer.assumes
             if not answer.decided:
-                high = self.upper(name) if t else None
-                answer = Answer(None, None, decided=False, why=answer.why, low=answer.low, high=high)
-            self._answers[name, t] = answer
+                high, why = self.upper(name) if t else None, answer.why or min(notes - ASSUMPTIONS.keys(), default="")
+                answer = Answer(None, None, decided=False, why=why, low=answer.low, high=high)
+            self._answers[name, t] = replace(answer, assumes=notes & ASSUMPTIONS.keys())
         return self._answers[name, t]
 
     def quick(self, name: str, t: int) -> Answer:
@@ -219,7 +224,7 @@ class Analysis:
         for name in names if None not in uppers and t else ():
             found = self.witness(name, t)
             if found is not None and found.size == top:
-                return replace(found, decided=True)
+                return replace(found, decided=True, assumes=found.assumes | self.bounds.assumes)
         answers = [self.quick(name, t) for name in names]
         if not all(x.decided for x in answers):
             return Answer(None, None, decided=False)
@@ -230,8 +235,15 @@ class Analysis:
         the bound on every later step."""
         answer = self._read(name, t, rung)
         if t and not answer.decided and answer.below and answer.size is not None and answer.size == self.upper(name):
-            return replace(answer, decided=True, why="")
+            answer = replace(answer, decided=True, why="", assumes=answer.assumes | self.bounds.assumes)
+        if answer.decided:
+            self._notes |= answer.assumes
         return answer
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What all that was decided so far rests on, beyond counting powers."""
+        return tuple(x for x in ASSUMPTIONS if x in self._notes)
 
     def limited(self, work: int, gap: Fraction = _NEAR) -> Analysis:
         """The same with less work for lower bounds: what it does not suffice for comes out as no bound.
@@ -316,7 +328,7 @@ class Analysis:
         run = self._run(rung)
         try:
             with run.ledger.question():
-                read = self._signal(name, t, run)
+                read, notes = self._signal(name, t, run), frozenset(run.algebra.notes)
         except Exhausted:
             return Answer(None, None, decided=False)
         except BeyondPowerCounting as reason:
@@ -329,21 +341,25 @@ class Analysis:
         doubtful = isinstance(read, Signal) and not decided and algebra.doubtful(read)
         why = "" if not doubtful else _ORTHOGONAL if self.network.norms else _SQUARED
         if packed is None:
-            return Answer(None, None, decided, why)
+            return Answer(None, None, decided, why, assumes=notes)
         below = algebra.stands(read) if isinstance(read, Signal) else decided
-        return Answer(algebra.value(packed), algebra.form(packed), decided, why, below)
+        return Answer(algebra.value(packed), algebra.form(packed), decided, why, below, assumes=notes)
 
     def _signal(self, name: str, t: int, run: Trajectory) -> Signal | int | None:
         run.sound = True
         read: Signal | int | None = quantity(self.table, name).read(run, t)
         return read
 
-    def _known(self, name: str, t: int) -> int | None:
-        """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon."""
+    def _known(self, algebra: Algebra, name: str, t: int) -> int | None:
+        """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
+        What that rests on is noted."""
         role = self.table[name].tensor if name in self.table else ""
         if role and name.startswith("g") and self.optimizer.epsilon and self._within(role):
-            return self._algebra(LADDER[0]).pack(-self.point.d[role], {}, {f"d.{role}": -1})
-        return self._packed.get((name, t)) if self(name, t).decided else None
+            algebra.notes |= self.bounds.assumes
+            return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
+        answer = self(name, t)
+        algebra.notes |= answer.assumes
+        return self._packed.get((name, t)) if answer.decided else None
 
     @cached_property
     def bounds(self) -> BoundRun:
@@ -360,9 +376,12 @@ class Analysis:
         if self.bounds.why or name not in self.table:
             return None
         try:
-            largest = self.bounds.largest(self.table[name])
+            with self.bounds.algebra.noting() as notes:
+                largest = self.bounds.largest(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
+        self.bounds.assumes |= notes
+        self._notes |= self.bounds.assumes
         return None if largest is None else self.bounds.algebra.value(largest)
 
     def _within(self, role: str) -> bool:
@@ -381,6 +400,6 @@ class Analysis:
         if rung not in self._runs:
             made = trajectory_for(self.network, self._algebra(rung), self.point, self.optimizer, self.routed)
             made.growing, made.raised = self.growing, self.raised
-            made.lean_on(self._known)
+            made.lean_on(partial(self._known, made.algebra))
             self._runs[rung] = made
         return self._runs[rung]

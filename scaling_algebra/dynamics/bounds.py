@@ -22,7 +22,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
-from .rules import BeyondPowerCounting, Modes, mean, normed, rule
+from .rules import BeyondPowerCounting, Modes, degree, mean, normed, rule, unbounded
 from .trajectory import Increment, Trajectory
 
 _BOTH: tuple[Mode, ...] = ("init", "update")
@@ -39,12 +39,14 @@ class BoundRun(Trajectory):
     Attributes:
         bounds: what is known so far.
         why: what stands in the way of bounds; empty if they hold.
+        assumes: what they rest on beyond counting powers.
     """
 
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
         super().__init__(network, algebra, point, optimizer)
         self.bounds: Bounds = {}
         self.why = ""
+        self.assumes: set[str] = set()
 
     def settled(self) -> bool:
         """Updates the bounds, from zero upwards, until one more update keeps them; False if they grow without end.
@@ -123,7 +125,7 @@ class BoundRun(Trajectory):
         norm.
 
         Law: a norm divides by what its argument is at the start, if the change of that is not larger; shares of a
-        softmax are alike up to constants while its argument is O(1).
+        softmax are alike up to constants while its argument is O(1) and, along an index that grows, has no heavy tails.
 
         Raises:
             Exhausted: the argument may become larger than that.
@@ -138,10 +140,17 @@ class BoundRun(Trajectory):
             if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
                 raise Exhausted
             return -size
-        largest = self.algebra.bound(self.at(s.source, "initial", 0)), moved
-        if s.kind.kind == "softmax" and any(x is not None and self.algebra.value(x) > 0 for x in largest):
-            raise Exhausted
+        if s.kind.kind == "softmax":
+            start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
+            if any(x is not None and value(x) > 0 for x in (start, moved)):
+                raise Exhausted
+            if self.grows(s.over) and (degree(self, s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
+                raise Exhausted
         return self.algebra.rms(mean(self, s)) or 0
+
+    def _reaches(self, s: Signal) -> bool:
+        size = self.algebra.bound(s)
+        return size is not None and self.algebra.value(size) >= 0
 
     def _sized(self, signal: str, size: int) -> Signal:
         """A signal of which only a bound on the size is known."""
@@ -264,7 +273,8 @@ def bounded(network: Network, algebra: Algebra, point: Point, optimizer: Optimiz
     """A run whose bounds one more update keeps, or one that says why none are found."""
     run = BoundRun(network, algebra, point, optimizer)
     try:
-        run.why = "" if run.settled() else "no bounds that one more update keeps were found"
+        with algebra.noting() as run.assumes:
+            run.why = "" if run.settled() else "no bounds that one more update keeps were found"
     except (Exhausted, BeyondPowerCounting) as reason:
         run.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
     return run

@@ -19,9 +19,10 @@ Result = TypeVar("Result")
 
 @dataclass
 class _Entry:
-    """A result, the work of it alone, and the results it needed."""
+    """A result, the work of it alone, the results it needed, and what is noted of it."""
 
     work: int = 0
+    notes: set[str] = field(default_factory=set)
     needs: set[Hashable] = field(default_factory=set)
     result: Any = None
     done: bool = False
@@ -46,7 +47,8 @@ class Ledger:
         self._limit, self._charged, self._total, self._open = self._algebra.rung.total, set(), 0, []
         self._algebra.spent = 0
         try:
-            yield
+            with self._algebra.noting():
+                yield
         finally:
             self._limit, self._charged, self._total, self._open, self._algebra.spent = outer
 
@@ -66,7 +68,8 @@ class Ledger:
             outer, self._algebra.spent = self._algebra.spent, 0
             self._open.append(entry)
             try:
-                entry.result = compute()
+                with self._algebra.noting() as entry.notes:
+                    entry.result = compute()
                 entry.done = True
             except Exhausted:
                 entry.work = self._algebra.spent
@@ -77,6 +80,7 @@ class Ledger:
                 entry.work, self._algebra.spent = self._algebra.spent, outer
                 self._open.pop()
         self._charge(key)
+        self._algebra.notes |= entry.notes
         return entry.result  # type: ignore[no-any-return]
 
     def _charge(self, key: Hashable) -> None:

@@ -84,16 +84,20 @@ class _Gate:
     that of its argument. Source: standing assumption B2 of MSSP paper, J.2."""
 
     def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        tr.note("held-gates")
         initial = tr.algebra.constant(tr.network.signals[s.out])
         return tr.algebra.add([initial, tr.change(s.out, t)]) if t else initial
 
     def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+        tr.note("held-gates")
         change = tr.at(s.inputs[0], "change", t)
         saturated = _saturated(tr, s, change, t)
         return tr.algebra.unknown(tr.network.signals[s.out]) if saturated else change
 
     def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
-        _sloped(tr, s, tr.at(s.inputs[0], "change", t), t)
+        tr.note("held-gates")
+        if reason := _saturated(tr, s, tr.at(s.inputs[0], "change", t), t):
+            raise BeyondPowerCounting(reason)
         return above
 
 
@@ -120,7 +124,8 @@ class _Entrywise:
         letters = tr.network.signals[s.out]
         if s.kind.selects and self._drawn(tr, s, t) != 0:
             return tr.algebra.add([tr.value(s.out, t), tr.initial(s.out)])
-        if s.kind.bounded and _saturated(tr, s, self.argument(tr, s, "value", t), t):
+        if reason := self.beyond(tr, s, t):
+            tr.note(reason)
             return self._selected(tr, s, tr.algebra.unknown(letters), 0)
         dx = self.shared(tr, s, self.argument(tr, s, "change", t))
         moved = self._selected(tr, s, tr.algebra.contract(self.slope(tr, s, t), dx, letters), 0)
@@ -131,13 +136,18 @@ class _Entrywise:
         size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(letters)))
         assert size is not None
         other = tr.algebra.unknown(letters, swapped + size)
-        return tr.algebra.add([moved, other.but(least=swapped + size)])
+        first, change = (self.argument(tr, s, which, t) for which in ("initial", "change"))
+        if tr.algebra.varies_apart(change, first, s.over):
+            other = other.but(least=swapped + size)
+        else:
+            tr.note(f"{s.name} swaps entries only where what is alike moves apart")
+        return tr.algebra.add([moved, other])
 
     def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
         letters = tr.network.signals[s.out]
-        if s.kind.bounded:
-            _sloped(tr, s, self.argument(tr, s, "value", t), t)
+        if reason := self.beyond(tr, s, t):
+            raise BeyondPowerCounting(reason)
         above = self._selected(tr, s, self.shared(tr, s, self.balanced(tr, s, above, t)), t)
         return self.balanced(tr, s, tr.algebra.contract(self.slope(tr, s, t), above, letters), t)
 
@@ -150,7 +160,8 @@ class _Entrywise:
         """The value from its argument."""
         x, letters = self.argument(tr, s, "value", t), tr.network.signals[s.out]
         powers, parts = tr.powers(s), list[Signal]()
-        if s.kind.bounded and _saturated(tr, s, x, t):
+        if reason := self.beyond(tr, s, t):
+            tr.note(reason)
             powers, parts = frozenset({0}), [tr.algebra.unknown(letters)]
         if 0 in powers:
             parts.append(tr.named(mean(tr, s), "mean"))
@@ -162,6 +173,7 @@ class _Entrywise:
 
     def _powers(self, tr: Trajectory, s: Function, t: int, powers: set[int]) -> Signal:
         """The sum of powers of the argument."""
+        tr.note("polynomials")
         letters = tr.network.signals[s.out]
         parts, power = [], tr.algebra.constant(letters)
         for p in range(max(powers) + 1):
@@ -182,6 +194,10 @@ class _Entrywise:
     def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
         """A part of the value, in the size of the value's entries."""
         return signal
+
+    def beyond(self, tr: Trajectory, s: Function, t: int) -> str:
+        """Why nothing but that its values are bounded is known of a bounded function; empty if more is."""
+        return _saturated(tr, s, self.argument(tr, s, "value", t), t) if s.kind.bounded else ""
 
     def _over(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
@@ -209,6 +225,7 @@ class _Entrywise:
         """What the selection in force leaves of a signal."""
         if not s.kind.selects:
             return signal
+        tr.note("random-selection")
         letters = tr.network.signals[s.out]
         mask = tr.algebra.tensor(self.selected(tr, s, t), letters, 0)
         if (swapped := self._swapped(tr, s, t)) is not None:
@@ -218,7 +235,8 @@ class _Entrywise:
     def _swapped(self, tr: Trajectory, s: Function, t: int) -> int | None:
         """Packed size of the change of a selection that is not drawn anew; None if nothing moved.
 
-        Law: an argument that moved by a share of its spread swaps that share of the entries, each by Theta(1).
+        Law: an argument that moved by a share of its spread swaps at most that share of the entries, each by Theta(1);
+        as much where entries that are alike move apart, and none where the change is a function of the argument.
         """
         if not t or self._drawn(tr, s, t):
             return None
@@ -256,7 +274,11 @@ class _Entrywise:
 class _Softmax(_Entrywise):
     """Law: softmax shares 1 among the entries of its index and ignores a common shift: phi is (1 + x + ...) / entries
     of the argument x less its mean. Its Jacobian diag(phi)(I - 1 phi^T) annihilates constants, and what it makes sums
-    to zero: a change of shares and a gradient; of a selection only the selected ones are left."""
+    to zero: a change of shares and a gradient; of a selection only the selected ones are left.
+    Fails: along an index that grows, where x has heavier tails than a Gaussian, since then e^x has no second moment. A
+    step moves x by its gradient, so by e^x, where no normaliser bounds it: where x is Theta(1) and then moves by
+    Theta(1), nothing is known.
+    """
 
     whole = False
 
@@ -268,6 +290,16 @@ class _Softmax(_Entrywise):
 
     def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
         return tr.algebra.centred(super().argument(tr, s, which, t), s.over)
+
+    def beyond(self, tr: Trajectory, s: Function, t: int) -> str:
+        if (saturated := super().beyond(tr, s, t)) or not tr.grows(s.over):
+            return saturated
+        before = [unbounded(tr, s, t - 1)] if t > 1 else [self.argument(tr, s, "initial", 0)]
+        moved = t and tr.algebra.reaches(unbounded(tr, s, t)) and any(map(tr.algebra.reaches, before))
+        if not moved and degree(tr, s.inputs[0].name) < 2:
+            return ""
+        tails = f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
+        return f"a {s.kind.kind} along an index that grows has no second moment: {tails}"
 
     def balanced(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
         return tr.algebra.centred(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")
@@ -339,6 +371,31 @@ class _Noise:
         raise AssertionError("noise reads nothing")
 
 
+def unbounded(tr: Trajectory, s: Function, t: int) -> Signal:
+    """The change of what a function reads, less its mean, without what entries of updates that are bounded make of it
+    themselves."""
+    (source,) = s.inputs
+    made = tr.network.producer(source.name)
+    if tr.optimizer.normalises == "entry" and isinstance(made, Product) and made.tensor:
+        passed = tr.part(made, "init", "change", t)
+        return tr.algebra.centred(tr.relabelled(passed, tr.network.signals[made.out], source.letters), s.over)
+    return tr.algebra.centred(tr.at(source, "change", t), s.over)
+
+
+def degree(tr: Trajectory, signal: str) -> int:
+    """Of the polynomial in Gaussians whose tails an initial signal has at most: sums over an index that grows are
+    Gaussian, bounded functions have no tails, and no function grows faster than its argument."""
+    s = tr.network.producer(signal)
+    if s is None or (isinstance(s, Function) and (s.kind.bounded or s.source is None)):
+        return 0
+    if not isinstance(s, Product):
+        return max(degree(tr, x.name) for x in s.inputs)
+    own = tr.network.signals[s.out]
+    summed = any(tr.grows(c) for c in s.letters if c not in own)
+    kept = [degree(tr, x.name) for x in s.factors if not any(tr.grows(c) for c in x.letters if c not in own)]
+    return max((1 if s.tensor else 0) + sum(kept), 1 if summed else 0)
+
+
 def mean(tr: Trajectory, s: Function) -> Signal:
     """The mean of a function that has one: a constant."""
     whole, found = tr.algebra.constant(tr.network.signals[s.out]), rule(s)
@@ -379,14 +436,8 @@ def _saturated(tr: Trajectory, s: Statement, argument: Signal, t: int) -> str:
     size = tr.algebra.rms(argument)
     if size is None or tr.algebra.value(size) <= 0:
         return ""
-    return f"{s.inputs[0].name} ~ n^({tr.algebra.value(size)}) at t={t}"
-
-
-def _sloped(tr: Trajectory, s: Statement, argument: Signal, t: int) -> None:
-    """Raises BeyondPowerCounting where a bounded function is flat."""
-    reach = _saturated(tr, s, argument, t)
-    if reach:
-        raise BeyondPowerCounting(f"the gate saturates faster than any power: {reach}")
+    reach = f"{s.inputs[0].name} ~ n^({tr.algebra.value(size)}) at t={t}"
+    return f"the gate saturates faster than any power: {reach}"
 
 
 RULES: dict[str, Rule] = {

@@ -157,6 +157,7 @@ class RoutedTrajectory(Trajectory):
 
     def _seen(self, signal: Signal) -> Signal:
         """What a token sees of a signal over all experts: the entries of its own."""
+        self.note("random-routing")
         for new, old in self._among.items():
             signal = self.algebra.restricted(signal, old, new)
         return signal

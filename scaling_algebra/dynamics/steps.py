@@ -53,11 +53,11 @@ def _lasting(tr: Trajectory, s: Signal, whole: Signal, t: int) -> Signal:
     """A factor of a mean over steps, whose positive factors are those of the other steps only up to a change that may
     be as large as they are: beside what has the sign of this step there is as much again. It is as large as it was."""
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
-    if size is None or full is None or s.terms == whole.terms:
+    if size is None or full is None or (s.terms, s.tail, s.flat) == (whole.terms, whole.tail, whole.flat):
         return s
     if tr.algebra.value(size) != tr.algebra.value(full):
         s, size = tr.algebra.scaled(s, Scalar("its size", full - size, tr.algebra.certified(whole))), full
-    return s.but(tail=size, leaf=None) if tr.optimizer.memory and t else s
+    return s.but(tail=size, leaf=None, flat=frozenset()) if tr.optimizer.memory and t else s
 
 
 def _leading(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> int:

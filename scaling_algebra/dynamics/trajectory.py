@@ -332,6 +332,10 @@ class Trajectory:
         """The same signal under a name for explanations."""
         return signal.but(name=name)
 
+    def note(self, text: str) -> None:
+        """Notes what is assumed (``spec/assumptions.py``), or why something is not known, of all that rests on this."""
+        self.algebra.notes.add(text)
+
     def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
         """A result, computed once and named for explanations."""
         return self.ledger.remembered((self._name, *key), lambda: self.named(compute(), name))
@@ -525,6 +529,7 @@ class Trajectory:
         """What the gradient of a step is multiplied by."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
         if self.optimizer.relative:
+            self.note("tensor-floor")
             rates.append(Scalar(f"size of {role} before step {step + 1}", self._size(role, step)))
         if not self.optimizer.normalises:
             return tuple(rates)
@@ -554,6 +559,8 @@ class Trajectory:
     def _stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
         gradients, uses = self.factors(role, step), self.network.uses(role)
         shares: Sequence[Scalar | None] = ()
+        if self.optimizer.assumes:
+            self.note(self.optimizer.assumes)
         if self.optimizer.signs:
             gradients = signs(self, role, step, gradients)
         if self.optimizer.normalises == "matrix":

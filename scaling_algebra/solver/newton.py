@@ -249,9 +249,10 @@ class Solver:
         """Where an optimizer with an epsilon starts: at the solution of gradient descent.
 
         Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
-        descent with c - d for c. So where gradient descent has no solution, neither has this optimizer. Where c is
-        held, c - d follows d, and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this
-        is a start like any other.
+        descent with c - d for c. So where gradient descent has no solution, neither has this optimizer; where descent
+        is undecided, its steps may have tails that those of this optimizer have not. Where c is held, c - d follows d,
+        and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this is a start like any
+        other.
         """
         plain = Solver(self.network, self.ray, OPTIMIZERS["sgd"])
         plain._algebras = self._algebras
@@ -263,8 +264,8 @@ class Solver:
             kept |= {f"c.{role}": counted[f"c.{role}"] for role in rates}
             try:
                 look, _ = plain._iterate(demands, structure, {**values, **counted}, kept)
-            except Infeasible:
-                if any(name[:2] in ("c.", "d.") for name in held):
+            except Infeasible as failure:
+                if any(name[:2] in ("c.", "d.") for name in held) or str(failure).endswith("undecided"):
                     return start
                 raise
             before, values = values, self._values(look.point)

@@ -74,6 +74,13 @@ class Optimizer:
         return self.normalises == "entry" and not self.epsilon
 
     @property
+    def assumes(self) -> str:
+        """What a step of it rests on (``assumptions.py``); empty for counting powers alone."""
+        if self.normalises == "matrix":
+            return "singular-directions"
+        return "rank-one-sign" if self.signs else "first-hermite" if self.normalises else ""
+
+    @property
     def untrained(self) -> str:
         """Why it cannot be trained here; empty if it can."""
         why = "its step is of whole tensors, and only steps of entries are taken here; take another optimizer"

@@ -1,6 +1,6 @@
 """Functions as polynomials of their parity class, signs and singular directions, held against bounds by norms.
 
-The expected sizes of T1 to T5 are those that training shows (tests/measure/random_networks.py).
+The expected sizes of T1 to T5 are those that training shows (tests/measure/test_random_networks.py).
 """
 
 from fractions import Fraction
@@ -95,6 +95,9 @@ def test_a_positive_factor_does_not_change_a_sign():
     softmax = "h[a] = W1[a,x] data[x]\nu[a] = softmax(h[a]; a)\nf = W2[a] u[a]"
     run = look(softmax, "signsgd", "b.W2=1/2,c.W1=1/2,c.W2=3/2")
     assert run("f.cross", 1).zero  # the sign of a share is 1, and changes of shares sum to zero
+    layers = SHARES.replace("f = W2[a] u[a]", "h3[b] = W2[b,a] u[a]\nf = W3[b] h3[b]")
+    run = look(layers, "lion", "b.W2=-1/2,b.W3=1,c.W3=1")  # the sign of a sum over steps depends on the shares
+    assert run("h3.cross", 1).zero and not run("h3.cross", 2).decided
 
 
 @pytest.mark.parametrize("rule", ["muon", "shampoo"])
@@ -134,6 +137,21 @@ def test_what_a_norm_takes_away_is_not_claimed():
 def test_a_number_has_a_sign_that_nothing_averages():
     run = look("h[a] = W1[a,x] data[x]\np = alpha h[a]\nr = relu(p)\nf = r r", "sgd", "alpha=1,c.W1=1/2")
     assert "no index that grows" in run("r", 2).why
+
+
+SHARES = "h[a] = W1[a,x] data[x]\nu[a] = softmax(h[a]; a)\nf = W2[a] u[a]"
+
+
+def test_shares_of_what_a_step_moved_have_no_second_moment():
+    """e^x of a Gaussian x has all moments; a step of descent moves x by e^x, and e to the power of that has none.
+    Small logits move by a Gaussian first; a step that Adam bounds, or a sign, has no tails."""
+    run = look(SHARES, "sgd", "b.W2=0,c.W1=-1,c.W2=-1")
+    assert sizes(run, "u", "f", t=0) == [-1, Fraction(-1, 2)]
+    assert sizes(run, "u", "f") == ["undecided", "undecided"] and "no second moment" in run("u", 1).why
+    small = look(SHARES, "sgd", "b.W1=1/2,b.W2=0,c.W1=-1,c.W2=-1")
+    assert [sizes(small, "h", "u", t=t) for t in (1, 2)] == [[0, -1], [0, "undecided"]]
+    for rule in ("adam", "signsgd"):
+        assert sizes(look(SHARES, rule, "b.W2=0,d.W1=1,d.W2=1"), "u", "f", t=2) == [-1, 0]
 
 
 # two sides ------------------------------------------------------------------------------------------------------

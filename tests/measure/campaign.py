@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sys
@@ -23,6 +24,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.optimizers import Optimizer, optimizer
 from scaling_algebra.spec.scaling import Point
 
+from .evidence import ROOT, digest
 from .interpreter import Run, matrices, sizes
 from .judge import Verdict, judge
 from .networks import AXES, Case, natural, random_case, smaller
@@ -35,6 +37,8 @@ SCALES, FURTHER = (1.0, 2.0, 4.0, 8.0, 16.0), (32.0, 64.0)
 ENTRIES = 2_500_000
 """Entries of all replicas of a case at one size: what limits the seeds."""
 SEEDS = (10, 400)
+ENGINE = ["scaling_algebra/counting", "scaling_algebra/dynamics", "scaling_algebra/solver", "scaling_algebra/spec"]
+KEPT = ROOT / "runs" / "random-networks.jsonl"
 Answers = dict[tuple[str, int], "tuple[str, Fraction | None]"]
 
 
@@ -253,24 +257,38 @@ def drawn(seed: int) -> Case:
         return paced(case, rng)
 
 
-def main(first: int, last: int, out: str, most: int = 99) -> None:
+def settled(seed: int) -> dict[str, object]:
+    """What became of the case of a number, as it is kept in ``KEPT``: trained and judged, or why not."""
+    begin, found = time.process_time(), {"seed": seed, "engine": digest(ENGINE)}
+    try:
+        report = follow(drawn(seed))
+    except (UsageError, Infeasible, TooLong) as reason:
+        return {**found, "outcome": type(reason).__name__}
+    found |= {"outcome": "trained", "case": str(report.case), "values": report.counts}
+    found |= {"refuted": list(report.lines()), "open": [f"{name}@{t}" for name, t in report.open]}
+    return {**found, "seconds": round(time.process_time() - begin)}
+
+
+def kept() -> dict[int, dict[str, object]]:
+    """The cases that this engine has settled, by number."""
+    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else []
+    engine = digest(ENGINE)
+    return {x["seed"]: x for x in map(json.loads, lines) if x["engine"] == engine}
+
+
+def case_of(seed: int) -> dict[str, object]:
+    """The case of a number, settled once."""
+    found = kept()
+    if seed not in found:
+        found[seed] = settled(seed)
+        KEPT.parent.mkdir(exist_ok=True)
+        with open(KEPT, "a", encoding="utf-8") as file:
+            print(json.dumps(found[seed]), file=file)
+    return found[seed]
+
+
+if __name__ == "__main__":  # in pieces: FIRST LAST
     torch.set_num_threads(1)
-    for seed in range(first, last):
-        begin = time.process_time()
-        try:
-            if len(random_case(seed).lines) > most:
-                continue
-            report = follow(drawn(seed))
-        except (UsageError, Infeasible, TooLong) as reason:
-            print(seed, type(reason).__name__, str(reason)[:150], flush=True)
-            continue
-        print(seed, report.case.optimizer, report.counts, f"{time.process_time() - begin:.0f} s", flush=True)
-        if report.refuted:
-            small = follow(shrunk(report).case, further=(32.0,))
-            small = small if small.refuted else report
-            with open(out, "a", encoding="utf-8") as file:
-                print(f"## {seed}\n{small.case}\npoint {dict(small.point)}", *small.lines(), "", sep="\n", file=file)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:]))
+    for number in range(*map(int, sys.argv[1:])):
+        found = case_of(number)
+        print(number, found["outcome"], found.get("values"), found.get("refuted"), flush=True)

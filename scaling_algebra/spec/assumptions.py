@@ -1,0 +1,19 @@
+"""What an exponent may rest on beyond counting powers. Every answer names what it assumes.
+
+Read next: ``scaling_algebra/dynamics/rules.py`` and ``steps.py`` (which assume them), ``analysis.py`` (collects them).
+"""
+
+from __future__ import annotations
+
+ASSUMPTIONS: dict[str, str] = {
+    "generic-constants": "terms of one size, added up, do not cancel: their constants are generic",
+    "held-gates": "a gate is held at its mean and slope, independent of the weights (standing assumption B2)",
+    "polynomials": "a function counts as the generic polynomial of its parity class, and two degrees more agree",
+    "random-selection": "a top-K selection is drawn without regard to the weights",
+    "random-routing": "every token goes to K of M experts without regard to the weights, and a batch has many tokens",
+    "first-hermite": "an entrywise normalisation is carried by its linear (first Hermite) part",
+    "rank-one-sign": "a sign is carried by its linear part, and that of a rank-one gradient is the product of two",
+    "singular-directions": "the gradient of a matrix has rank Theta(1), and each of its directions is brought to one",
+    "tensor-floor": "the rms of a tensor, which its steps are relative to, stays above the floor of the rule",
+}
+"""Every assumption, by the name that answers carry."""
