@@ -67,11 +67,19 @@ class FormAlgebra(Algebra):
     Args:
         names: the unknowns; a factor n^-x of an unknown x counts once.
         tracked: see ``Algebra``.
+        most: grades that a product may have.
     """
 
-    def __init__(self, ray: Ray, letters: Mapping[str, str], names: Sequence[str], tracked: str = "") -> None:
+    def __init__(
+        self,
+        ray: Ray,
+        letters: Mapping[str, str],
+        names: Sequence[str],
+        tracked: str = "",
+        most: int | None = None,
+    ) -> None:
         super().__init__(ray, letters, (), _GAP, tracked)
-        self.names = tuple(names)
+        self.names, self.most = tuple(names), most
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
         inner = super().pack(value, axes, {})
@@ -137,6 +145,8 @@ class FormAlgebra(Algebra):
                 grades.setdefault(ga + gb, []).append(Algebra.contract(self, x, y, out, tag))
                 if self.rung.total is not None and self.spent > self.rung.total:
                     raise Exhausted
+        if self.most is not None and len(grades) > self.most:
+            raise Exhausted
         return Graded(out, {}, parts={g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def sizes(self, s: Signal) -> Sizes:
@@ -187,19 +197,24 @@ def divisor(role: str, step: int) -> str:
 
 
 def form_algebra(
-    network: Network, ray: Ray, growing: frozenset[str] = frozenset(), sparse: bool = False
+    network: Network,
+    ray: Ray,
+    growing: frozenset[str] = frozenset(),
+    sparse: bool = False,
+    most: int | None = None,
 ) -> FormAlgebra:
     """The algebra whose unknowns are those of a network, what its steps divide by, and the sizes of its signals.
 
     Args:
         growing: axes whose indices are kept even where they do not grow on the ray.
         sparse: with letters of the active experts beside those of all experts.
+        most: forms that a product may have.
     """
     letters = {**network.letters, **(active(network)[0].letters if sparse else {})}
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
     tracked = "".join(x for x, axis in letters.items() if axis in growing)
-    return FormAlgebra(ray, letters, names, tracked + network.tracked)
+    return FormAlgebra(ray, letters, names, tracked + network.tracked, most)
 
 
 class FormTrajectory(Trajectory):

@@ -37,6 +37,8 @@ from scaling_algebra.spec.scaling import Point, Scaling
 from .clauses import Atom, Clause, ClauseSolver, RayFacts, Sense, Undecided, label
 from .every_step import EveryStep, every_step
 
+_FORMS = 100
+"""Forms that one product may have in a proof: more of them than that are replaced by bounds."""
 _QUICK = 20_000
 """Nodes spent on the search for a violated demand at a candidate, before a closer look."""
 ROUNDS = 60
@@ -234,7 +236,7 @@ class Prover:
         if reason:
             raise UsageError(f"cannot prove: {reason}")
         self.network, self.ray, self.optimizer, self.given = network, ray, optimizer, given
-        self.forms = form_algebra(network, ray)
+        self.forms = form_algebra(network, ray, most=_FORMS)
         self.algebras: dict[Rung, Algebra] = {}
         self._systems: dict[tuple[str, Structure], System] = {}
 
