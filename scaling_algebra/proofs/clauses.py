@@ -7,8 +7,10 @@ Read next: ``prover.py`` (adds clauses until the question is decided).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
 from operator import eq, ge, gt, le, lt, ne
@@ -23,6 +25,8 @@ from scaling_algebra.spec.powers import Form
 
 _WORK = (200, 2_000)
 """Nodes of matching searches that one product may take: for the complete forms of a quantity, for its upper bounds."""
+_TOTAL = 100_000
+"""Nodes of all products that the forms of one quantity may need."""
 _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
 _COMPARED = {"<=": le, ">=": ge, "!=": ne, "<": lt, ">": gt, "=": eq}
@@ -150,11 +154,15 @@ class RayFacts(Facts):
     ) -> None:
         super().__init__(network, relaxed)
         self.forms = forms
+        forms.climb(replace(forms.rung, total=_TOTAL))
         self._runs = [
             FormTrajectory(network, forms, structure),
             FormTrajectory(network, forms, structure, sized(demands)),
         ]
         self._known: dict[tuple[str, int], Bounds | None] = {}
+        self._small: list[Form] = []
+        if relaxed:
+            self._small = self._arguments(demands)
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Atom:
         return Atom(form.power.on(self.forms.ray), (*form.unknowns, *more), sense)
@@ -165,12 +173,33 @@ class RayFacts(Facts):
             self._known[name, t] = None
             for run, work in zip(self._runs, _WORK, strict=True):
                 self.forms.work = work
-                try:
+                with suppress(Exhausted), run.ledger.question():
                     self._known[name, t] = run.bounds(quantity(self._table, name), t)
                     break
-                except Exhausted:
-                    continue
-        return self._known[name, t]
+        found = self._known[name, t]
+        return found and Bounds(self._lasting(found.lower), self._lasting(found.upper))
+
+    def _arguments(self, demands: Iterable[Demand]) -> list[Form]:
+        """Sizes of monomials in the arguments of functions, as far as these are demanded to be O(1)."""
+        limited = {q for d in demands for q in d.quantities if d.kind in ("theta", "bounded")}
+        names = {x.name for f in self.network.functions for x in f.inputs[:1] if x.name in limited}
+        found = filter(None, (self.bounds(name, t) for name in sorted(names) for t in (0, 1)))
+        return [f for bounds in found for f in bounds.lower if all(n < 0 for _, n in f.unknowns)]
+
+    def _lasting(self, forms: tuple[Form, ...]) -> tuple[Form, ...]:
+        """Without products of another form and an argument of a function, which is O(1): higher powers of it."""
+        ray, by_counts = self.forms.ray, {frozenset(f.unknowns): f.power.on(self.forms.ray) for f in forms}
+
+        def product_of_two(form: Form) -> bool:
+            for small in self._small:
+                rest = Counter(dict(form.unknowns))
+                rest.subtract(dict(small.unknowns))
+                size = by_counts.get(frozenset((u, n) for u, n in rest.items() if n))
+                if size is not None and form.power.on(ray) <= size + small.power.on(ray):
+                    return True
+            return False
+
+        return tuple(f for f in forms if not product_of_two(f)) if self._small else forms
 
 
 def sized(demands: Iterable[Demand]) -> frozenset[str]:
@@ -208,6 +237,17 @@ class ClauseSolver:
         found = None if model is None else self._values(model)
         self._solver.pop()
         return found
+
+    def anew(self, clauses: Iterable[Clause]) -> dict[str, Fraction] | None:
+        """Values of the unknowns under clauses, by a solver that was asked nothing before; None if there are none.
+
+        What it has learned from easy questions may cost z3 minutes at a hard one.
+        """
+        solver = self._z3.SolverFor("QF_LRA", ctx=self._context)
+        for clause in clauses:
+            solver.add(self._any(clause.atoms))
+        model = self._model(solver=solver)
+        return None if model is None else self._values(model)
 
     def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
         """The smallest value of an unknown under clauses; None if nothing meets them.
@@ -257,20 +297,21 @@ class ClauseSolver:
         self._solver.pop()
         return tuple(name for name, x in self._labels.items() if str(x) in found)
 
-    def _model(self, *assumed: Any) -> Any:
+    def _model(self, *assumed: Any, solver: Any = None) -> Any:
         """A model, with simple fractions one after the other as far as that goes; None if there is none."""
-        answer = self._solver.check(*assumed)
+        solver = self._solver if solver is None else solver
+        answer = solver.check(*assumed)
         if answer == self._z3.unknown:
-            raise Undecided(f"z3 gave up: {self._solver.reason_unknown()}")
+            raise Undecided(f"z3 gave up: {solver.reason_unknown()}")
         if answer == self._z3.unsat:
             return None
-        model, kept = self._solver.model(), list(assumed)
+        model, kept = solver.model(), list(assumed)
         for real in self._reals.values():
             value = self._value(model, real)
             if _SIMPLE % value.denominator:
                 simple = real == str(Fraction(round(value * _SIMPLE), _SIMPLE))
-                if self._solver.check(*kept, simple) == self._z3.sat:
-                    model, kept = self._solver.model(), [*kept, simple]
+                if solver.check(*kept, simple) == self._z3.sat:
+                    model, kept = solver.model(), [*kept, simple]
         return model
 
     def _values(self, model: Any) -> dict[str, Fraction]:

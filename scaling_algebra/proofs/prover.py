@@ -336,10 +336,9 @@ class System:
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
-        labels = [*(label(d) for d in self.demands), *self.held, APART]
         single = 0
         for _ in range(ROUNDS):
-            model = self._solver.model(labels, apart)
+            model = self.model(apart)
             if model is None:
                 return None
             values = {name: model.get(name, Fraction(0)) for name in self.names}
@@ -351,6 +350,10 @@ class System:
                 raise Undecided(f"{new.because}, at point after point")
             self._add(new)
         raise Undecided(f"no end after {ROUNDS} counterexamples")
+
+    def model(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
+        """Values of the unknowns under all clauses; None if there are none."""
+        return self._solver.model([*(label(d) for d in self.demands), *self.held, APART], apart)
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""

@@ -95,9 +95,10 @@ class Relaxation(System):
                 found.append(Shortfall(self._wanted[left[0]], least))
                 kept += _equal(left.pop(0), least)
         assert values is not None
-        exponents = {x: values[x] for x in self._exponents}
-        another = self.next([*kept, Clause(APART, self.other(exponents), "not the one found")])
-        return Relaxed(self.point(values), tuple(found), another is None)
+        return Relaxed(self.point(values), tuple(found), self._alone(values, kept))
+
+    def model(self, apart: Sequence[Clause]) -> Values | None:
+        return self._solver.anew([*self.clauses, *apart])
 
     def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
         """As for all demands, and a shortfall that is larger than the candidate says."""
@@ -116,6 +117,16 @@ class Relaxation(System):
                     more = () if size is None else (Atom(size, ((name, 1),), ">="),)
                     return Clause(label(demand), (*self.other(exponents), *more), f"{label(demand)} falls short")
         return None
+
+    def _alone(self, values: Values, kept: Sequence[Clause]) -> bool:
+        """Does no other point have these shortfalls? One unknown after the other: z3 is quick where the rest is held."""
+        held = list(kept)
+        for name in self._exponents:
+            apart = Clause(APART, self.other({name: values[name]}), "not the one found")
+            if self.next([*held, apart]) is not None:
+                return False
+            held += _equal(name, values[name])
+        return True
 
     def _met(self, names: Sequence[str], kept: Sequence[Clause]) -> tuple[int, Values | None]:
         """How many of these, from the first on, need no shortfall, and a candidate without.
