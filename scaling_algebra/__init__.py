@@ -20,13 +20,12 @@ if TYPE_CHECKING:
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
-    from .laws.balance.balance import Balance, balance
-    from .laws.feasible.feasible import feasible
-    from .laws.feasible.files import read_assumptions
-    from .laws.horizon.horizon import horizon
+    from .laws.balance import Balance, balance
+    from .laws.feasible import feasible, read_assumptions
     from .phase_map.phases import phases
     from .proofs.prover import prove
     from .proofs.relaxation import relax
+    from .recipes.horizon import horizon
     from .recipes.recipe import Recipe, recipe
     from .solver.demands import Infeasible, NotFound
     from .solver.derivation import Derivation, Signals, derive, signals
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from .tables.derived.layouts import table
 
 _HOME = {
-    "Balance": "laws.balance.balance",
+    "Balance": "laws.balance",
     "Configuration": "spec.configuration",
     "Derivation": "solver.derivation",
     "Formula": "formulas.formula",
@@ -54,17 +53,17 @@ _HOME = {
     "Theorems": "all_rays.theorems",
     "UsageError": "errors",
     "audit": "tables.audit.comparison",
-    "balance": "laws.balance.balance",
+    "balance": "laws.balance",
     "derive": "solver.derivation",
     "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
-    "feasible": "laws.feasible.feasible",
+    "feasible": "laws.feasible",
     "formula": "formulas.formula",
-    "horizon": "laws.horizon.horizon",
+    "horizon": "recipes.horizon",
     "network": "spec.networks.grammar",
     "phases": "phase_map.phases",
     "prove": "proofs.prover",
-    "read_assumptions": "laws.feasible.files",
+    "read_assumptions": "laws.feasible",
     "read_network": "spec.networks.files",
     "recipe": "recipes.recipe",
     "relax": "proofs.relaxation",

@@ -8,7 +8,7 @@ import click
 
 from scaling_algebra.errors import UsageError
 
-from .options import Place, emit, examples, printed, tried
+from .options import emit, examples, printed
 
 
 @click.command(
@@ -29,7 +29,6 @@ from .options import Place, emit, examples, printed, tried
 @click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents: beta=1,d=32.")
 @click.option("--reach", metavar="MONOMIAL", help="Also the size at which the minimum equals this, e.g. eps**2.")
 @click.option("--check", "rates", metavar="RATES", help="Minimise numerically over twelve decades, e.g. n=1,R=1/2.")
-@click.option("--plot", type=Place(), metavar="FILE", help="Draw the terms over what is minimised (needs matplotlib).")
 @printed
 def command(
     expression: str,
@@ -40,7 +39,6 @@ def command(
     values: str,
     reach: str | None,
     rates: str | None,
-    plot: Path | None,
     form: str | None,
     output: Path | None,
 ) -> int:
@@ -49,25 +47,13 @@ def command(
     Names in bases are quantities, names in exponents positive parameters. Without --min: which term is the largest
     where. What a sum cannot decide by itself is said in cells.
     """
-    from scaling_algebra.laws.balance.balance import balance
-    from scaling_algebra.laws.balance.numeric import checked, drawn
-    from scaling_algebra.laws.balance.presentation import balance as document
+    from scaling_algebra.laws.balance import balance
+    from scaling_algebra.laws.numeric import checked
 
-    if plot is not None:
-        drawable(plot)
-    found = balance(expression, names(minimise), names(growing), constraints, names(fixed), parameters(values))
-    checks = [] if rates is None else [checked(found, parameters(rates, "1"))]
-    if plot is not None:
-        drawn(found, plot, checks[0].rates if checks else None)
-    emit(document(found, reach, checks), form, output)
+    b = balance(expression, names(minimise), names(growing), constraints, names(fixed), parameters(values))
+    checks = [] if rates is None else [checked(b, parameters(rates, "1"))]
+    emit(b.document(reach, checks), form, output)
     return 0 if all(c.agrees for c in checks) else 1
-
-
-def drawable(plot: Path) -> None:
-    """Before the work: the picture can be written."""
-    if plot.suffix.lower() not in (".svg", ".png", ".pdf"):
-        raise UsageError(f"cannot tell the format of {plot} by its ending; give one of .svg, .png, .pdf")
-    tried(plot, "text", "--plot")
 
 
 def names(text: str) -> list[str]:

@@ -8,10 +8,9 @@ import click
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.feasible.feasible import feasible
-from scaling_algebra.laws.feasible.files import SHIPPED, read_assumptions, shipped
-from scaling_algebra.laws.feasible.presentation import feasible as document
+from scaling_algebra.laws.feasible import SHIPPED, assumptions, feasible, read_assumptions
 from scaling_algebra.laws.monomials import Monomial
+from scaling_algebra.limits import real
 
 from .options import Place, emit, examples, printed
 
@@ -40,21 +39,31 @@ def command(
     Assumptions are relations (<<, <=, =) between monomials in quantities that are powers of one that grows; constants
     and powers of logarithms do not count. Exit code 1: they contradict each other, and a smallest set is named.
     """
-    from scaling_algebra.laws.feasible.onset import onsets, value
-
-    system = shipped(str(what)) if str(what) in SHIPPED or not _file(what) else read_assumptions(what)
+    system = assumptions(str(what)) if str(what) in SHIPPED or not _file(what) else read_assumptions(what)
     given: dict[str, Monomial] = {}
     for text in laws:
         name, sign, law = text.partition("=")
         if not sign or name.strip() in given:
             raise UsageError(f"--set is {text!r}; give one law for each quantity, as K=d**kappa")
         given[name.strip()] = monomial(law)
-    found = feasible(system, given, drop)
-    values = [value(part) for part in onset.split(",")] if onset is not None else []
-    if len(dict(values)) < len(values):
-        raise UsageError(f"--onset is {onset!r}; give each quantity once")
-    emit(document(found, onsets(found, dict(values)) if onset is not None else ()), form, output)
-    return 1 if found.core else 0
+    f = feasible(system, given, drop)
+    emit(f.document(() if onset is None else f.onsets(_values(onset))), form, output)
+    return 1 if f.core else 0
+
+
+def _values(text: str) -> dict[str, float]:
+    """``K=4,M=8``."""
+    values: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        try:
+            value = real(number)
+        except (ValueError, OverflowError):
+            raise UsageError(f"the value {part!r} is no number; write for example K=4") from None
+        if not 0 < value < 1e30 or name.strip() in values:
+            raise UsageError(f"--onset has {part!r}; give each quantity once, with a positive number below 1e30")
+        values[name.strip()] = value
+    return values
 
 
 def _file(path: Path) -> bool:

@@ -7,10 +7,9 @@ from pathlib import Path
 import click
 
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.laws.horizon import horizon as laws
-from scaling_algebra.laws.horizon import rules
-from scaling_algebra.laws.horizon.presentation import horizon as document
 from scaling_algebra.limits import real
+from scaling_algebra.recipes import horizon as laws
+from scaling_algebra.recipes.published_rules import audit as rules
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 
 from .options import Name, emit, examples, printed
@@ -70,7 +69,7 @@ def command(
     if audit:
         if any(x is not None for x in (hold, batch, tokens, base)):
             raise UsageError("--audit is about every rule; leave out --hold, --batch, --tokens and --base")
-        emit(rules.audit().document(), form, output)
+        emit(rules().document(), form, output)
         return 0
     found = laws.horizon(optimizer, None if hold is None else _names(hold), _names(axes))
     values = {} if base is None else _base(base)
@@ -81,7 +80,7 @@ def command(
         for name in values:
             if name not in factors:
                 raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
-    emit(document(found, numbers, experts), form, output)
+    emit(found.document(numbers, experts), form, output)
     return 1 if found.conflicts else 0
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from scaling_algebra.documents.blocks import Block, Lines, literal
 from scaling_algebra.errors import UsageError
 
-from .balance import drawable, names, parameters
+from .balance import names, parameters
 from .options import Place, emit, examples, printed
 
 FIT = "fit"
@@ -19,7 +18,7 @@ FIT = "fit"
     "law",
     epilog=examples(
         "scalecalc law moe-transformer",
-        "scalecalc law moe-transformer --axis compute --at beta=1,d=32 --check C=1,R=1/4 --plot compute.svg",
+        "scalecalc law moe-transformer --axis compute --at beta=1,d=32 --check C=1,R=1/4",
         "scalecalc law moe-transformer --axis charts --count total",
         "scalecalc law moe-transformer --at d=32 --invert alpha_N=0.076",
         "scalecalc law mine.toml",
@@ -34,9 +33,7 @@ FIT = "fit"
 @click.option("--choose", multiple=True, metavar="OPTION=CHOICE", help="Of a law with options of its own (repeatable).")
 @click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents: beta=1,d=32.")
 @click.option("--invert", metavar="NAME=VALUE", help="The parameter that gives an exponent this value: alpha_N=0.076.")
-@click.option("--model", type=Place(), metavar="SHAPES.toml", help="The law at the shapes of models.")
 @click.option("--check", "rates", metavar="RATES", help="With --axis: minimise numerically, e.g. n=1,R=1/4.")
-@click.option("--plot", type=Place(), metavar="FILE", help="With --axis: draw the terms (needs matplotlib).")
 @click.option("--against", default="moe-transformer", show_default=True, metavar="NAME", help="With fit: the law.")
 @printed
 def command(
@@ -48,9 +45,7 @@ def command(
     choose: tuple[str, ...],
     values: str,
     invert: str | None,
-    model: Path | None,
     rates: str | None,
-    plot: Path | None,
     against: str,
     form: str | None,
     output: Path | None,
@@ -58,19 +53,15 @@ def command(
     """What a law says: on every axis the optimum and the exponents, with the identities between them.
 
     NAME is a law that ships (moe-transformer, chinchilla) or a TOML file of your own: sum = "N**-alpha + N/n",
-    minimise = ["N"], grows = ["n"]. `law fit FITS.csv` holds fitted exponents, or losses, against the identities of
-    a law.
+    minimise = ["N"], grows = ["n"]. `law fit FITS.csv` holds fitted exponents against the identities of a law.
 
     Exit code 1: an exponent, or the axis that is asked for, is below what nothing can be below, numbers disagree, or a
     fit refutes an identity. An axis without an exponent of its own is only reported among others.
     """
-    from scaling_algebra.laws.balance.numeric import checked, drawn
     from scaling_algebra.laws.expressions import exponent
-    from scaling_algebra.laws.law.files import law
-    from scaling_algebra.laws.law.fits import compared, read_fits
-    from scaling_algebra.laws.law.library import answer, inverted
-    from scaling_algebra.laws.law.models import placed, read_models, shown
-    from scaling_algebra.laws.law.presentation import law as document
+    from scaling_algebra.laws.fits import compared, read_fits
+    from scaling_algebra.laws.law import answer, inverted, law
+    from scaling_algebra.laws.numeric import checked
 
     if (fits is not None) != (name == FIT):
         raise UsageError("a file of fits goes with fit: scalecalc law fit FITS.csv")
@@ -80,32 +71,19 @@ def command(
         if not equals or option in choices:
             raise UsageError(f"cannot read {text!r}; give an option once with its choice, as rate=slow")
         choices[option] = choice
-    if plot is not None:
-        drawable(plot)
-    found = answer(law(against if name == FIT else name), axis, choices, parameters(values))
-    numeric = rates is not None or plot is not None
-    if numeric and len(found.axes) != 1:
-        raise UsageError(f"--check and --plot are about one axis; give --axis, one of {', '.join(found.axes)}")
+    a = answer(law(against if name == FIT else name), axis, choices, parameters(values))
+    if rates is not None and len(a.axes) != 1:
+        raise UsageError(f"--check is about one axis; give --axis, one of {', '.join(a.axes)}")
     if fits is not None:
-        comparison = compared(found, read_fits(fits, list(found.exponents)))
+        comparison = compared(a, read_fits(fits, list(a.exponents)))
         emit(comparison.document(), form, output)
         return 0 if comparison.agrees else 1
-    further: list[Block] = []
-    more: dict[str, object] = {}
+    put = None
     if invert is not None:
         of, equals, number = invert.partition("=")
         if not equals or len(names(of)) != 1:
             raise UsageError(f"cannot read {invert!r}; give an exponent and its value, as alpha_N=0.076")
-        parameter, at = inverted(found, of.strip(), exponent(number))
-        further.append(Lines.of(literal(f"{of.strip()} = {number.strip()} at {parameter} = {at} = {float(at):.4f}")))
-        more["inverted"] = {parameter: str(at)}
-    if model is not None:
-        models = placed(found, read_models(model))
-        further += shown(models)
-        more["models"] = [m.record() for m in models]
-    one = next(iter(found.axes.values()))
-    checks = [] if rates is None else [checked(one, parameters(rates, "1"))]
-    if plot is not None:
-        drawn(one, plot, checks[0].rates if checks else None)
-    emit(document(found, *further, more=more, checks=checks), form, output)
-    return 0 if found.agrees and all(c.agrees for c in checks) else 1
+        put = of.strip(), number.strip(), inverted(a, of.strip(), exponent(number))
+    checks = [] if rates is None else [checked(next(iter(a.axes.values())), parameters(rates, "1"))]
+    emit(a.document(checks, put), form, output)
+    return 0 if a.agrees and all(c.agrees for c in checks) else 1

@@ -1,48 +1,101 @@
-"""Tables of TOML that somebody wrote, against the keys that they may have: for laws and for assumptions."""
+"""Tables of TOML read into dataclasses, by their annotations: laws, assumptions, invariants and rules are data.
+
+A key is a field, less an underscore at its end. Read next: ``law.py``, ``feasible.py`` (what is read).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.files import read_text, toml
 from scaling_algebra.limits import line
 
-KINDS = {str: "a text of one line", list: "a list", dict: "a table", bool: "true or false"}
+from .expressions import exponent, expression, identity, monomial, relation
+from .monomials import Identity, Monomial, Posynomial, Relation
+
+READERS: dict[Any, Callable[[str], Any]] = {
+    str: str, Any: exponent, Identity: identity, Monomial: monomial, Posynomial: expression, Relation: relation
+}  # fmt: skip
 MOST, MANY = 2**16, 100
 """Bytes of a file, and entries of a list in it."""
+Made = TypeVar("Made")
 
 
-def entry(value: Any, known: Mapping[str, type], where: str = "", needed: Sequence[str] = ()) -> Mapping[str, Any]:
-    """A table whose keys are known, with values of their kinds.
+def shipped(folder: str) -> dict[str, Path]:
+    """The files beside this one, by name: one file is one law, or one set of assumptions."""
+    return {path.stem: path for path in sorted((Path(__file__).parent / folder).glob("*.toml"))}
 
-    Args:
-        where: what the table is, for messages; empty for the whole file.
+
+def made(path: Path, what: str, make: Callable[[str, dict[str, Any]], Made]) -> Made:
+    """What is made of a file's name and its tables.
 
     Raises:
-        UsageError: it is none.
+        UsageError: one line that begins with the file's name.
     """
+    text = read_text(path, f"give a TOML file with {what}", MOST)
+    try:
+        return make(path.stem, toml(text, number=str))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
+    """A value of a kind: a dataclass, a tuple, a mapping, or what a text is read as.
+
+    Args:
+        where: its place, for messages; empty for a whole file.
+        number: an integer may stand for a text.
+
+    Raises:
+        UsageError: it is none, in one line.
+    """
+    parts = get_args(kind)
+    if is_dataclass(kind) and kind not in READERS:
+        return _record(kind, _kept(value, dict, "a table", where or "it"), where)
+    if (origin := get_origin(kind)) is UnionType:
+        return read(parts[0], value, where)
+    if origin is tuple:
+        if len(_kept(value, list, "a list", where)) > MANY:
+            raise UsageError(f"{where} has {len(value)} entries; give at most {MANY}")
+        return tuple(read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
+    if origin is Mapping:
+        items = _kept(value, dict, "a table", where).items()
+        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", True) for key, x in items}
+    if kind is bool:
+        return _kept(value, bool, "true or false", where)
+    text = str(value) if number and type(value) is int else value
+    return READERS[kind](line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where)))
+
+
+@cache
+def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
+    """What a table of a kind may hold: the field, its annotation, and whether it may be left out, by key."""
+    hints = get_type_hints(kind)
+    return {
+        f.name.rstrip("_"): (f.name, hints[f.name], f.default is not MISSING or f.default_factory is not MISSING)
+        for f in fields(kind)
+    }
+
+
+def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
     before = f"{where}: " if where else ""
-    for key, x in table(value, where).items():
-        if key not in known:
-            raise unknown_name(f"key of {where}" if where else "key", key, known)
-        if not isinstance(x, known[key]):
-            raise UsageError(f"{before}{key} is {x!r}; it must be {KINDS[known[key]]}")
-        if isinstance(x, str):
-            line(f"{before}{key}", x)
-        if isinstance(x, list) and len(x) > MANY:
-            raise UsageError(f"{before}{key} has {len(x)} entries; give at most {MANY}")
-    for key in needed:
-        if key not in value:
-            raise UsageError(f"{before}{key} is missing; give {', '.join(needed)}")
-    found: Mapping[str, Any] = value
-    return found
-
-
-def table(value: Any, where: str) -> Mapping[str, Any]:
-    """Raises UsageError for anything else."""
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{where} is {value!r}; it must be a table")
     for key in value:
-        line(f"a key of {where or 'it'}", key)
+        if line(f"a key of {where or 'it'}", key) not in keys(kind):
+            raise unknown_name(f"key of {where}" if where else "key", key, keys(kind))
+    needed = [key for key, (_, _, optional) in keys(kind).items() if not optional]
+    if missing := [key for key in needed if key not in value]:
+        raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")
+    of = keys(kind)
+    return kind(**{of[key][0]: read(of[key][1], x, f"{before}{key}") for key, x in value.items()})
+
+
+def _kept(value: Any, kind: type, what: str, where: str) -> Any:
+    if not isinstance(value, kind):
+        raise UsageError(f"{where} is {value!r}; it must be {what}")
     return value

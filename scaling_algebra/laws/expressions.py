@@ -7,9 +7,12 @@ Read next: ``monomials.py`` (what is read), ``balance.py`` (what balances in a s
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import reduce
+from itertools import accumulate
 from typing import TypeVar
 
 import sympy
@@ -17,22 +20,18 @@ import sympy
 from scaling_algebra.errors import UsageError
 from scaling_algebra.limits import rational
 
-from .monomials import Expr, Monomial, Relation, Sum, exact, parameter, simplified, written
-
-__all__ = [
-    "Expr", "Monomial", "Relation", "Sum", "exact",
-    "exponent", "expression", "monomial", "parameter", "relation", "simplified", "written",
-]  # fmt: skip
+from .monomials import Expr, Identity, Monomial, Posynomial, Relation, parameter, simplified
 
 LONG, DEEP, TERMS, DIGITS = 2_000, 40, 200, 300
 """Most characters of an expression, nested brackets, monomials, and digits of a coefficient."""
 RELATIONS = ("<<", ">>", "<=", ">=", "=")
-_STRANGE = re.compile(r"[^\w\s.,+*/^()'\"-]", re.ASCII)
 FUNCTIONS = ("log", "exp", "sqrt")
-Read = TypeVar("Read")
+_STRANGE = re.compile(r"[^\w\s.,+*/^()'\"-]", re.ASCII)
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+Value = TypeVar("Value")
 
 
-def expression(text: str) -> Sum:
+def expression(text: str) -> Posynomial:
     """A sum of monomials.
 
     Raises:
@@ -42,7 +41,11 @@ def expression(text: str) -> Sum:
         >>> str(expression("N**(-2*beta/d) + (N/n)^(1/2)"))
         'N^(-2*beta/d) + N^(1/2)/n^(1/2)'
     """
-    return _Reader(text).sum()
+    parser = _Parser(text)
+    total = Posynomial.of(parser.read(parser.terms))
+    if both := parser.bases & parser.exponents:
+        raise parser.wrong(f"{min(both)} stands in a base and in an exponent; give one of them another name")
+    return total
 
 
 def monomial(text: str) -> Monomial:
@@ -51,10 +54,10 @@ def monomial(text: str) -> Monomial:
     Raises:
         UsageError: anything else.
     """
-    found = expression(text)
-    if len(found.terms) != 1:
+    total = expression(text)
+    if len(total.terms) != 1:
         raise UsageError(f"{_shown(text)} is a sum; one monomial is needed here, such as 6*n*N")
-    return found.terms[0]
+    return total.terms[0]
 
 
 def exponent(text: str) -> Expr:
@@ -67,9 +70,8 @@ def exponent(text: str) -> Expr:
         >>> exponent("beta/(beta + d)"), exponent("-0.5")
         (beta/(beta + d), -1/2)
     """
-    reader = _Reader(text)
-    found: Expr = reader.shallow(reader.exponent)
-    return simplified(found)
+    parser = _Parser(text)
+    return simplified(parser.read(parser.exponent))
 
 
 def relation(text: str) -> Relation:
@@ -78,54 +80,58 @@ def relation(text: str) -> Relation:
     Raises:
         UsageError: anything else.
     """
-    if isinstance(text, str) and len(text) <= LONG:
-        parts = re.split(r"(<<|>>|<=|>=|==?)", text)
-        if len(parts) == 3:
-            sign = "=" if parts[1] == "==" else parts[1]
-            return Relation(expression(parts[0]), sign, expression(parts[2]), text.strip())
-    signs = ", ".join(RELATIONS)
-    raise UsageError(f"{_shown(text)} is no relation; write two expressions with one of {signs} between, as C = n*N")
+    parts = re.split(r"(<<|>>|<=|>=|==?)", text) if isinstance(text, str) and len(text) <= LONG else []
+    if len(parts) != 3:
+        raise UsageError(f"{_shown(text)} is no relation; write two expressions with one of {', '.join(RELATIONS)} "
+                         "between, as C = n*N")  # fmt: skip
+    return Relation(expression(parts[0]), parts[1].replace("==", "="), expression(parts[2]), text.strip())
 
 
-class _Reader:
+def identity(text: str) -> Identity:
+    """A name, and a rational function of other names.
+
+    Raises:
+        UsageError: anything else.
+    """
+    name, equals, right = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
+    return Identity(text, name.strip(), exponent(right))
+
+
+class _Parser:
     """Reads one text; every method takes a node of its tree."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
             raise UsageError(f"{text!r} is no expression; write a text such as 'N**(-2*beta/d) + N/n'")
         self.text = text.strip()
-        if len(self.text) > LONG:
-            raise self.wrong(f"longer than {LONG} characters")
-        if not self.text.isascii() or not self.text.isprintable():
-            raise self.wrong("letters, digits and signs must be ASCII, on one line")
-        if not self.text:
-            raise self.wrong("it is empty")
-        if strange := _STRANGE.search(self.text):
-            raise self.wrong(f"cannot read {strange[0]!r}")
         self.source = self.text.replace("^", "**")
-        if max(_depths(self.source)) > DEEP:
-            raise self.wrong(f"more than {DEEP} brackets in each other")
+        self.bases: set[str] = set()
+        self.exponents: set[str] = set()
+        depths = accumulate({"(": 1, ")": -1}.get(x, 0) for x in self.text[:LONG])
+        for says, wrong in (
+            (f"longer than {LONG} characters", len(self.text) > LONG),
+            ("letters, digits and signs must be ASCII, on one line", not (text.isascii() and self.text.isprintable())),
+            ("it is empty", not self.text),
+            (f"cannot read {(_STRANGE.search(self.text) or '?')[0]!r}", _STRANGE.search(self.text)),
+            (f"more than {DEEP} brackets in each other", max(depths, default=0) > DEEP),
+        ):
+            if wrong:
+                raise self.wrong(says)
         try:
             with warnings.catch_warnings(action="ignore"):
                 self.tree = ast.parse(self.source, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self.wrong("it cannot be read") from None
-        self.bases: set[str] = set()
-        self.exponents: set[str] = set()
 
     def wrong(self, what: str) -> UsageError:
         return UsageError(f"{_shown(self.text)}: {what}; write sums of products of powers, as N**(-2*beta/d) + N/n")
 
-    def sum(self) -> Sum:
-        found = Sum.of(self.shallow(self.terms))
-        if both := self.bases & self.exponents:
-            raise self.wrong(f"{min(both)} stands in a base and in an exponent; give one of them another name")
-        return found
-
-    def shallow(self, read: Callable[[ast.expr], Read]) -> Read:
-        """What is read of the whole text."""
+    def read(self, as_what: Callable[[ast.expr], Value]) -> Value:
+        """The whole text."""
         try:
-            return read(self.tree)
+            return as_what(self.tree)
         except RecursionError:
             raise self.wrong("it is nested too deep") from None
 
@@ -144,43 +150,39 @@ class _Reader:
             case ast.BinOp(op=ast.Add()):
                 return self.few(self.terms(node.left) + self.terms(node.right))
             case ast.BinOp(op=ast.Mult()):
-                left, right = self.terms(node.left), self.terms(node.right)
-                return self.few([a * b for a in left for b in right])
+                return self.product(self.terms(node.left), self.terms(node.right))
             case ast.BinOp(op=ast.Div()):
                 below = self.single(node.right, "a sum below a line")
-                return self.few([a * below**sympy.S.NegativeOne for a in self.terms(node.left)])
+                return self.few([a / below for a in self.terms(node.left)])
             case ast.BinOp(op=ast.Pow()):
                 return self.power(node.left, self.exponent(node.right))
-            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
-                return self.called(name, argument)
+            case ast.Call(func=ast.Name(id="sqrt"), args=[argument], keywords=[]):
+                return self.power(argument, sympy.Rational(1, 2))
+            case ast.Call(func=ast.Name(id="exp"), args=[argument], keywords=[]):
+                return self.few([Monomial(sympy.exp(self.number(argument)))])
+            case ast.Call(func=ast.Name(id="log"), args=[argument], keywords=[]):
+                inside = self.single(argument, "the logarithm of a sum")
+                if not inside.quantities:
+                    raise self.wrong("the logarithm of a constant; write a number")
+                return [Monomial.of({}, logs=[(inside, sympy.S.One)])]
             case ast.Call():
                 raise self.wrong(f"the functions are {', '.join(FUNCTIONS)}, of one argument")
             case ast.BinOp(op=ast.Sub()) | ast.UnaryOp(op=ast.USub()):
                 raise self.wrong("a minus between terms: sizes are sums of positive monomials")
         raise self.wrong(f"cannot read {ast.unparse(node)!r}")
 
-    def called(self, name: str, argument: ast.expr) -> list[Monomial]:
-        if name == "sqrt":
-            return self.power(argument, sympy.Rational(1, 2))
-        if name == "exp":
-            return self.few([Monomial(sympy.exp(self.number(argument)))])
-        inside = self.single(argument, "the logarithm of a sum")
-        if not inside.quantities:
-            raise self.wrong("the logarithm of a constant; write a number")
-        return [Monomial.of({}, logs=[(inside, sympy.S.One)])]
-
     def power(self, base: ast.expr, e: Expr) -> list[Monomial]:
-        found = self.terms(base)
-        if len(found) == 1:
-            if found[0].coefficient != 1 and e.is_number and abs(e) > DIGITS:
+        terms = self.terms(base)
+        if len(terms) == 1:
+            if terms[0].coefficient != 1 and e.is_number and abs(e) > DIGITS:
                 raise self.wrong(f"a number to the power {e}")
-            return self.few([found[0] ** e])
+            return self.few([terms[0] ** e])
         if not (e.is_Integer and 0 < e <= DEEP):
             raise self.wrong("a sum to a power that is no small whole number")
-        product = found
-        for _ in range(int(e) - 1):
-            product = self.few([a * b for a in product for b in found])
-        return product
+        return reduce(self.product, [terms] * int(e))
+
+    def product(self, left: list[Monomial], right: list[Monomial]) -> list[Monomial]:
+        return self.few([a * b for a in left for b in right])
 
     def exponent(self, node: ast.expr) -> Expr:
         """A node as a rational function of parameters."""
@@ -190,16 +192,15 @@ class _Reader:
             case ast.Name(id=name):
                 self.exponents.add(name)
                 return parameter(name)
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
-                found = self.exponent(node.operand)
-                return -found if isinstance(node.op, ast.USub) else found
+            case ast.UnaryOp(op=ast.USub()):
+                return -self.exponent(node.operand)
+            case ast.UnaryOp(op=ast.UAdd()):
+                return self.exponent(node.operand)
             case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
                 left, right = self.exponent(node.left), self.exponent(node.right)
                 if isinstance(node.op, ast.Div) and sympy.cancel(right) == 0:
                     raise self.wrong("an exponent divides by zero")
-                kind = type(node.op)
-                found = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}.get(kind)
-                return self.bounded(left / right if found is None else found)
+                return self.bounded(_OPERATORS[type(node.op)](left, right))
             case ast.BinOp(op=ast.Pow()):
                 base, e = self.exponent(node.left), self.exponent(node.right)
                 if not (e.is_Integer and 0 < e <= 10):
@@ -213,20 +214,20 @@ class _Reader:
         return e
 
     def single(self, node: ast.expr, what: str) -> Monomial:
-        found = self.terms(node)
-        if len(found) != 1:
+        terms = self.terms(node)
+        if len(terms) != 1:
             raise self.wrong(what)
-        return found[0]
+        return terms[0]
 
-    def few(self, found: list[Monomial]) -> list[Monomial]:
-        if len(found) > TERMS:
+    def few(self, terms: list[Monomial]) -> list[Monomial]:
+        if len(terms) > TERMS:
             raise self.wrong(f"more than {TERMS} terms")
-        for t in found:
+        for t in terms:
             if any(max(abs(x.p), x.q) > 10**DIGITS for x in t.coefficient.atoms(sympy.Rational)):
                 raise self.wrong(f"a coefficient of more than {DIGITS} digits")
             for _, e in t.powers:
                 self.bounded(e)
-        return found
+        return terms
 
     def number(self, node: ast.expr) -> Expr:
         """A literal, exact: 0.5 is 1/2."""
@@ -241,11 +242,3 @@ class _Reader:
 def _shown(text: object) -> str:
     quoted = str(text)
     return repr(quoted if len(quoted) <= 80 else f"{quoted[:80]}...")
-
-
-def _depths(text: str) -> Iterable[int]:
-    depth = 0
-    yield depth
-    for x in text:
-        depth += {"(": 1, ")": -1}.get(x, 0)
-        yield depth

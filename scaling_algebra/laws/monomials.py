@@ -1,7 +1,7 @@
-"""Exact monomials, sums of them, and relations between sums: the values that laws are made of.
+"""Exact monomials, sums of them, and relations between sums: what laws and assumptions are made of.
 
 A name in a base is a quantity, which grows; a name in an exponent is a parameter, a positive number.
-Read next: ``expressions.py`` (how people write them).
+Read next: ``expressions.py`` (how people write them), ``inequalities.py`` (how they compare).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import log, prod
 from typing import Any
 
 import sympy
@@ -19,11 +19,10 @@ from scaling_algebra.limits import rational
 
 Expr = Any
 """A sympy expression."""
-Exponents = tuple[tuple[str, Expr], ...]
 
 
 def parameter(name: str) -> Expr:
-    """A name that stands in exponents, or a quantity as a sympy symbol: positive."""
+    """A name that stands in exponents, or a quantity, as a positive sympy symbol."""
     return sympy.Symbol(name, positive=True)
 
 
@@ -44,54 +43,74 @@ class Monomial:
     """
 
     coefficient: Expr = sympy.S.One
-    powers: Exponents = ()
+    powers: tuple[tuple[str, Expr], ...] = ()
     logs: tuple[tuple[Monomial, Expr], ...] = ()
 
     @classmethod
     def of(
-        cls,
-        powers: Mapping[str, Expr],
-        coefficient: Expr = sympy.S.One,
-        logs: Iterable[tuple[Monomial, Expr]] = (),
+        cls, powers: Mapping[str, Expr], coefficient: Expr = sympy.S.One, logs: Iterable[tuple[Monomial, Expr]] = ()
     ) -> Monomial:
         """The one way to make it: exponents simplified, sorted, without zeros."""
-        exact = {name: simplified(e) for name, e in powers.items()}
         added: dict[Monomial, Expr] = {}
         for argument, e in logs:
             added[argument] = simplified(added.get(argument, sympy.S.Zero) + e)
-        kept = tuple(sorted(((a, e) for a, e in added.items() if e != 0), key=str))
-        return cls(coefficient, tuple(sorted((n, e) for n, e in exact.items() if e != 0)), kept)
+        simple = {name: simplified(e) for name, e in powers.items()}
+        return cls(
+            coefficient,
+            tuple(sorted((name, e) for name, e in simple.items() if e != 0)),
+            tuple(sorted(((a, e) for a, e in added.items() if e != 0), key=str)),
+        )
 
     def __getitem__(self, quantity: str) -> Expr:
         return dict(self.powers).get(quantity, sympy.S.Zero)
 
     def __mul__(self, other: Monomial) -> Monomial:
-        names = {*dict(self.powers), *dict(other.powers)}
-        together = {name: self[name] + other[name] for name in names}
+        together = {name: self[name] + other[name] for name, _ in (*self.powers, *other.powers)}
         return Monomial.of(together, self.coefficient * other.coefficient, (*self.logs, *other.logs))
 
-    def __pow__(self, exponent: Expr) -> Monomial:
+    def __truediv__(self, other: Monomial) -> Monomial:
+        inverse: Monomial = other**sympy.S.NegativeOne
+        return self * inverse
+
+    def __pow__(self, exponent: Expr, /) -> Monomial:
         powers = {name: e * exponent for name, e in self.powers}
         return Monomial.of(powers, self.coefficient**exponent, ((a, e * exponent) for a, e in self.logs))
 
-    def substituted(self, values: Mapping[str, Monomial]) -> Monomial:
-        """With quantities replaced by monomials, in logarithms too."""
-        logs = ((a.substituted(values), e) for a, e in self.logs)
-        found = Monomial.of({n: e for n, e in self.powers if n not in values}, self.coefficient, logs)
-        for name, e in self.powers:
-            if name in values:
-                found *= values[name] ** e
-        return found
+    def substituted(self, values: Mapping[str, Any]) -> Monomial:
+        """With monomials for quantities, in logarithms too, and with numbers or expressions for parameters."""
+        at = {parameter(name): exact(x) for name, x in values.items() if not isinstance(x, Monomial)}
+        logs = ((a.substituted(values), e.xreplace(at)) for a, e in self.logs)
+        powers = {name: e.xreplace(at) for name, e in self.powers}
+        inside = {name: x for name in powers if isinstance(x := values.get(name), Monomial)}
+        rest = {name: e for name, e in powers.items() if name not in inside}
+        product = Monomial.of(rest, self.coefficient.xreplace(at), logs)
+        for name, x in inside.items():
+            product *= x ** powers[name]
+        return product
 
-    def with_parameters(self, values: Mapping[str, Expr]) -> Monomial:
-        """With parameters replaced by numbers or expressions."""
-        at = {parameter(name): exact(value) for name, value in values.items()}
-        logs = ((a.with_parameters(values), e.xreplace(at)) for a, e in self.logs)
-        return Monomial.of({n: e.xreplace(at) for n, e in self.powers}, self.coefficient.xreplace(at), logs)
+    def solved(self, quantity: str) -> Monomial:
+        """What a quantity equals where this monomial is 1; its exponent must not be 0."""
+        rest = Monomial.of({n: e for n, e in self.powers if n != quantity}, self.coefficient, self.logs)
+        solution: Monomial = rest ** (-1 / self[quantity])
+        return solution
+
+    @property
+    def power(self) -> Monomial:
+        """Without the coefficient and logarithms."""
+        return Monomial(powers=self.powers)
+
+    def log_at(self, logs: Mapping[str, float]) -> float:
+        """Its logarithm at logarithms of its quantities, 0 if left out. There must be no parameters.
+
+        Raises:
+            ValueError: it holds the logarithm of something that is not above 1.
+        """
+        total = log(_number(self.coefficient)) + sum(_number(e) * logs.get(n, 0.0) for n, e in self.powers)
+        return total + sum(_number(e) * log(a.log_at(logs)) for a, e in self.logs)
 
     def at(self, values: Mapping[str, float]) -> float:
-        """Its size at numbers; a quantity without one is 1. There must be no parameters and logarithms."""
-        return prod((float(values.get(n, 1.0)) ** float(e) for n, e in self.powers), start=float(self.coefficient))
+        """Its size at numbers, 1 if left out. There must be no parameters and logarithms."""
+        return prod((values.get(n, 1.0) ** _number(e) for n, e in self.powers), start=_number(self.coefficient))
 
     @property
     def quantities(self) -> frozenset[str]:
@@ -99,8 +118,8 @@ class Monomial:
 
     @property
     def parameters(self) -> frozenset[str]:
-        found = [self.coefficient, *(e for _, e in self.powers), *(e for _, e in self.logs)]
-        names = (str(s) for e in found for s in e.free_symbols)
+        exponents = [self.coefficient, *(e for _, e in self.powers), *(e for _, e in self.logs)]
+        names = (str(s) for e in exponents for s in e.free_symbols)
         return frozenset(names).union(*(a.parameters for a, _ in self.logs))
 
     @property
@@ -119,23 +138,20 @@ class Monomial:
 
 
 @dataclass(frozen=True)
-class Sum:
+class Posynomial:
     """A sum of monomials, equal powers added up, in the order in which they are written."""
 
     terms: tuple[Monomial, ...]
 
     @classmethod
-    def of(cls, terms: Iterable[Monomial]) -> Sum:
-        added: dict[tuple[object, object], Expr] = {}
+    def of(cls, terms: Iterable[Monomial]) -> Posynomial:
+        added: dict[Any, Expr] = {}
         for t in terms:
             added[t.powers, t.logs] = added.get((t.powers, t.logs), sympy.S.Zero) + t.coefficient
-        return cls(tuple(Monomial(c, *key) for key, c in added.items()))  # type: ignore[arg-type]
+        return cls(tuple(Monomial(c, *key) for key, c in added.items()))
 
-    def substituted(self, values: Mapping[str, Monomial]) -> Sum:
-        return Sum.of(t.substituted(values) for t in self.terms)
-
-    def with_parameters(self, values: Mapping[str, Expr]) -> Sum:
-        return Sum.of(t.with_parameters(values) for t in self.terms)
+    def substituted(self, values: Mapping[str, Any]) -> Posynomial:
+        return Posynomial.of(t.substituted(values) for t in self.terms)
 
     @property
     def quantities(self) -> frozenset[str]:
@@ -157,10 +173,35 @@ class Sum:
 class Relation:
     """``left << right``, ``<=``, ``=`` and their mirrors: of two sums."""
 
-    left: Sum
+    left: Posynomial
     sign: str
-    right: Sum
+    right: Posynomial
     text: str
+
+    @property
+    def strict(self) -> bool:
+        return self.sign in ("<<", ">>")
+
+    @property
+    def quantities(self) -> frozenset[str]:
+        return self.left.quantities | self.right.quantities
+
+    def substituted(self, values: Mapping[str, Any]) -> Relation:
+        return Relation(self.left.substituted(values), self.sign, self.right.substituted(values), self.text)
+
+    def ratios(self) -> list[Monomial]:
+        """The monomials that are at most 1: one for each term on the smaller side; an equation has those of both ways.
+
+        Raises:
+            UsageError: a sum on the larger side.
+        """
+        pairs = {"<": [(self.left, self.right)], ">": [(self.right, self.left)]}.get(self.sign[0])
+        made = []
+        for small, large in pairs or [(self.left, self.right), (self.right, self.left)]:
+            if len(large.terms) != 1:
+                raise UsageError(f"{self.text!r} has a sum on its larger side; write one monomial there")
+            made += [t / large.terms[0] for t in small.terms]
+        return made
 
     def solved(self, quantity: str) -> Monomial:
         """The monomial that a quantity equals.
@@ -175,15 +216,26 @@ class Relation:
         """
         if self.sign != "=" or len(self.left.terms) != 1 or len(self.right.terms) != 1:
             raise UsageError(f"the constraint {self.text!r} is no equation of two monomials; write one such as C = n*N")
-        ratio = self.left.terms[0] * self.right.terms[0] ** sympy.S.NegativeOne
+        ratio = self.left.terms[0] / self.right.terms[0]
         if ratio[quantity] == 0 or any(quantity in a.quantities for a, _ in ratio.logs):
             raise UsageError(f"the constraint {self.text!r} does not give {quantity} as a power of the rest")
-        rest = Monomial.of({n: e for n, e in ratio.powers if n != quantity}, ratio.coefficient, ratio.logs)
-        found: Monomial = rest ** (-1 / ratio[quantity])
-        return found
+        return ratio.solved(quantity)
 
     def __str__(self) -> str:
         return f"{self.left} {self.sign} {self.right}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """``name = right``: of exponents of a law."""
+
+    text: str
+    name: str
+    right: Expr
+
+    @property
+    def needs(self) -> set[str]:
+        return {str(s) for s in self.right.free_symbols}
 
 
 def exact(value: object) -> Expr:
@@ -211,10 +263,15 @@ def simplified(e: Expr) -> Expr:
     return e if e.is_Number or e.is_Symbol else min(sympy.factor(e), sympy.cancel(e), key=sympy.count_ops)
 
 
-def _power(name: str, e: Expr) -> str:
-    return name if e == 1 else f"{name}^{e}" if e.is_Symbol or (e.is_Integer and e > 0) else f"{name}^({written(e)})"
-
-
 def written(e: Expr) -> str:
     """A number or an exponent as text that is read again."""
     return str(e).replace("**", "^")
+
+
+@lru_cache(maxsize=2**14)
+def _number(e: Expr) -> float:
+    return float(e)
+
+
+def _power(name: str, e: Expr) -> str:
+    return name if e == 1 else f"{name}^{e}" if e.is_Symbol or (e.is_Integer and e > 0) else f"{name}^({written(e)})"

@@ -16,7 +16,7 @@ from scaling_algebra import limits
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.laws.horizon.horizon import Horizon, horizon, optimizers
+from scaling_algebra.recipes.horizon import Horizon, horizon, optimizers
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray

@@ -1,7 +1,7 @@
 """A printed order beside what a set of assumptions gives: a monomial, an upper bound, or a window of exponents.
 
 ``law`` in a published table names the set and says what the printed object ``is``: how it is composed of the set's
-quantities. Read next: ``comparison.py`` (who asks), ``scaling_algebra/laws/feasible/feasible.py`` (what answers).
+quantities. Read next: ``comparison.py`` (who asks), ``scaling_algebra/laws/feasible.py`` (what answers).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from functools import lru_cache
 import sympy
 
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.feasible.feasible import Feasible, feasible
-from scaling_algebra.laws.feasible.files import shipped
-from scaling_algebra.laws.feasible.windows import End
+from scaling_algebra.laws.feasible import Feasible, assumptions, feasible
+from scaling_algebra.laws.inequalities import End
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.tables.published.reading import Printed
 
@@ -40,20 +39,20 @@ def allowed(cell: Printed) -> tuple[bool, str, str]:
         return composed[spec["of"]] == sympy.Rational(value), str(composed[spec["of"]]), source
     if sign == "=":
         return composed == _powers(found, value), str(composed), source
-    high = found.window(composed * monomial(value) ** sympy.S.NegativeOne).high
+    high = found.window(composed / monomial(value)).high
     return high.value is not None and high.value <= 0, str(composed), source
 
 
 @lru_cache(maxsize=16)
 def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Feasible:
-    return feasible(shipped(name), {q: monomial(text) for q, text in laws})
+    return feasible(assumptions(name), {q: monomial(text) for q, text in laws})
 
 
 def _powers(found: Feasible, text: str) -> Monomial:
     """A monomial in what is neither defined nor equal to something else, without its constant and logarithms."""
     equal = found.system.equal
     whole = monomial(text).substituted(found.system.defined(equal) | equal)
-    return Monomial.of(dict(whole.powers))
+    return whole.power
 
 
 def _end(end: End, grows: str) -> str:

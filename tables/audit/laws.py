@@ -1,7 +1,7 @@
 """A printed cell about a law beside what the law gives: exponents, powers, thresholds, identities and numbers.
 
 ``law`` in a published table says what to ask: the axis and cell of a balance, and what of it. Read next:
-``comparison.py`` (who asks), ``scaling_algebra/laws/law/library.py`` (what answers).
+``comparison.py`` (who asks), ``scaling_algebra/laws/law.py`` (what answers).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import sympy
 
-from scaling_algebra.laws.expressions import Monomial, Sum, exponent, expression, monomial, parameter, simplified
-from scaling_algebra.laws.law.files import law
-from scaling_algebra.laws.law.library import Answer, answer, sides
+from scaling_algebra.laws.expressions import exponent, expression, monomial
+from scaling_algebra.laws.law import LawAnswer, answer, law
+from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified
 from scaling_algebra.tables.published.reading import Printed
 
 
@@ -31,7 +31,7 @@ def held(cell: Printed) -> tuple[bool, str, str]:
     if "identity" in spec:
         put = {parameter(n): e for n, e in found.exponents.items()}
         same = simplified(found.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
-        known = [str(r).replace("**", "^") for n, r in map(sides, found.identities) if n == spec["identity"]]
+        known = [str(i.right).replace("**", "^") for i in found.law.identities if i.name == spec["identity"]]
         return bool(same), " = ".join(known), source
     derived = _derived(found, spec)
     if "of" in spec:
@@ -43,40 +43,40 @@ def held(cell: Printed) -> tuple[bool, str, str]:
     return [_sizes(p) for p in printed] == [_sizes(d) for d in derived], ", ".join(shown), source
 
 
-def _sizes(total: Sum) -> set[Monomial]:
+def _sizes(total: Posynomial) -> set[Monomial]:
     """The terms without constants."""
     return {Monomial.of(dict(t.powers), logs=t.logs) for t in total.terms}
 
 
 @lru_cache(maxsize=16)
-def _answered(name: str, choices: tuple[tuple[str, str], ...]) -> Answer:
+def _answered(name: str, choices: tuple[tuple[str, str], ...]) -> LawAnswer:
     return answer(law(name), choices=dict(choices))
 
 
-def _derived(found: Answer, spec: Mapping[str, Any]) -> list[Sum]:
+def _derived(found: LawAnswer, spec: Mapping[str, Any]) -> list[Posynomial]:
     """What the law gives: the minimum, or ``what`` of the optimum; its sum; a term; a bound; a size that is reached."""
     axis = found.axes[spec["axis"]]
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
     if "bound" in spec:
         name = spec["bound"]
-        on = [c.ratio for c in cell.where if c.ratio is not None and c.ratio[name] != 0]
-        made = [Monomial.of({q: e for q, e in r.powers if q != name}) ** (-1 / r[name]) for r in on]
-        return [Sum((m.substituted(put) * monomial(spec.get("times", "1")),)) for m in made]
+        on = [c.ratio for c in cell.where if c.ratio[name] != 0]
+        made = [r.solved(name) for r in on]
+        return [Posynomial((m.substituted(put) * monomial(spec.get("times", "1")),)) for m in made]
     if "terms" in spec:
         terms = [axis.reduced.terms[k].substituted(put) for k in spec["terms"]]
         if "per" in spec:  # the derivative, of a power or of its logarithm
             terms = [Monomial.of({**dict(t.powers), spec["per"]: t[spec["per"]] - 1}) for t in terms]
-        return [Sum(tuple(terms))]
+        return [Posynomial(tuple(terms))]
     what = spec.get("what", "minimum")
     if "reach" in spec:
         size = cell.reach(spec["reach"], axis.growing[0])[what]
     else:
         size = cell.minimum if what == "minimum" else cell.optimum[what]
-    return [Sum((size.substituted(put) ** exponent(spec.get("power", "1")),))]
+    return [Posynomial((size.substituted(put) ** exponent(spec.get("power", "1")),))]
 
 
-def _numbers(found: Answer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
+def _numbers(found: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
     """Printed decimals beside functions of exponents, within one unit of the last digit: truncated or rounded."""
     printed = [Decimal(text.strip()) for text in value.split(",")]
     derived = []

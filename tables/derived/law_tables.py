@@ -1,6 +1,6 @@
 """Tables of exponents of laws: those of the MoE-laws paper, derived.
 
-Read next: ``layouts.py`` (every table), ``scaling_algebra/laws/law/library.py`` (the law).
+Read next: ``layouts.py`` (every table), ``scaling_algebra/laws/law.py`` (the law).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from fractions import Fraction
 import sympy
 
 from scaling_algebra.documents.blocks import Cell, Grid, Label, Row
-from scaling_algebra.laws.law.files import law
-from scaling_algebra.laws.law.library import answer
+from scaling_algebra.laws.law import answer, law
 
 CORPORA = (("WikiText-103", "1", 32), ("OpenWebText", "1", 45), ("OpenWebText", "3/2", 45), ("TinyStories", "1", 23))
 """Corpora with smoothness beta and intrinsic dimension d, of Table 2 of the paper."""

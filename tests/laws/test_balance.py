@@ -1,163 +1,126 @@
 """Balances: every problem of the MoE-laws paper, cells, prefactors, numbers, and what has no answer."""
 
 import doctest
-import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
 import pytest
 import sympy
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
-from scaling_algebra.laws.balance import balance as module
-from scaling_algebra.laws.balance import conditions
-from scaling_algebra.laws.balance.balance import balance
-from scaling_algebra.laws.balance.numeric import checked
-from scaling_algebra.laws.expressions import exponent, expression, simplified
+from scaling_algebra.laws import balance as module
+from scaling_algebra.laws.balance import balance
+from scaling_algebra.laws.expressions import exponent, expression
+from scaling_algebra.laws.monomials import simplified
+from scaling_algebra.laws.numeric import checked
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.polyhedra import corners, direction
 
 P = "N**(-2*beta/d)"
+EXPERTS = "(A*k)**-p + A*k/n + B*k*log(exp(1)*M/k)/n"
 
 
-def same(found, text):
-    return simplified(found - exponent(text)) == 0
+def same(e, text):
+    return simplified(e - exponent(text)) == 0
+
+
+def where(cell):
+    return [str(c) for c in cell.where]
 
 
 def test_examples():
-    assert doctest.testmod(module).failed == 0 and doctest.testmod(conditions).failed == 0
+    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize(
     ("total", "minimise", "grows", "constraints", "powers"),
     [
-        # (4); (16), (17); (21); the slow rate twice; experts that are all counted; the general problem twice
+        # (4); (16), (17); (21); the slow rate twice; experts that are all counted; the general problem twice; B1
         (f"{P} + N/n", "N", "n", [], {"N": "d/(2*beta + d)", "": "-2*beta/(2*beta + d)"}),
-        (
-            f"{P} + N/n",
-            "N",
-            "C",
-            ["C = n*N"],
-            {"N": "d/(2*beta + 2*d)", "n": "(2*beta + d)/(2*beta + 2*d)", "": "-beta/(beta + d)"},
-        ),
-        (
-            "N**-mu + D**-nu",
-            "N D",
-            "F",
-            ["F = 6*N*D"],
-            {"N": "nu/(mu + nu)", "D": "mu/(mu + nu)", "": "-mu*nu/(mu + nu)"},
-        ),
+        (f"{P} + N/n", "N", "C", ["C = n*N"],
+         {"N": "d/(2*beta + 2*d)", "n": "(2*beta + d)/(2*beta + 2*d)", "": "-beta/(beta + d)"}),
+        ("N**-mu + D**-nu", "N D", "F", ["F = 6*N*D"],
+         {"N": "nu/(mu + nu)", "D": "mu/(mu + nu)", "": "-mu*nu/(mu + nu)"}),
         (f"{P} + (N/n)**(1/2)", "N", "n", [], {"N": "d/(4*beta + d)", "": "-2*beta/(4*beta + d)"}),
-        (
-            f"{P} + (N/n)**(1/2)",
-            "N",
-            "C",
-            ["C = n*N"],
-            {"N": "d/(2*(2*beta + d))", "": "-beta/(2*beta + d)"},
-        ),
+        (f"{P} + (N/n)**(1/2)", "N", "C", ["C = n*N"], {"N": "d/(2*(2*beta + d))", "": "-beta/(2*beta + d)"}),
         ("M**(-2*beta/d) + M/n", "M", "n", [], {"M": "d/(2*beta + d)", "": "-2*beta/(2*beta + d)"}),
         ("N**-p + (N**u/n)**q", "N", "n", [], {"N": "q/(p + u*q)", "": "-p*q/(p + u*q)"}),
-        (
-            "N**-p + (N**u/n)**q",
-            "N",
-            "C",
-            ["C = n*N**w"],
-            {"N": "q/(p + q*(u + w))", "n": "1 - w*q/(p + q*(u + w))", "": "-p*q/(p + q*(u + w))"},
-        ),
+        ("N**-p + (N**u/n)**q", "N", "C", ["C = n*N**w"],
+         {"N": "q/(p + q*(u + w))", "n": "1 - w*q/(p + q*(u + w))", "": "-p*q/(p + q*(u + w))"}),
+        ("r**(2*beta)", "", "M", ["M = r**(-d)"], {"": "-2*beta/d"}),
     ],
-)
+)  # fmt: skip
 def test_problems_of_the_paper(total, minimise, grows, constraints, powers):
     cell = balance(total, minimise.split(), [grows], constraints).cell
     for name, text in powers.items():
-        found = cell.optimum[name][grows] if name else cell.minimum[grows]
-        assert same(found, text), (name, found)
-        assert not same(found, f"({text})*2"), "negative control: a planted wrong exponent is not the same"
-
-
-def test_charts_by_their_diameter():
-    """B1: M = r^-d charts of diameter r with squared error r^(2 beta)."""
-    found = balance("r**(2*beta)", [], ["M"], ["M = r**(-d)"]).cell
-    assert same(found.minimum["M"], "-2*beta/d")
+        e = cell.optimum[name][grows] if name else cell.minimum[grows]
+        assert same(e, text), (name, e)
+        assert not same(e, f"({text})*2"), "negative control: a planted wrong exponent is not the same"
 
 
 def test_prefactors_are_exact():
     data = balance("a*N**-p + b*N/n", ["N"], ["n"], fixed=["a", "b"]).cell
     compute = balance("a*N**-p + b*N/n", ["N"], ["C"], ["C = c*n*N"], fixed=["a", "b", "c"]).cell
-    p, a, b, c = sympy.symbols("p a b c", positive=True)
+    p, a, b, c, n, x = sympy.symbols("p a b c n N", positive=True)
     assert sympy.simplify(data.optimum["N"].coefficient - (p * a / b) ** (1 / (1 + p))) == 0
     assert sympy.simplify(compute.optimum["N"].coefficient - (p * a / (2 * b * c)) ** (1 / (2 + p))) == 0
     assert data.exact and compute.exact
-    n, x = sympy.symbols("n N", positive=True)
-    total = a * x**-p + b * x / n
+    total, best = a * x**-p + b * x / n, data.optimum["N"].expr
     at = {a: 2, b: 3, p: sympy.Rational(1, 2), n: 10**6}
-    best = data.optimum["N"].expr
     assert abs(sympy.N(sympy.diff(total, x).subs(x, best).subs(at))) < 1e-12
     assert abs(sympy.N((total.subs(x, best) - data.minimum.expr).subs(at))) < 1e-12
-
-
-def conditions_of(cell):
-    return [str(c) for c in cell.where]
+    (tied,) = balance("N**-1 + N/n + n**(-1/2)", ["N"], ["n"]).cells
+    assert tied.minimum["n"] == sympy.Rational(-1, 2) and not tied.exact
 
 
 def test_cells_of_routing():
     """Thresholds of (5) to (7), Sec. 4.4, and of compute with routing kept."""
     model = balance("N**-p + N/n + R/n", [], ["N", "n", "R"]).cells
-    assert conditions_of(model[0]) == ["n >= N^(p + 1)", "R <= N^(-p)*n"]
+    assert where(model[0]) == ["n >= N^(p + 1)", "R <= N^(-p)*n"]
     data = balance("N**-p + N/n + R/n", ["N"], ["R", "n"]).cells
-    assert [conditions_of(c) for c in data] == [["n >= R^(p + 1)"], ["n <= R^(p + 1)"]]
+    assert [where(c) for c in data] == [["n >= R^(p + 1)"], ["n <= R^(p + 1)"]]
     assert str(data[1].minimum) == "R/n" and [str(c) for c in data[1].window] == ["N >= R^(-1/p)*n^(1/p)", "N <= R"]
     compute = balance("N**-p + N/n + R/n", ["N"], ["R", "C"], ["C = n*N"]).cells
-    assert [conditions_of(c) for c in compute] == [["C >= R^(p + 2)"], ["C <= R^(p + 2)"]]
+    assert [where(c) for c in compute] == [["C >= R^(p + 2)"], ["C <= R^(p + 2)"]]
     assert same(compute[1].minimum["C"], "-p/(1 + p)") and same(compute[1].optimum["N"]["R"], "-1/(1 + p)")
 
 
 def test_cells_of_parameters():
     """A cell for each side of p q = (p + q) r, and none where the sum has no minimum."""
     cells = balance("N**-p + (N/n)**q + n**-r", ["N"], ["n"]).cells
-    assert [conditions_of(c) for c in cells] == [["p*r + q*r > p*q"], ["p*q > p*r + q*r"]]
-    open_ = balance("N**(a - b) + N/n", ["N"], ["n"])
-    assert "no minimum" in open_.notes[0]
+    assert [where(c) for c in cells] == [["p*r + q*r > p*q"], ["p*q > p*r + q*r"]]
+    assert "no minimum" in balance("N**(a - b) + N/n", ["N"], ["n"]).notes[0]
     with pytest.raises(UsageError, match="no minimum"):
         balance("N**(a - b) + N/n", ["N"], ["n"], values={"a": sympy.Integer(2), "b": sympy.Integer(1)})
 
 
 def test_a_bound_caps_the_optimum():
     free, capped = balance("k**-p + k/n", ["k"], ["n", "M"], ["k <= M"]).cells
-    assert conditions_of(free) == ["M >= n^(1/(p + 1))"] and free.binding == ()
-    assert conditions_of(capped) == ["M <= n^(1/(p + 1))"] and capped.binding == ("k <= M",)
+    assert where(free) == ["M >= n^(1/(p + 1))"] and free.binding == ()
+    assert where(capped) == ["M <= n^(1/(p + 1))"] and capped.binding == ("k <= M",)
     assert str(capped.optimum["k"]) == "M"
 
 
 def test_the_optimal_k_depends_on_the_size_of_an_expert():
     """(10), and A^-1, not A^(-d/(2 beta + d)), where an expert is larger than the choice among experts."""
-    small, large = balance("(A*k)**-p + A*k/n + B*k*log(exp(1)*M/k)/n", ["k"], ["n", "A", "B"]).cells
+    small, large = balance(EXPERTS, ["k"], ["n", "A", "B"]).cells
     assert same(small.optimum["k"]["n"], "1/(1 + p)") and same(small.optimum["k"]["A"], "-1")
     assert same(large.optimum["k"]["A"], "-p/(1 + p)") and same(large.optimum["k"]["B"], "-1/(1 + p)")
-    assert conditions_of(small) == ["B <= A"] and not small.exact
+    assert where(small) == ["B <= A"] and not small.exact
 
 
 def test_the_size_that_reaches_an_error():
-    """(13) in the norm, (14) in its square."""
+    """(13) needs eps to be the L2 error, (14) its square: no one meaning gives both."""
     cell = balance(f"{P} + N/n", ["N"], ["n"]).cell
     norm, square = cell.reach("eps**2", "n"), cell.reach("eps", "n")
     assert same(norm["n"]["eps"], "-(2*beta + d)/beta") and same(norm["N"]["eps"], "-d/beta")
     assert same(square["n"]["eps"], "-(2*beta + d)/(2*beta)") and same(square["N"]["eps"], "-d/(2*beta)")
-
-
-def test_no_one_meaning_of_eps_gives_13_and_14():
-    """(13) needs eps to be the L2 error, (14) its square: n = R/eps."""
     routed = balance(f"{P} + N/n + R/n", ["N"], ["n", "R"]).cells[1]
     assert str(routed.reach("eps", "n")["n"]) == "R/eps" and str(routed.reach("eps**2", "n")["n"]) == "R/eps^2"
-
-
-def test_identical_ties_have_no_exact_prefactor():
-    (cell,) = balance("N**-1 + N/n + n**(-1/2)", ["N"], ["n"]).cells
-    assert cell.minimum["n"] == sympy.Rational(-1, 2) and not cell.exact
 
 
 @pytest.mark.parametrize(
@@ -174,6 +137,7 @@ def test_identical_ties_have_no_exact_prefactor():
         (("N**-1 + N/n", ["N"], ["n"], ["N <= n + 1"]), "sum on its larger side"),
         (("N**-1 + N/n", ["N"], ["n"], [], [], {"q": sympy.S.One}), "no parameter"),
         ((" + ".join(f"N**{k}/n**{k * k}" for k in range(1, 15)), ["N"], ["n"]), "at most"),
+        ((" + ".join(f"N**p/n**{k * k}" for k in range(1, 10)), ["N"], ["n"]), "with open parameters"),
     ],
 )
 def test_what_has_no_answer(args, says):
@@ -181,16 +145,20 @@ def test_what_has_no_answer(args, says):
         balance(*args)
 
 
-def test_constraints_that_contradict():
-    with pytest.raises(Infeasible, match="contradict each other"):
-        balance("N**-1 + N/n", ["N"], ["n"], ["N <= n", "N >= n**2"])
-
-
-@pytest.mark.parametrize("constraints", [["1 << 1"], ["N << n", "N >= n", "N <= n**2"], ["N = n", "N << n"]])
-def test_strict_constraints_contradict(constraints):
+@pytest.mark.parametrize(
+    ("constraints", "core"),
+    [
+        (["N <= n", "N >= n**2"], 2),
+        (["1 << 1"], 1),
+        (["N << n", "N >= n", "N <= n**2"], 2),
+        (["N = n", "N << n"], 1),
+        (["n <= 1"], 1),
+    ],
+)
+def test_constraints_contradict(constraints, core):
     with pytest.raises(Infeasible, match="contradict each other") as error:
         balance("N**-1 + N/n", ["N"], ["n"], constraints)
-    assert "n**2" not in str(error.value), "the smallest set"
+    assert str(error.value).count("'") == 2 * core, "a smallest set"
     assert balance("N**-1 + N/n", ["N"], ["n"], ["N << n"]).cell.minimum["n"] == sympy.Rational(-1, 2)
 
 
@@ -198,22 +166,20 @@ def by_corners(terms):
     """The exponent of the minimum from the cone {l >= 0, sum l_i a_i = 0}, by double description."""
     units = [tuple(int(i == j) for j in range(len(terms))) for i in range(len(terms))]
     a = direction([x for x, _ in terms])
-    found = []
-    for ray in corners(units, [a, tuple(-x for x in a)]):
-        found.append(sum(Fraction(w) * b for w, (_, b) in zip(ray, terms, strict=True)) / sum(ray))
-    return max(found, default=None)
+    rays = corners(units, [a, tuple(-x for x in a)])
+    values = [sum(Fraction(w) * b for w, (_, b) in zip(ray, terms, strict=True)) / sum(ray) for ray in rays]
+    return max(values, default=None)
 
 
 quarters = st.integers(-8, 8).map(lambda x: Fraction(x, 4))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(quarters, quarters), min_size=2, max_size=5, unique=True))
 def test_the_same_as_double_description(terms):
     if not any(a for a, _ in terms) or not any(b for _, b in terms):
         return
-    text = " + ".join(f"N**({a})*n**({b})" for a, b in terms)
-    expected = by_corners(terms)
+    text, expected = " + ".join(f"N**({a})*n**({b})" for a, b in terms), by_corners(terms)
     if expected is None:
         with pytest.raises(UsageError, match="no minimum"):
             balance(text, ["N"], ["n"])
@@ -224,7 +190,6 @@ def test_the_same_as_double_description(terms):
 @pytest.mark.parametrize(
     ("total", "minimise", "grows", "constraints", "rates"),
     [
-        ("N**(-1/16) + N/n", "N", "n", [], {"n": 1}),
         ("N**(-1/16) + N/n", "N", "C", ["C = n*N"], {"C": 1}),
         ("N**(-1/2) + N/n + R/n", "N", "n R", [], {"n": 1, "R": Fraction(1, 4)}),
         ("N**(-1/2) + N/n + R/n", "N", "C R", ["C = n*N"], {"C": 1, "R": Fraction(3, 4)}),
@@ -233,81 +198,33 @@ def test_the_same_as_double_description(terms):
     ],
 )
 def test_numbers_agree(total, minimise, grows, constraints, rates):
-    pytest.importorskip("scipy")
-    found = balance(total, minimise.split(), grows.split(), constraints)
-    check = checked(found, {k: sympy.Rational(x) for k, x in rates.items()})
+    b = balance(total, minimise.split(), grows.split(), constraints)
+    rates = {k: sympy.Rational(x) for k, x in rates.items()}
+    check = checked(b, rates)
     assert check.agrees and check.ratio == pytest.approx(1, abs=1e-2)
-
-
-def test_a_wrong_exponent_is_refuted_by_numbers():
-    """Negative control: the exponents of one sum beside the numbers of another."""
-    pytest.importorskip("scipy")
-    from dataclasses import replace
-
-    found = balance("N**(-1/2) + N/n", ["N"], ["n"])
-    wrong = replace(found, reduced=expression("N**(-1/3) + N/n"))
-    assert not checked(wrong, {"n": sympy.S.One}).agrees
-
-
-def run(*args):
-    return CliRunner().invoke(main, ["balance", *args])
-
-
-def test_command():
-    result = run(f"{P} + N/n", "--min", "N", "--in", "C", "--constraint", "C = n*N", "--format", "json")
-    cell = json.loads(result.stdout)["cells"][0]
-    assert cell["minimum"]["powers"] == {"C": "-beta/(beta + d)"} and cell["optimum"]["N"]["prefactor"]
-    result = run("N**-p + N/n", "--min", "N", "--in", "n", "--at", "p=1/2", "--check", "n", "--reach", "eps**2")
-    assert (
-        result.exit_code == 0
-        and "AGREES" in result.output
-        and "n = eps^-6" in result.output.replace("1/eps^6", "eps^-6")
-    )
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_formats(form):
-    found = balance(f"{P} + N/n + R/n", ["N"], ["n", "R"])
-    assert render(found.document(), form) and "n" in str(found)
-
-
-@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
-def test_plot(tmp_path, suffix):
-    pytest.importorskip("matplotlib")
-    file = tmp_path / f"x.{suffix}"
-    assert run("N**(-1/2) + N/n", "--min", "N", "--in", "n", "--plot", str(file)).exit_code == 0 and file.stat().st_size
+    steeper = replace(b, reduced=expression(f"({b.reduced.terms[0]})**(3/2)"))
+    wrong = replace(steeper, reduced=replace(b.reduced, terms=(*steeper.reduced.terms, *b.reduced.terms[1:])))
+    assert not checked(wrong, rates).agrees, "negative control: the numbers of another sum"
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "says"),
-    [
-        (["N + N/n", "--min", "N", "--in", "n"], 2, "no minimum"),
-        (
-            ["N**-1 + N/n", "--min", "N", "--in", "n", "--constraint", "N >= n**2", "--constraint", "N <= n"],
-            1,
-            "contradict",
-        ),
-        (["N**-1", "--min", "N", "--in", "2"], 2, "no name"),
-        (["N**-p + N/n", "--min", "N", "--in", "n", "--at", "p=-1"], 2, "positive"),
-        (["N**-p + N/n", "--min", "N", "--in", "n", "--at", "p"], 2, "cannot read"),
-        (["N**-p + N/n", "--min", "N", "--in", "n", "--check", "n"], 2, "no number for p"),
-        (["N**-1 + N/n", "--min", "N", "--in", "n", "--check", "m=1"], 2, "give those of n"),
-        (["N**-1 + N/n", "--min", "N", "--in", "n", "--plot", "x.docx"], 2, "format"),
-        (["N**-1 + N/n", "--in", "n,N", "--plot", "x.svg"], 2, "one quantity"),
-        (["N**-1 + N/n", "--min", "N", "--in", "n", "--reach", "a + b"], 2, "is a sum"),
-    ],
+    ("rates", "says"), [({"n": 1}, "no number for p"), ({"m": 1}, "give those of n"), ({}, "give those of n")]
 )
-def test_errors_are_one_line(args, code, says):
-    pytest.importorskip("scipy")
-    result = run(*args)
-    assert result.exit_code == code and says in result.output and len(result.output.splitlines()) == 1
+def test_no_numbers(rates, says):
+    with pytest.raises(UsageError, match=says):
+        checked(balance("N**-p + N/n", ["N"], ["n"]), {k: sympy.Rational(x) for k, x in rates.items()})
+
+
+def test_formats():
+    b = balance(f"{P} + N/n + R/n", ["N"], ["n", "R"])
+    assert all(render(b.document("eps**2"), form) for form in FORMATS)
 
 
 def test_conditions_are_where_the_minimum_changes():
-    """At random directions of growth, the cell whose conditions hold has the largest of the dual values."""
+    """In many directions of growth, the cell whose conditions hold has the largest of the dual values."""
     b = balance("N**-p + N/n + R/n", ["N"], ["n", "R"], values={"p": sympy.Rational(1, 2)})
     for x, y in product((1, 2, 5), (1, 2, 3, 7)):
         logs = {"n": float(x), "R": float(y)}
         values = [float(sum(e * logs[q] for q, e in c.minimum.powers)) for c in b.cells]
-        inside = [v for v, c in zip(values, b.cells, strict=True) if all(w.holds(logs, {}) for w in c.where)]
+        inside = [v for v, c in zip(values, b.cells, strict=True) if all(w.holds(logs) for w in c.where)]
         assert inside and all(v == pytest.approx(max(values)) for v in inside)

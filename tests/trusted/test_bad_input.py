@@ -26,8 +26,7 @@ pytest.importorskip("torch")
 import scaling_algebra
 from scaling_algebra import Power, Ray, UsageError, balance, derive, formula, horizon
 from scaling_algebra.cli import VERBS, main
-from scaling_algebra.laws.law.files import law
-from scaling_algebra.laws.law.library import answer, inverted
+from scaling_algebra.laws.law import answer, inverted, law
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.waiting import watched
@@ -111,7 +110,7 @@ def test_a_good_command_is_a_fault_of_a_case(tmp_path):
     assert "exit code 0" in fault(generator.Case(("derive", "--regime", "I", "--parameterization", "sp")))
 
 
-@pytest.mark.parametrize("place", ["limits.whole", "limits.line", "laws.expressions._Reader.number", "spec.axes.named"])
+@pytest.mark.parametrize("place", ["limits.whole", "limits.line", "laws.expressions._Parser.number", "spec.axes.named"])
 def test_a_planted_fault_is_found(place, monkeypatch, tmp_path):
     """Negative controls: something breaks in another way than by UsageError."""
 

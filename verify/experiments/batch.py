@@ -3,7 +3,7 @@
 The gradient is ``slope + curvature w + z / sqrt(B)`` with z standard normal and far above the rest, as the equation of
 Malladi et al. (2205.10287) assumes; steps are those of ``torch.optim.AdamW``. Every predicted exponent is what a rule
 of ``horizon`` makes of the monomial of an observable.
-Read next: ``laws/horizon/horizon.py`` (the rules), ``findings.py`` (claims and verdicts).
+Read next: ``recipes/horizon.py`` (the rules), ``findings.py`` (claims and verdicts).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.horizon.horizon import horizon
 from scaling_algebra.laws.monomials import Monomial
+from scaling_algebra.recipes.horizon import horizon
 from scaling_algebra.verify.judging.fit import Array, fit
 
 from .findings import By, Experiment, Finding, Plan, Trial, exponent

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from scaling_algebra.laws.feasible.files import shipped
+from scaling_algebra.laws.feasible import assumptions
 from scaling_algebra.verify.judging.fit import Array, fit
 
 from .clusters import FIGURE_1, SETTINGS, Network, Outcome, learn, own_outputs, steps_to_align
@@ -135,7 +135,7 @@ def margins(setting: int, network: Network, experts: tuple[int, ...], plan: Plan
         seeds = (own_outputs(at, SETTINGS[setting], s, device=plan.device) for s in range(plan.seeds))
         outputs.append(np.array([float(np.median(found)) for found in seeds]))
     measured = fit(experts, outputs)
-    right = Fraction(str(shipped("switch-cluster").defined({})["expert_margin"]["M"]))
+    right = Fraction(str(assumptions("switch-cluster").defined({})["expert_margin"]["M"]))
     claims = {(right, By.PREDICTED): "(eta T_2)^3", (Fraction(-4), By.PUBLISHED): "proof of Theorem 4.2"}
     return [
         exponent(

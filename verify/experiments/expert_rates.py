@@ -2,7 +2,7 @@
 
 ``horizon`` takes an expert's examples for a random share K/M of the batch: its gradient's mean falls as K/M, its noise
 as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
-Read next: ``laws/horizon/horizon.py`` (what an expert's share asks for), ``findings.py`` (verdicts).
+Read next: ``recipes/horizon.py`` (what an expert's share asks for), ``findings.py`` (verdicts).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every run sees the same number of examples. With lr, eps and betas as ``horizon`` says (Malladi et al., 2205.10287),
 steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial weights, at any
 part of the run. Batches are so small that noise rules the gradient.
-Read next: ``laws/horizon/horizon.py`` (the rule), ``batch.py`` (the same on a quadratic), ``findings.py`` (verdicts).
+Read next: ``recipes/horizon.py`` (the rule), ``batch.py`` (the same on a quadratic), ``findings.py`` (verdicts).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.horizon.horizon import horizon
 from scaling_algebra.laws.monomials import Monomial
+from scaling_algebra.recipes.horizon import horizon
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.judging.fit import Array, fit
 from scaling_algebra.verify.measuring.batches import cross_entropy, digits

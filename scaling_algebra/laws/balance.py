@@ -1,0 +1,318 @@
+"""The minimum of a sum of monomials, exactly: which terms balance, where, at which optimum.
+
+With logarithms of the quantities this is a linear program: minimise over x the largest of ``a_i x + b_i``. By duality
+the minimum is the maximum over the corners of ``{l >= 0, sum l = 1, sum l_i a_i = 0}``, and a corner is a circuit. A
+circuit is a nullspace, so parameters may stay symbols; at the optimum every term is its share of the minimum (the
+inequality of the means), hence the prefactors.
+Read next: ``circuits.py`` (how), ``law.py`` (laws that are built of balances), ``numeric.py`` (the same in numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.solver.demands import Infeasible
+
+from .circuits import Minimum, ProgramRow, minima
+from .expressions import expression, relation
+from .inequalities import Inequalities, Inequality
+from .lambert import stationary
+from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
+
+MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
+"""Terms with constraints, those with open parameters, and quantities to minimise over."""
+LONG = 12
+"""Characters of a number that is printed as it is."""
+
+
+@dataclass(frozen=True)
+class NumericCheck:
+    """Slopes of the numeric minimum and optimum beside their exponents on a ray.
+
+    Attributes:
+        rates: of the growing quantities. slopes: by name, ``minimum`` first: (predicted, found).
+        ratio: numeric over predicted minimum at the largest size; None where the prefactor is not exact.
+        near: how far a slope may lie from the exponent, and the ratio from 1.
+    """
+
+    rates: Mapping[str, Expr]
+    slopes: Mapping[str, tuple[Expr, float]]
+    ratio: float | None
+    near: float = 0.01
+
+    @property
+    def agrees(self) -> bool:
+        gaps = [float(e) - x for e, x in self.slopes.values()] + ([] if self.ratio is None else [self.ratio - 1])
+        return all(abs(gap) <= self.near for gap in gaps)
+
+    def lines(self) -> list[str]:
+        lines = [f"numerically, {name}: slope {x:.4f}, predicted {e} = {float(e):.4f}"
+                 for name, (e, x) in self.slopes.items()]  # fmt: skip
+        if self.ratio is not None:
+            lines.append(f"numerically, prefactor of the minimum over the predicted one: {self.ratio:.4f}")
+        return [*lines, "AGREES" if self.agrees else "REFUTED"]
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "rates": {name: written(x) for name, x in self.rates.items()},
+            "slopes": {name: {"predicted": written(e), "found": round(x, 6)} for name, (e, x) in self.slopes.items()},
+            "ratio": None if self.ratio is None else round(self.ratio, 6),
+            "agrees": self.agrees,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Balance(Rendered):
+    """A minimum in cells.
+
+    Attributes:
+        total, constraints: as they are written. reduced: the sum with the equations put in; bounds: what is at most 1.
+        minimised, growing, fixed: quantities by what becomes of them.
+        cells: of terms that balance; one, unless parameters or several growing quantities decide.
+        notes: what else is known.
+    """
+
+    total: Posynomial
+    reduced: Posynomial
+    bounds: tuple[Monomial, ...]
+    constraints: tuple[Relation, ...]
+    minimised: tuple[str, ...]
+    growing: tuple[str, ...]
+    fixed: tuple[str, ...]
+    cells: tuple[Minimum, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cell(self) -> Minimum:
+        """The only cell.
+
+        Raises:
+            UsageError: there are several.
+        """
+        if len(self.cells) > 1:
+            raise UsageError(f"{self.about} has {len(self.cells)} cells; give values of parameters, or read all cells")
+        return self.cells[0]
+
+    @property
+    def about(self) -> str:
+        over = f"minimum over {', '.join(self.minimised)}" if self.minimised else "largest term"
+        return f"{over} of {self.total}, {', '.join(self.growing)} growing"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Quantities and parameters that stand in it."""
+        sums = (self.total, *(s for c in self.constraints for s in (c.left, c.right)))
+        return frozenset[str]().union(*(x.quantities | x.parameters for x in sums))
+
+    def sizes(self, cell: Minimum) -> dict[str, Monomial]:
+        return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
+
+    def document(self, reach: str | None = None, checks: Sequence[NumericCheck] = ()) -> Document:
+        """Every cell: what grows how, with which prefactor; active terms; conditions.
+
+        Args:
+            reach: also the size at which the minimum equals this monomial.
+            checks: the same in numbers.
+        """
+        blocks: list[Block] = [Heading(Text(self.about, literal(self.about)), 2)]
+        if self.constraints:
+            blocks.append(Lines.of(("with ", literal(", ".join(c.text for c in self.constraints)))))
+        for cell in self.cells:
+            if cell.where:
+                blocks.append(Heading(literal("where " + ", ".join(map(str, cell.where))), 3))
+            blocks += self._cell(cell, reach)
+        notes = list(self.notes)
+        for name in self.minimised:
+            if (best := stationary(self.reduced, name)) is not None:
+                notes.append(f"with the logarithm, {name} = {best}")
+        if notes := [*notes, *(line for c in checks for line in c.lines())]:
+            blocks.append(Lines.of(*map(literal, notes), listed=True))
+        return Document(tuple(blocks), self.record(reach, checks))
+
+    def _cell(self, cell: Minimum, reach: str | None) -> list[Block]:
+        header = ("", "grows as", "times")[: 2 + cell.exact]
+        rows = [(n, power(m), _factor(m.coefficient))[: len(header)] for n, m in self.sizes(cell).items()]
+        shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
+        lines: list[list[Piece]] = [["terms that balance: ", *_joined(shares)]]
+        if cell.binding:
+            lines.append(["held with equality: ", literal(", ".join(cell.binding))])
+        if cell.window:
+            lines.append(["left open: ", literal(", ".join(map(str, cell.window)))])
+        if reach is not None:
+            sizes = [(f"{name} = ", power(m)) for name, m in cell.reach(reach, self.growing[0]).items()]
+            lines.append([f"minimum {literal(reach)} at ", *_joined(sizes)])
+        return [Grid.of(header, rows), Lines.of(*lines, listed=True)]
+
+    def record(self, reach: str | None = None, checks: Sequence[NumericCheck] = ()) -> dict[str, Any]:
+        """The JSON contract."""
+
+        def cell(c: Minimum) -> dict[str, Any]:
+            def shown(m: Monomial) -> dict[str, Any]:
+                return {"powers": strings(m), "prefactor": written(m.coefficient) if c.exact else None}
+
+            reached = {} if reach is None else {"reached": c.reach(reach, self.growing[0])}
+            return {
+                "where": [*map(str, c.where)],
+                "minimum": shown(c.minimum),
+                "optimum": {name: shown(m) for name, m in c.optimum.items()},
+                "active": [{"term": str(t), "share": written(x)} for t, x in zip(c.active, c.shares, strict=True)],
+                "binding": list(c.binding),
+                "open": [*map(str, c.window)],
+            } | {key: {name: strings(m) for name, m in sizes.items()} for key, sizes in reached.items()}
+
+        return {
+            "sum": str(self.total),
+            "constraints": [c.text for c in self.constraints],
+            "minimise": list(self.minimised),
+            "grow": list(self.growing),
+            "fixed": list(self.fixed),
+            "cells": [cell(c) for c in self.cells],
+            "notes": list(self.notes),
+            "reach": reach,
+            "checks": [c.record() for c in checks],
+        }
+
+
+def balance(
+    total: str | Posynomial,
+    minimise: Sequence[str] = (),
+    growing: Sequence[str] = (),
+    constraints: Iterable[str | Relation] = (),
+    fixed: Sequence[str] = (),
+    values: Mapping[str, Expr] | None = None,
+) -> Balance:
+    """Minimises a sum of monomials.
+
+    Args:
+        total: the sum, such as ``"N**(-2*beta/d) + N/n"``.
+        minimise: quantities to choose; with none, the largest term is looked for.
+        growing: quantities that grow; the answer is in their powers.
+        constraints: equations of monomials, which eliminate a quantity each (one that is not named elsewhere, else the
+            last to be minimised over), or bounds: ``sum <= monomial``, ``monomial >= sum``, ``<<`` and ``>>`` as well.
+        fixed: positive constants, kept in prefactors.
+        values: of parameters in exponents, exact.
+
+    Raises:
+        UsageError: unknown quantities; no minimum, or none that determines its quantities.
+        Infeasible: constraints that contradict each other.
+
+    Examples:
+        >>> cell = balance("N**(-2*beta/d) + N/n", ["N"], ["n"]).cell
+        >>> str(cell.optimum["N"]), cell.minimum["n"]
+        ('(2*beta/d)^(d/(2*beta + d))*n^(d/(2*beta + d))', -2*beta/(2*beta + d))
+    """
+    whole = expression(total) if isinstance(total, str) else total
+    given = [relation(c) if isinstance(c, str) else c for c in constraints]
+    named = [*minimise, *growing, *fixed]
+    if twice := [name for name in named if named.count(name) > 1]:
+        raise UsageError(f"{twice[0]} is named twice; a quantity is minimised over, grows, or is fixed")
+    if not growing:
+        raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
+    sums = (whole, *(s for c in given for s in (c.left, c.right)))
+    stand, open_ = {q for x in sums for q in x.quantities}, {p for x in sums for p in x.parameters}
+    if nowhere := [name for name in (*growing, *fixed) if name not in stand]:
+        raise unknown_name("quantity", nowhere[0], sorted(stand))
+    at = {name: exact(value) for name, value in (values or {}).items()}
+    if strange := sorted({*at} - open_):
+        raise unknown_name("parameter in an exponent", strange[0], sorted(open_))
+    problem, relations = whole.substituted(at), [c.substituted(at) for c in given]
+    dependent = _dependent([c for c in relations if c.sign == "="], minimise, named)
+    reduced, free = problem.substituted(dependent), [name for name in minimise if name not in dependent]
+    rows = [ProgramRow(_constants(t, fixed), 1, str(t)) for t in reduced.terms]
+    loose = [c for c in relations if c.sign != "="]
+    rows += [ProgramRow(_constants(m, fixed), 0, c.text, c.strict)
+             for c in loose for m in c.substituted(dependent).ratios()]  # fmt: skip
+    _check(rows, free, growing, problem)
+    bounds = [row for row in rows if not row.weight]
+    at_most = [Inequality(row.term.power, row.strict, row.text, growing[0]) for row in bounds]
+    if core := at_most and Inequalities(at_most, growing[0], growing, strict=True).core():
+        listed = ", ".join(map(repr, core))
+        raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
+    cells = tuple(minima(rows, free, growing, dependent))
+    if not cells:
+        raise UsageError(f"no minimum over {', '.join(free)}: {problem} can be made as small as one likes; "
+                         "add a term that grows where the others fall, or a constraint")  # fmt: skip
+    notes = []
+    if any(t.logs for t in reduced.terms):
+        cells = tuple(replace(c, exact=False) for c in cells)
+        notes.append("up to logarithms, which count as constants")
+    if all(c.where for c in cells) and Inequalities((), growing[0], growing).outside(c.where for c in cells):
+        notes.append(
+            "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
+        )
+    of = tuple(minimise), tuple(growing), tuple(fixed)
+    return Balance(problem, reduced, tuple(row.term for row in bounds), tuple(relations), *of, cells, tuple(notes))
+
+
+def power(m: Monomial) -> Text:
+    """Without its coefficient."""
+    return _sized(Monomial(powers=m.powers, logs=m.logs))
+
+
+def term(e: Expr) -> Text:
+    return Text(written(e), f"${sympy.latex(e)}$")
+
+
+def strings(m: Monomial) -> dict[str, str]:
+    """The powers, for JSON: exact, as text."""
+    return {name: written(e) for name, e in m.powers}
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _dependent(equations: Iterable[Relation], minimise: Sequence[str], named: Sequence[str]) -> dict[str, Monomial]:
+    """What the quantities are that equations eliminate."""
+    dependent: dict[str, Monomial] = {}
+    for c in (e.substituted(dependent) for e in equations):
+        there = sorted(c.quantities)
+        choice = [q for q in there if q not in named] + [q for q in reversed(minimise) if q in there]
+        if not choice:
+            raise UsageError(f"the constraint {c.text!r} leaves nothing to choose; minimise over one of its quantities")
+        solution = {choice[0]: c.solved(choice[0])}
+        dependent = {name: m.substituted(solution) for name, m in dependent.items()} | solution
+    return dependent
+
+
+def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
+    """Fixed quantities moved into the coefficient; logarithms left out."""
+    factors = [parameter(name) ** e for name, e in m.powers if name in fixed]
+    return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
+
+
+def _check(rows: Sequence[ProgramRow], free: Sequence[str], growing: Sequence[str], total: Posynomial) -> None:
+    """Raises UsageError for quantities that nothing is said about, and for minima that determine products only."""
+    for row in rows:
+        if unknown := sorted({n for n, _ in row.term.powers} - {*free, *growing}):
+            raise UsageError(f"{unknown[0]} in {row.text} is neither minimised over, nor growing, nor fixed, nor given "
+                             "by a constraint; say which, or what it equals")  # fmt: skip
+    for name in free:
+        if all(row.term[name] == 0 for row in rows):
+            raise UsageError(f"{name} is to be minimised over, but stands in no term of {total}")
+    if len(rows) > MOST_TERMS or len(free) > MOST_FREE:
+        raise UsageError(f"{len(rows)} terms over {len(free)} quantities; give at most {MOST_TERMS} and {MOST_FREE}")
+    if len(rows) > MOST_OPEN and any(row.term.parameters for row in rows):
+        raise UsageError(f"{len(rows)} terms with open parameters; give values of them (--at), or at most {MOST_OPEN}")
+    if free and sympy.Matrix([[row.term[name] for name in free] for row in rows]).rank() < len(free):
+        raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
+
+
+def _joined(groups: Iterable[Sequence[Piece]]) -> list[Piece]:
+    return [piece for group in groups for piece in ("; ", *group)][1:]
+
+
+def _sized(m: Monomial) -> Text:
+    return Text(str(m), f"${sympy.latex(m.expr)}$")
+
+
+def _factor(e: Expr) -> Text:
+    """A prefactor; a long number in decimals (JSON has it exactly)."""
+    long = e.is_number and len(written(e)) > LONG
+    return Text(f"{float(e):.6g}", f"{float(e):.6g}") if long else term(e)

@@ -1,0 +1,151 @@
+"""Circuits: the smallest sets of terms that balance, and the minimum where each of them does.
+
+A circuit is a set of terms whose exponents cancel with positive shares, and no part of which does so: the nullspace of
+their exponents has one dimension. At the optimum every term is its share of the sum.
+Read next: ``inequalities.py`` (what bounds a cell), ``balance.py`` (who asks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import sympy
+
+from scaling_algebra.errors import UsageError
+
+from .expressions import monomial
+from .inequalities import Inequalities, Inequality, decided, sign
+from .monomials import Expr, Monomial, simplified
+
+
+@dataclass(frozen=True)
+class ProgramRow:
+    """A term (weight 1), or a constraint ``term <= 1`` (weight 0), of the linear program."""
+
+    term: Monomial
+    weight: int
+    text: str
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The minimum in one cell, where one set of terms balances.
+
+    Attributes:
+        active: the terms that balance, as they are written; shares: of the minimum, by active term.
+        binding: constraints that hold with equality.
+        minimum: the least value; optimum: where it is reached, by quantity. Their coefficients are those of the leading
+            order where ``exact``.
+        window: what bounds quantities that the minimum leaves open. where: what bounds the cell, up to constants.
+    """
+
+    active: tuple[Monomial, ...]
+    shares: tuple[Expr, ...]
+    binding: tuple[str, ...]
+    minimum: Monomial
+    optimum: Mapping[str, Monomial]
+    exact: bool
+    window: tuple[Inequality, ...]
+    where: tuple[Inequality, ...]
+
+    def reach(self, target: str, growing: str) -> dict[str, Monomial]:
+        """The growing quantity, and the optimum, at which the minimum equals a monomial such as ``eps**2``.
+
+        Raises:
+            UsageError: the minimum does not depend on it.
+        """
+        if self.minimum[growing] == 0:
+            raise UsageError(f"the minimum does not depend on {growing}; no size of it reaches {target}")
+        size = {growing: (self.minimum / monomial(target)).solved(growing)}
+        return size | {name: m.substituted(size) for name, m in self.optimum.items()}
+
+
+def minima(
+    rows: Sequence[ProgramRow], free: Sequence[str], growing: Sequence[str], dependent: Mapping[str, Monomial]
+) -> Iterator[Minimum]:
+    """The minimum of each cell; logarithms do not count.
+
+    Args:
+        dependent: quantities that follow from those that are free.
+    """
+    seen = set()
+    for chosen, shares in _circuits(rows, free):
+        if -1 in (signs := [sign(x) for x in shares]):
+            continue
+        optimum = _optimum(chosen, shares, free)
+        base, share = next((row, x) for row, x in zip(chosen, shares, strict=True) if row.weight)
+        minimum = base.term.substituted(optimum) * Monomial(1 / share)
+        rest = [(row, row.term.substituted(optimum)) for row in rows if row not in chosen]
+        ratios = [m / minimum if row.weight else m for row, m in rest]
+        answers = [decided(Monomial.of({growing[0]: -x}), growing) for x, s in zip(shares, signs, strict=True) if not s]
+        answers += [decided(m, growing) for m in ratios]
+        if False in answers:
+            continue
+        conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Inequality)]
+        where = _projected(conditions, growing)
+        if where is None or Inequalities(where, growing[0], growing, strict=True).core():
+            continue
+        if (key := (frozenset(where), minimum.powers)) in seen:
+            continue
+        seen.add(key)
+        terms = [(row.term, x) for row, x in zip(chosen, shares, strict=True) if row.weight]
+        yield Minimum(
+            tuple(t for t, _ in terms),
+            tuple(x for _, x in terms),
+            tuple(dict.fromkeys(row.text for row in chosen if not row.weight)),
+            minimum,
+            optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
+            all(m.powers for m in ratios),
+            tuple(c for c in conditions if not c.ratio.quantities <= set(growing)),
+            tuple(where),
+        )
+
+
+def _circuits(rows: Sequence[ProgramRow], free: Sequence[str]) -> Iterator[tuple[tuple[ProgramRow, ...], list[Expr]]]:
+    """Smallest sets of rows whose exponents cancel, with their shares; largest sets first."""
+    for size in range(len(free) + 1, 0, -1):
+        for chosen in combinations(rows, size):
+            space = sympy.Matrix(len(free), size, lambda i, j, of=chosen: of[j].term[free[i]]).nullspace()
+            if len(space) != 1:
+                continue
+            weights = [simplified(x) for x in space[0]]
+            total = simplified(sum(w for w, row in zip(weights, chosen, strict=True) if row.weight))
+            if all(w != 0 for w in weights) and total != 0:
+                yield chosen, [simplified(w / total) for w in weights]
+
+
+def _optimum(chosen: Sequence[ProgramRow], shares: Sequence[Expr], free: Sequence[str]) -> dict[str, Monomial]:
+    """Where every active term is its share of the sum, and every binding constraint an equality."""
+    at = next(i for i, row in enumerate(chosen) if row.weight)
+    whole = chosen[at].term * Monomial(1 / shares[at])
+    ones = [row.term / (whole * Monomial(share)) if row.weight else row.term
+            for i, (row, share) in enumerate(zip(chosen, shares, strict=True)) if i != at]  # fmt: skip
+    matrix = sympy.Matrix(len(ones), len(free), lambda i, j: ones[i][free[j]])
+    solved = list(matrix.rref()[1]) if ones else []
+    inverse = matrix[:, solved].inv() if solved else matrix
+    rests = [m.substituted({free[j]: Monomial() for j in solved}) for m in ones]
+    optimum = {}
+    for i, j in enumerate(solved):
+        value = Monomial()
+        for k, rest in enumerate(rests):
+            value *= rest ** -inverse[i, k]
+        optimum[free[j]] = Monomial(sympy.powsimp(value.coefficient), value.powers)
+    return optimum
+
+
+def _projected(conditions: Iterable[Inequality], growing: Sequence[str]) -> list[Inequality] | None:
+    """What conditions say of growing quantities and parameters alone (Fourier-Motzkin); None if they cannot hold."""
+    left = list(conditions)
+    for name in sorted({n for c in left for n in c.ratio.quantities} - {*growing}):
+        on = [c.ratio ** (1 / c.ratio[name]) for c in left if c.ratio[name] != 0]
+        signs = [sign(c.ratio[name]) for c in left if c.ratio[name] != 0]
+        above = [m for m, s in zip(on, signs, strict=True) if s == 1]
+        below = [m for m, s in zip(on, signs, strict=True) if s == -1]
+        made = [decided(a / b, growing) for a in above for b in below]
+        if False in made:
+            return None
+        left = [c for c in left if c.ratio[name] == 0] + [c for c in made if isinstance(c, Inequality)]
+    return list(dict.fromkeys(left))

@@ -1,0 +1,335 @@
+"""Assumptions between growing quantities, as ``d**(-1/2)*sigma <= sigma**(5/2)``: can they hold together, and where?
+
+Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
+relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
+with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
+that grows, at least 1. Adding a set: one more TOML file in ``assumptions/``.
+Read next: ``inequalities.py`` (solves them), ``onset.py`` (from which size on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sympy
+
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.spec.powers import exponent_text
+
+from .entries import made, read, shipped
+from .inequalities import End, Inequalities, Inequality, Window
+from .monomials import Monomial, Relation, parameter
+from .onset import Onset, onsets
+
+SHIPPED = shipped("assumptions")
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A relation between monomials, why it is needed, and where it stands."""
+
+    relation: Relation
+    name: str = ""
+    because: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A quantity that is a monomial in others; ``printed`` is what a source says it comes to."""
+
+    name: str
+    is_: Monomial
+    printed: Monomial | None = None
+    about: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Relations between quantities that are powers of one that grows."""
+
+    assume: tuple[Assumption, ...]
+    define: tuple[Definition, ...] = ()
+    grows: str = "d"
+    name: str = ""
+    title: str = ""
+
+    def defined(self, values: Mapping[str, Monomial]) -> dict[str, Monomial]:
+        """Every defined quantity in the quantities that are not, and in those that ``values`` has."""
+        made: dict[str, Monomial] = {}
+        for d in self.define:
+            made[d.name] = d.is_.substituted(made)
+        return {name: m.substituted(values) for name, m in made.items()}
+
+    @property
+    def equal(self) -> dict[str, Monomial]:
+        """What a quantity equals by assumption, where no logarithm stands there."""
+        equal: dict[str, Monomial] = {}
+        for r in (a.relation for a in self.assume if a.relation.sign == "="):
+            (left, *more), (right, *others) = r.left.terms, r.right.terms
+            name = next(iter(left.quantities), "")
+            alone = left == Monomial.of({name: sympy.S.One}) and name not in right.quantities
+            if alone and not more and not others and not right.logs:
+                equal[name] = right.substituted(equal)
+        return equal
+
+    def misprints(self) -> tuple[Definition, ...]:
+        """Definitions whose printed value is another one, in powers of every quantity."""
+        put = self.defined(self.equal) | self.equal
+        printed = ((d, d.printed.substituted(put)) for d in self.define if d.printed is not None)
+        return tuple(d for d, m in printed if m.powers != put[d.name].powers)
+
+
+@dataclass(frozen=True, repr=False)
+class Feasible(Rendered):
+    """Where assumptions hold together.
+
+    Attributes:
+        given: growth laws that were put in. assumed: the assumptions that were not left out.
+        inequalities: between exponents. windows: of the exponent of every quantity and parameter; empty where there
+            is no solution. defined: every defined quantity in the others, and the window of its exponent (None: no
+            solution).
+        core: names of a smallest contradictory set; empty if there is a solution.
+        even: names of assumptions that hold together only where their sides have one power.
+    """
+
+    system: Assumptions
+    given: Mapping[str, Monomial]
+    assumed: tuple[Assumption, ...]
+    inequalities: tuple[Inequality, ...]
+    windows: Mapping[str, Window]
+    defined: Mapping[str, tuple[Monomial, Window | None]]
+    core: tuple[str, ...] = ()
+    even: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        return f"{self.system.name}, {'contradictory' if self.core else 'feasible'}"
+
+    @property
+    def dropped(self) -> list[str]:
+        return [a.name for a in self.system.assume if a not in self.assumed]
+
+    def window(self, m: Monomial) -> Window:
+        """The window of a monomial's exponent; there must be a solution.
+
+        Raises:
+            UsageError: a quantity of which nothing is assumed.
+        """
+        grows = self.system.grows
+        stand = {name for i in self.inequalities for name in _unknowns(i.ratio, grows, i.label)}
+        whole = m.substituted(self.system.defined(self.given) | dict(self.given))
+        if strange := _unknowns(whole, grows, str(m)).keys() - stand:
+            raise unknown_name("quantity", min(strange), sorted(stand))
+        return Inequalities(self.inequalities, grows).window(whole)
+
+    def onsets(self, values: Mapping[str, float]) -> tuple[Onset, ...]:
+        """From which size on each inequality holds, with every constant 1, at values of quantities."""
+        equal = {name: m.substituted(self.given) for name, m in self.system.equal.items() if name not in values}
+        put = equal | dict(self.given)
+        put = self.system.defined(put) | put
+        return onsets({a.name: a.relation.substituted(put) for a in self.assumed}, self.system.grows, values)
+
+    def document(self, onsets: Iterable[Onset] = ()) -> Document:
+        """Windows of every exponent with what binds them, defined quantities, misprints; or a contradiction."""
+        onsets, grows, wrong = list(onsets), self.system.grows, self.system.misprints()
+        blocks: list[Block] = [Heading(literal(self.system.title), 2)]
+        if laws := [f"{name} = {m}" for name, m in self.given.items()] + [f"without {name}" for name in self.dropped]:
+            blocks.append(Lines.of(literal(", ".join(laws))))
+        if self.core:
+            blocks.append(Lines.of("no size of anything meets these together:"))
+            put = self.system.defined(self.given) | dict(self.given)
+            rows = [_told(a, put) for a in self.assumed if a.name in self.core]
+            blocks.append(Grid.of(["assumption", "relation", "that is", "because", "source"], rows))
+        else:
+            open_ = {p for m in self.given.values() for p in m.parameters}
+            rows = [[name, *_ends(w, "" if name in open_ else grows)] for name, w in self.windows.items()]
+            blocks.append(Grid.of(["quantity", "from", "because of", "to", "because of"], rows))
+        if self.system.define:
+            rows = [[literal(d.name), literal(str(m)), *_ends(w, grows)[::2], _printed(d, d in wrong),
+                     literal(d.source) or None]
+                    for d in self.system.define for m, w in [self.defined[d.name]]]  # fmt: skip
+            blocks.append(Grid.of(["defined", "is", "from", "to", "printed", "source"], rows))
+        if onsets:
+            blocks.append(Grid.of(["assumption", f"holds from {grows} ="], [(o.name, literal(str(o))) for o in onsets]))
+        notes = [f"exponents of {grows}; constants and powers of logarithms do not count"]
+        if self.even:
+            notes.append(f"only with equal powers on both sides, where logarithms decide: {', '.join(self.even)}")
+        notes += [f"{d.name} is printed as {d.printed}; it is {self.defined[d.name][0]} ({d.source})" for d in wrong]
+        blocks.append(Lines.of(*map(literal, notes), listed=True))
+        return Document(tuple(blocks), self.record(onsets))
+
+    def record(self, onsets: Iterable[Onset] = ()) -> dict[str, Any]:
+        """The JSON contract."""
+
+        def ends(w: Window) -> dict[str, Any]:
+            return {side: {"exponent": None if e.value is None else str(e.value), "binding": list(e.binding),
+                           "open": e.open} for side, e in (("low", w.low), ("high", w.high))}  # fmt: skip
+
+        wrong = self.system.misprints()
+        defined = {
+            d.name: {
+                "is": str(m),
+                "printed": None if d.printed is None else str(d.printed),
+                "agrees": None if d.printed is None else d not in wrong,
+                "window": None if w is None else ends(w),
+            }
+            for d in self.system.define
+            for m, w in [self.defined[d.name]]
+        }
+        broken = [a for a in self.assumed if a.name in self.core]
+        return {
+            "assumptions": self.system.name,
+            "grows": self.system.grows,
+            "set": {name: str(m) for name, m in self.given.items()},
+            "dropped": self.dropped,
+            "feasible": not self.core,
+            "windows": {name: ends(w) for name, w in self.windows.items()},
+            "defined": defined,
+            "contradiction": [{"name": a.name, "relation": str(a.relation), "source": a.source} for a in broken],
+            "even": list(self.even),
+            "onsets": [vars(o) for o in onsets],
+        }
+
+
+def feasible(system: Assumptions, given: Mapping[str, Monomial] | None = None, drop: Iterable[str] = ()) -> Feasible:
+    """The admissible window of every exponent, or a smallest set of assumptions that contradicts itself.
+
+    Args:
+        given: growth laws, by quantity: ``{"K": monomial("d**kappa")}``. A name in an exponent is one more unknown.
+        drop: names of assumptions to leave out.
+
+    Raises:
+        UsageError: a name that the system does not have; relations that are not linear in the exponents.
+
+    Examples:
+        >>> f = feasible(assumptions("switch-cluster"))
+        >>> w = f.windows["sigma_0"]
+        >>> print(w.low.value, w.high.value, [d.name for d in f.system.misprints()])
+        -1/3 -1/100 ['expert_margin']
+    """
+    given, dropped, grows = dict(given or {}), set(drop), system.grows
+    names = [a.name for a in system.assume]
+    if strange := sorted(dropped - set(names)):
+        raise unknown_name("assumption", strange[0], names)
+    assumed = tuple(a for a in system.assume if a.name not in dropped)
+    whole = system.defined({})
+    stand = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
+    for name, law in given.items():
+        if name not in stand or name == grows:
+            raise unknown_name("quantity to set", name, sorted(stand - {grows}))
+        if name in law.quantities or law.quantities & given.keys():
+            raise UsageError(f"{name} = {law} is given in what is given itself; write it in the others")
+    put = system.defined(given) | given
+    relations = [(a.name, a.relation.substituted(put)) for a in assumed]
+    rows = tuple(Inequality(m, r.strict, name) for name, r in relations for m in r.ratios())
+    unknowns = {name: m for i in rows for name, m in _unknowns(i.ratio, grows, i.label).items()}
+    for law in given.values():
+        if strange := sorted(law.quantities - stand):
+            raise unknown_name("quantity", strange[0], sorted(stand))
+    solver = Inequalities(rows, grows)
+    core = solver.core() or Inequalities(rows, grows, strict=True, logs=True).core()
+    windows = {} if core else {name: solver.window(m) for name, m in unknowns.items()}
+    defined: dict[str, tuple[Monomial, Window | None]] = {}
+    for d in system.define:
+        inside = _unknowns(put[d.name], grows, d.name).keys() <= unknowns.keys()
+        defined[d.name] = put[d.name], solver.window(put[d.name]) if inside and not core else None
+    even = () if core else Inequalities(rows, grows, strict=True).core()
+    return Feasible(system, given, assumed, rows, windows, defined, core, even)
+
+
+def assumptions(name: str) -> Assumptions:
+    """A set of assumptions that ships.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    if name not in SHIPPED:
+        raise unknown_name("set of assumptions", name, (*SHIPPED, "FILE.toml"))
+    return read_assumptions(SHIPPED[name])
+
+
+def read_assumptions(path: Path | str) -> Assumptions:
+    """The assumptions in a TOML file: ``grows = "d"`` and ``assume = ["n**(-1/2) << sigma", ...]``; an entry may also
+    be a table with name, relation, because and source, and ``[[define]]`` names monomials.
+
+    Raises:
+        UsageError: one line that begins with the file's name.
+    """
+    return made(Path(path), "assumptions", _assumptions)
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _assumptions(name: str, data: dict[str, Any]) -> Assumptions:
+    if not data.get("assume"):
+        raise UsageError('assume is missing; write assume = ["n**(-1/2) << sigma", ...]')
+    if isinstance(listed := data["assume"], list):
+        data["assume"] = [x if isinstance(x, dict) else {"relation": x} for x in listed]
+    made: Assumptions = read(Assumptions, {"name": name} | data)
+    assume = tuple(replace(a, name=a.name or str(a.relation)) for a in made.assume)
+    if not made.grows.isidentifier() or not made.grows.isascii():
+        raise UsageError(f"grows is {made.grows!r}; write the name of the quantity that grows, as d")
+    for k, d in enumerate(made.define):
+        if d.name == made.grows or d.is_.quantities & {later.name for later in made.define[k:]}:
+            raise UsageError(f"define {k + 1}: {d.name} needs what is defined at or after it, or is what grows")
+    for kind, names in (("assumption", [a.name for a in assume]), ("definition", [d.name for d in made.define])):
+        if twice := {n for n in names if names.count(n) > 1}:
+            raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
+    return replace(made, assume=assume, title=made.title or made.name)
+
+
+def _unknowns(m: Monomial, grows: str, where: str) -> dict[str, Monomial]:
+    """What an exponent is linear in, each as a monomial that has it as its exponent.
+
+    Raises:
+        UsageError: it is not linear.
+    """
+    unknowns: dict[str, Monomial] = {}
+    for name, e in m.powers:
+        if name != grows and not e.is_Rational:
+            raise UsageError(f"{where}: {name} has the exponent {e}; only {grows} may have one with a name in it")
+        if name != grows:
+            unknowns[name] = Monomial.of({name: sympy.S.One})
+    e = m[grows]
+    names = sorted(str(s) for s in e.free_symbols)
+    symbols = [parameter(name) for name in names]
+    if not e.is_polynomial(*symbols) or (names and sympy.Poly(e, *symbols).total_degree() > 1):
+        raise UsageError(f"{where}: the exponent {e} of {grows} is not linear in {', '.join(names)}")
+    if both := unknowns.keys() & {*names}:
+        raise UsageError(f"{where}: {min(both)} is a quantity and stands in an exponent; give one another name")
+    return unknowns | {name: Monomial.of({grows: parameter(name)}) for name in names}
+
+
+def _told(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
+    here = str(a.relation.substituted(put))
+    here = "" if here == str(a.relation) else here
+    return [Text(a.name, literal(a.name)), *(literal(x) or None for x in (str(a.relation), here, a.because, a.source))]
+
+
+def _ends(w: Window | None, grows: str) -> list[Piece | None]:
+    """Both ends, each with what binds it; of a parameter the ends are numbers."""
+    ends = [End(None)] * 2 if w is None else [w.low, w.high]
+    return [x for e in ends for x in (_end(e, grows), literal(", ".join(e.binding)) or None)]
+
+
+def _end(e: End, grows: str) -> Piece | None:
+    if e.value is None:
+        return None
+    mark = ", open" if e.open else ""
+    if not grows:
+        return f"{e.value}{mark}"
+    power = sympy.latex(Monomial.of({grows: sympy.Rational(e.value)}).expr)
+    plain = "1" if e.value == 0 else grows if e.value == 1 else f"{grows}^{exponent_text(e.value)}"
+    return Text(plain + mark, f"${power}${mark}")
+
+
+def _printed(d: Definition, wrong: bool) -> Piece | None:
+    return None if d.printed is None else literal(f"{d.printed}{', wrong' if wrong else ''}")

@@ -1,1 +1,0 @@
-"""Laws that are written down: their axes, exponents and identities, concrete models, and fits beside them."""

@@ -1,0 +1,339 @@
+"""What learning rate, epsilon, betas and weight decay do when the batch B and the number of tokens T change.
+
+Law: an invariant holds monomials in these quantities, B and T at Theta(1). With each quantity a power of B and T, every
+monomial is one linear equation for each axis. Read next: ``horizon.toml`` (invariants, and rules of papers and code),
+``published_rules.py`` (rules against invariants), ``recipe.py`` (which reads the factors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import sympy
+
+from scaling_algebra.arguments import checked
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.laws.entries import made, read
+from scaling_algebra.laws.expressions import monomial
+from scaling_algebra.laws.monomials import Monomial, parameter
+from scaling_algebra.solver.linear import Equation, eliminate
+
+AXES = {"B": "batch", "T": "tokens"}
+QUANTITIES = {
+    "lr": "learning rate",
+    "eps": "Adam epsilon",
+    "one_minus_beta1": "1 - beta1",
+    "one_minus_beta2": "1 - beta2",
+    "wd": "weight decay",
+    "warmup": "warmup, in steps",
+}
+"""What is asked for. Where equations leave a choice, the first of these is chosen and the others follow."""
+ORDER = tuple(reversed(QUANTITIES))
+ALL = "all"
+LARGE = 1e30
+"""Above any batch and any number of tokens."""
+HeldMonomial = tuple[str, Monomial]
+"""A monomial and the names of the invariants that have it."""
+_LATEX = {"lr": r"\eta", "eps": r"\epsilon", "wd": r"\lambda", "warmup": r"\mathrm{warmup}"}
+_LATEX |= {f"one_minus_beta{k}": rf"(1-\beta_{{{k}}})" for k in (1, 2)}
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """Monomials that stay Theta(1), for some optimizers.
+
+    Attributes:
+        because: why they are what matters. source: who says so.
+    """
+
+    name: str
+    optimizers: tuple[str, ...]
+    fixed: tuple[Monomial, ...]
+    title: str
+    because: str
+    source: str
+
+
+@dataclass(frozen=True)
+class PublishedRule:
+    """What somebody does with some quantities.
+
+    Attributes:
+        axes: what the rule is about; along others it says nothing.
+        powers: of B and T, by quantity.
+    """
+
+    name: str
+    optimizer: str
+    axes: tuple[str, ...]
+    powers: Mapping[str, Monomial]
+    source: str
+
+
+@dataclass(frozen=True)
+class HorizonData:
+    """What ``horizon.toml`` holds; ``default`` names invariants."""
+
+    default: tuple[str, ...]
+    invariant: tuple[Invariant, ...]
+    rule: tuple[PublishedRule, ...]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A smallest set of monomials that cannot all stay Theta(1).
+
+    Attributes:
+        parts: each with the power to which it is taken.
+        product: their product, in which no unknown is left: a power of B and T.
+    """
+
+    parts: tuple[tuple[HeldMonomial, Fraction], ...]
+    product: Monomial
+
+
+@dataclass(frozen=True, repr=False)
+class Horizon(Rendered):
+    """Every solution of what is held.
+
+    Attributes:
+        axes: those that change.
+        powers: what is determined, as a monomial in the axes and in what is free; empty where there is no solution.
+        free: quantities that may do anything.
+        conflicts: why there is no solution.
+    """
+
+    optimizer: str
+    held: tuple[Invariant, ...]
+    axes: tuple[str, ...]
+    powers: Mapping[str, Monomial]
+    free: tuple[str, ...]
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def about(self) -> str:
+        return f"{self.optimizer}, {', '.join(i.name for i in self.held)} held"
+
+    @checked
+    def factors(
+        self,
+        batch: tuple[float, float] = (1.0, 1.0),
+        tokens: tuple[float, float] = (1.0, 1.0),
+        free: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """By what each quantity is multiplied from one (batch, tokens) to another.
+
+        Args:
+            batch: (from, to), in one unit.
+            tokens: (from, to), in one unit.
+            free: factors of what is free; 1 if not said.
+
+        Raises:
+            UsageError: there is no solution, an axis changes that is not among ``axes``, what is said to be free is
+                not, or a number is not above 0 and below ``LARGE``.
+
+        Examples:
+            >>> horizon("adamw").factors(batch=(256, 1024), tokens=(20e9, 200e9))["lr"]
+            2.0
+        """
+        if self.conflicts:
+            raise UsageError(f"{self.about}: they contradict each other; hold fewer of them")
+        numbers = {"batch": batch, "tokens": tokens} | {f"free {name}": (x, x) for name, x in (free or {}).items()}
+        for label, pair in numbers.items():
+            if not all(0 < x < LARGE for x in pair):
+                raise UsageError(f"{label} is {shown(pair)}; give two positive numbers, such as (256, 1024)")
+        if strange := [name for name in free or {} if name not in self.free]:
+            raise unknown_name(f"free quantity of {self.about}", strange[0], self.free)
+        change = {"B": batch[1] / batch[0], "T": tokens[1] / tokens[0]}
+        if fixed := [axis for axis, factor in change.items() if factor != 1 and axis not in self.axes]:
+            raise UsageError(f"{AXES[fixed[0]]} changes, but only {', '.join(self.axes)} may; leave out --axes")
+        change |= {name: 1.0 for name in self.free} | dict(free or {})
+        powers = {**{name: monomial(name) for name in self.free}, **self.powers}
+        return {name: powers[name].at(change) for name in QUANTITIES if name in powers}
+
+    @property
+    def experts(self) -> dict[str, Monomial]:
+        """By what an expert's value differs from that of a dense tensor: powers of K and M.
+
+        Law: an expert takes as many steps, on K/M of the batch and of the tokens; its gradient is averaged over the
+        whole batch, so that it and its epsilon have another factor K/M. What is free is taken equal.
+        """
+        more = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
+        return {name: monomial("K/M") ** (m["B"] + m["T"] + more[name]) for name, m in self.powers.items()}
+
+    def document(
+        self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False
+    ) -> Document:
+        """The solution, or why there is none.
+
+        Args:
+            numbers: factor and, where a base value is given, the new value, by quantity.
+            experts: also by what an expert's value differs.
+        """
+        numbers = numbers or {}
+        changing = " and ".join(AXES[axis] for axis in self.axes)
+        blocks: list[Block] = [Heading(literal(f"{self.about}; {changing} change"), 2)]
+        if self.conflicts:
+            blocks.append(Lines.of("these contradict each other:"))
+            columns = ["cannot stay fixed together", "product", "moves as"]
+            blocks.append(Grid.of(columns, map(_conflict, self.conflicts)))
+        else:
+            columns = ["quantity", "power", *(["expert"] if experts else []), *(["factor", "value"] if numbers else [])]
+            rows: list[list[Piece | None]] = []
+            for name in (q for q in QUANTITIES if q in self.powers or q in self.free):
+                power, share = self.powers.get(name), self.experts.get(name)
+                rows.append([Text(text(name), literal(QUANTITIES[name])), "free" if power is None else _piece(power)])
+                rows[-1] += [None if share is None else _piece(share)] if experts else []
+                rows[-1] += [None if x is None else f"{x:.6g}" for x in numbers.get(name, ())]
+            blocks.append(Grid.of(columns, rows))
+        known = [(i.name, literal(i.title), literal(i.because), literal(i.source)) for i in self.held]
+        blocks.append(Grid.of(["held", "what stays the same", "because", "source"], known))
+        notes = ["a run has T/B steps; powers of the width (derive) multiply these and contain neither B nor T"]
+        if self.free:
+            notes.append(f"free: {', '.join(map(text, self.free))}: the invariants held leave it open")
+        if experts:
+            routed = "and so does its row of the router, unless gates are normalised over all experts"
+            notes.append(f"an expert sees K/M of batch and tokens, {routed}")
+        blocks.append(Lines.of(*map(literal, notes), listed=True))
+        return Document(tuple(blocks), self.record(numbers))
+
+    def record(self, numbers: Mapping[str, tuple[float, float | None]]) -> dict[str, Any]:
+        """The JSON contract."""
+        return {
+            "optimizer": self.optimizer,
+            "held": [i.name for i in self.held],
+            "axes": list(self.axes),
+            "powers": {text(name): strings(m) for name, m in self.powers.items()},
+            "experts": {text(name): strings(m) for name, m in self.experts.items()},
+            "free": [text(name) for name in self.free],
+            "factors": {text(name): factor for name, (factor, _) in numbers.items()},
+            "values": {text(name): value for name, (_, value) in numbers.items() if value is not None},
+            "conflicts": [
+                {"fixed": [{"invariant": n, "monomial": text(m), "power": str(e)} for (n, m), e in c.parts],
+                 "product": strings(c.product)}
+                for c in self.conflicts
+            ],
+        }  # fmt: skip
+
+
+@cache
+def data() -> HorizonData:
+    """Invariants and rules, as they are written down."""
+    path = Path(__file__).with_suffix(".toml")
+    whole: HorizonData = made(path, "invariants and rules", lambda _, tables: read(HorizonData, tables))
+    return whole
+
+
+def optimizers() -> tuple[str, ...]:
+    """Optimizers that some invariant is about."""
+    return tuple(dict.fromkeys(name for i in data().invariant for name in i.optimizers))
+
+
+def of(optimizer: str) -> dict[str, Invariant]:
+    """The invariants of an optimizer, by name.
+
+    Raises:
+        UsageError: none is about it.
+    """
+    if optimizer not in optimizers():
+        raise unknown_name("optimizer with invariants", optimizer, optimizers())
+    return {i.name: i for i in data().invariant if optimizer in i.optimizers}
+
+
+def horizon(optimizer: str = "adamw", hold: Sequence[str] | None = None, axes: Iterable[str] = AXES) -> Horizon:
+    """Every way in which an optimizer's quantities may follow batch and tokens while invariants hold.
+
+    Args:
+        hold: names of invariants, or ``all``; by default those of ``default`` in the data that the optimizer has.
+        axes: ``B``, ``T`` or both: what changes.
+
+    Raises:
+        UsageError: an optimizer, invariant or axis that is not known.
+
+    Examples:
+        >>> print(horizon("adamw").powers["wd"], horizon("adamw", ["timescale"]).powers["wd"])
+        B^(1/2)/T B/T/lr
+    """
+    invariants, changing, default = of(optimizer), tuple(dict.fromkeys(axes)), data().default
+    names = [n for n in default if n in invariants] if hold is None else invariants if ALL in hold else hold
+    for name in names:
+        if name not in invariants:
+            raise unknown_name(f"invariant of {optimizer}", name, (*invariants, ALL))
+    for axis in changing:
+        if axis not in AXES:
+            raise unknown_name("axis", axis, AXES)
+    if not names or not changing:
+        raise UsageError(f"nothing to hold or to change; give --hold {','.join(default)}, and --axes B,T")
+    held = tuple(invariants[name] for name in dict.fromkeys(names))
+    fixed = dict.fromkeys(m for i in held for m in i.fixed)
+    parts = [(", ".join(i.name for i in held if m in i.fixed), m) for m in fixed]
+    asked = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
+    if not _consistent(parts, changing):
+        return Horizon(optimizer, held, changing, {}, (), tuple(_conflicts(parts, changing)))
+    by_axis = {axis: eliminate(_equations(parts, axis), ORDER)[0] for axis in changing}
+    powers = {}
+    for name in (q for q in asked if q in by_axis[changing[0]]):
+        free = {k: sympy.Rational(-x) for k, x in by_axis[changing[0]][name][0].items()}
+        powers[name] = Monomial.of({axis: sympy.Rational(by_axis[axis][name][1]) for axis in changing} | free)
+    return Horizon(optimizer, held, changing, powers, tuple(q for q in asked if q not in powers))
+
+
+def text(m: Monomial | str) -> str:
+    """``(1-beta2)/lr^2``."""
+    return str(m).replace("one_minus_beta1", "(1-beta1)").replace("one_minus_beta2", "(1-beta2)")
+
+
+def strings(m: Monomial) -> dict[str, str]:
+    """For JSON: ``{"B": "1/2", "T": "-1"}``."""
+    return {text(name): str(e) for name, e in m.powers}
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _equations(parts: Iterable[HeldMonomial], axis: str) -> list[Equation]:
+    """One equation for each monomial: the exponents of an axis add up to zero."""
+    return [({q: Fraction(str(m[q])) for q in QUANTITIES if m[q] != 0}, -Fraction(str(m[axis]))) for _, m in parts]
+
+
+def _consistent(parts: Sequence[HeldMonomial], axes: Iterable[str]) -> bool:
+    return all(eliminate(_equations(parts, axis))[1] for axis in axes)
+
+
+def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterable[Conflict]:
+    """Every smallest contradictory set: smaller ones first, none that contains another."""
+    smaller: list[set[HeldMonomial]] = []
+    for some in (c for size in range(1, len(QUANTITIES) + 2) for c in combinations(parts, size)):
+        if not any(known <= set(some) for known in smaller) and not _consistent(some, axes):
+            smaller.append(set(some))
+            yield _combined(some, axes)
+
+
+def _combined(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Conflict:
+    """The one combination of a smallest contradictory set in which no unknown is left."""
+    matrix = sympy.Matrix([[m[q] for _, m in parts] for q in QUANTITIES])
+    (weights,) = matrix.nullspace()
+    product = Monomial()
+    for (_, m), e in zip(parts, weights / weights[0], strict=True):
+        product *= m**e
+    powers = [Fraction(str(e)) for e in weights / weights[0]]
+    return Conflict(tuple(zip(parts, powers, strict=True)), Monomial.of({axis: product[axis] for axis in axes}))
+
+
+def _conflict(c: Conflict) -> list[Piece]:
+    fixed = ", ".join(f"{text(m)} ({name})" for (name, m), _ in c.parts)
+    product = " ".join(f"({text(m)})" + (f"^({e})" if e != 1 else "") for (_, m), e in c.parts)
+    return [fixed, literal(product), _piece(c.product)]
+
+
+def _piece(m: Monomial) -> Text:
+    names = {parameter(name): tex for name, tex in _LATEX.items()}
+    return Text(text(m), f"${sympy.latex(m.expr, symbol_names=names)}$")
