@@ -2,52 +2,51 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from scaling_algebra.verify.experiments import cluster_claims as claims
-from scaling_algebra.verify.experiments import expert_rates
+from scaling_algebra.verify.experiments import digits
 from scaling_algebra.verify.experiments.clusters import (
-    FIGURE_1,
-    SETTINGS,
-    Network,
+    DISTRIBUTIONS,
+    Schedule,
     Switch,
+    Training,
     examples,
-    learn,
     signals,
-    steps_to_align,
 )
-from scaling_algebra.verify.experiments.findings import Plan
+from scaling_algebra.verify.experiments.findings import Conditions
+from scaling_algebra.verify.experiments.runner import EXPERIMENTS
 from scaling_algebra.verify.judging.fit import Verdict
 
 DEPENDS = ("verify/experiments", "verify/judging")
 
 
-def drawn(n=300, setting=1, seed=0):
+def drawn(n=300, law="setting 1", seed=0):
     generator = torch.Generator().manual_seed(seed)
     directions = signals(generator)
-    return directions, examples(n, SETTINGS[setting], directions, generator)
+    return directions, examples(n, DISTRIBUTIONS[law], directions, generator)
 
 
 def test_router_gradients_sum_to_zero_and_expert_steps_have_length_lr():
     """Lemma E.1, and (3.4)."""
     _, data = drawn()
-    network = Network(experts=3, filters=5)
-    model = Switch(network, torch.Generator().manual_seed(1))
+    schedule = Schedule(experts=3, filters=5)
+    model = Switch(schedule, torch.Generator().manual_seed(1))
     before = model.w.clone()
     for _ in range(3):
         model.step(data, torch.rand(len(data.y), 3))
     assert model.theta.abs().max() > 0 and model.theta.sum(0).abs().max() < 1e-5 * model.theta.abs().max()
-    moved = Switch(network, torch.Generator().manual_seed(1))
+    moved = Switch(schedule, torch.Generator().manual_seed(1))
     moved.step(data, torch.rand(len(data.y), 3))
-    assert (moved.w - before).flatten(1).norm(dim=1).tolist() == pytest.approx([network.lr] * 3, rel=1e-4)
+    assert (moved.w - before).flatten(1).norm(dim=1).tolist() == pytest.approx([schedule.lr] * 3, rel=1e-4)
 
 
 def test_an_expert_without_examples_stays():
     _, data = drawn()
-    model = Switch(Network(experts=2, filters=5), torch.Generator().manual_seed(1))
+    model = Switch(Schedule(experts=2, filters=5), torch.Generator().manual_seed(1))
     before = model.w.clone()
     model.step(data, torch.tensor([1.0, 0.0]).expand(len(data.y), 2))
     assert torch.equal(model.w[1], before[1]) and not torch.equal(model.w[0], before[0])
@@ -56,9 +55,9 @@ def test_an_expert_without_examples_stays():
 def test_scaled_data_and_rates_are_the_same_dynamics():
     """x -> s x is (lr, router lr, init) -> (s lr, s^2 router lr, s init): how the constants follow from the code's."""
     _, data = drawn()
-    small = Network(experts=3, filters=5, lr=0.01, router_lr=10.0, init=8.2e-4)
+    small = Schedule(experts=3, filters=5, lr=0.01, router_lr=10.0, init=8.2e-4)
     large = replace(small, lr=0.001, router_lr=0.1, init=8.2e-5)
-    models = [Switch(network, torch.Generator().manual_seed(1)) for network in (small, large)]
+    models = [Switch(schedule, torch.Generator().manual_seed(1)) for schedule in (small, large)]
     for step in range(5):
         noise = torch.rand(len(data.y), 3, generator=torch.Generator().manual_seed(step))
         for model, scale in zip(models, (1, 10), strict=True):
@@ -69,50 +68,53 @@ def test_scaled_data_and_rates_are_the_same_dynamics():
 @pytest.mark.parametrize("cubic", [True, False])
 def test_steps_until_experts_align_depend_on_init_over_lr_alone(cubic):
     """While the loss has its first slope and routing is uniform."""
-    small = Network(experts=3, filters=5, cubic=cubic, steps=600, lr=2e-5, router_lr=0.0, init=1e-4)
+    small = Schedule(experts=3, filters=5, cubic=cubic, steps=600, lr=2e-5, router_lr=0.0, init=1e-4)
     large = replace(small, lr=2e-4, init=1e-3)
-    steps = [steps_to_align(network, SETTINGS[1], 3, n=400) for network in (small, large)]
+    steps = [Training(one, DISTRIBUTIONS["setting 1"], 3, 400).steps_to_align() for one in (small, large)]
     assert np.array_equal(*steps)
     assert np.isfinite(steps[0]).all() == cubic and (not cubic or steps[0].min() > 10)
 
 
-def test_the_initial_scale_sets_the_steps_until_experts_align(monkeypatch):
-    monkeypatch.setattr(claims, "steps_to_align", lambda *a, **k: steps_to_align(*a, n=400, **k))
-    found = claims.exploration(1, replace(claims.SLOW, steps=400), (2.5e-4, 5e-4, 1e-3), Plan("cpu", (), 5))
+def test_the_initial_scale_sets_the_steps_until_experts_align():
+    trial = EXPERIMENTS["clusters"].trials[4]
+    schedule = {**trial.run.keywords["schedule"], "steps": 400}
+    run = partial(trial.run, schedule=schedule, scales=[2.5e-4, 5e-4, 1e-3], n=400)
+    found = replace(trial, run=run).findings(Conditions("cpu", (), 5))
     assert [f.outcome for f in found[:3]] == [Verdict.AGREES] * 3
     assert found[3].verdict is not Verdict.AGREES  # few seeds: it need not be refuted here
 
 
-def test_a_single_expert_stays_below_the_ceiling(monkeypatch):
-    monkeypatch.setattr(claims, "learn", lambda *a, **k: learn(*a, n=1000, **k))
-    single = replace(claims.SINGLE_LINEAR, steps=60)
-    found = claims.ceiling(3, single, (single,), Plan("cpu", (), 4))
+def test_a_single_expert_stays_below_the_ceiling():
+    trial = EXPERIMENTS["clusters"].trials[3]
+    single = {**trial.run.keywords["networks"]["single linear"], "steps": 60}
+    run = partial(trial.run, networks={"cubic": single, "single linear": single}, n=1000)
+    found = replace(trial, run=run, claims=(trial.claims[0], trial.claims[2])).findings(Conditions("cpu", (), 4))
     assert [f.verdict for f in found] == [Verdict.REFUTED, Verdict.AGREES, Verdict.REFUTED]
     assert [f.outcome for f in found] == [Verdict.REFUTED, Verdict.AGREES, Verdict.AGREES]
 
 
 def test_the_mean_of_a_gradient_is_without_its_noise():
     """More batches, less noise of the mean: the estimate stays."""
-    mixture = expert_rates.Mixture(4, expert_rates.Course(-8, steps=20), 8, "cpu")
+    mixture = digits.Mixture(4, digits.Rates(-8, steps=20), 8, "cpu")
     few, _ = mixture.gradient()
-    expert_rates.SAMPLES, kept = 256, expert_rates.SAMPLES
+    digits.SAMPLES, kept = 256, digits.SAMPLES
     try:
         many, noise = mixture.gradient()
     finally:
-        expert_rates.SAMPLES = kept
+        digits.SAMPLES = kept
     assert np.median(few / many) == pytest.approx(1, abs=0.1) and (noise > 0).all()
 
 
 def test_courses_have_rates_of_their_own():
-    equal, other = expert_rates.Course(-7, steps=8), expert_rates.Course(-7, 4.0, router=0.25, steps=8)
-    one, two = (expert_rates.Mixture(4, c, 4, "cpu") for c in (equal, other))
-    same = expert_rates.Mixture(4, replace(equal), 4, "cpu")
+    equal, other = digits.Rates(-7, steps=8), digits.Rates(-7, 4.0, router=0.25, steps=8)
+    one, two = (digits.Mixture(4, c, 4, "cpu") for c in (equal, other))
+    same = digits.Mixture(4, replace(equal), 4, "cpu")
     assert np.array_equal(one.late, same.late) and not np.array_equal(one.late, two.late)
 
 
 def test_feature_noise_of_figure_1():
     generator = torch.Generator().manual_seed(0)
     directions = signals(generator)
-    data = examples(2000, FIGURE_1, directions, generator)
+    data = examples(2000, DISTRIBUTIONS["figure 1"], directions, generator)
     largest = torch.einsum("npd,kd->npk", data.x, directions[:4]).abs().amax((1, 2))
-    assert largest.min() >= 1 - 1e-5 and Fraction(FIGURE_1.low) == 1
+    assert largest.min() >= 1 - 1e-5 and Fraction(DISTRIBUTIONS["figure 1"].low) == 1

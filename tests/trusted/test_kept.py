@@ -387,16 +387,16 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
 
 
 def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):
-    from scaling_algebra.verify.experiments import registry
+    from scaling_algebra.verify.experiments import runner
 
     command = ["experiment", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
     whole = run(*command, "--resume", tmp_path)
-    asked = registry.EXPERIMENTS["epsilon"]
-    never = tuple(replace(trial, run=lambda _: pytest.fail("it ran again")) for trial in asked.trials)
-    monkeypatch.setitem(registry.EXPERIMENTS, "epsilon", replace(asked, trials=never))
+    asked = runner.EXPERIMENTS["epsilon"]
+    never = tuple(replace(trial, run=lambda *_: pytest.fail("it ran again")) for trial in asked.trials)
+    monkeypatch.setitem(runner.EXPERIMENTS, "epsilon", replace(asked, trials=never))
     again = run(*command, "--resume", tmp_path)
     assert again.exit_code == whole.exit_code and len(list(tmp_path.iterdir())) == len(
-        registry.EXPERIMENTS["epsilon"].trials
+        runner.EXPERIMENTS["epsilon"].trials
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ from scaling_algebra.errors import UsageError
 from .shared import DEVICE, RESUME, again, integers
 
 if TYPE_CHECKING:
-    from scaling_algebra.verify.experiments.findings import Experiment
+    from rich.progress import Progress, TaskID
+
+    from scaling_algebra.verify.experiments.runner import Experiment
 
 
 @click.command(
@@ -56,7 +59,7 @@ def command(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from scaling_algebra.verify.experiments.presentation import listed, shown
-    from scaling_algebra.verify.experiments.registry import EXPERIMENTS, Result, experiment, planned, run_trials, worst
+    from scaling_algebra.verify.experiments.runner import EXPERIMENTS, experiment, perform, planned, worst
     from scaling_algebra.verify.measuring.pieces import Pieces
 
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
@@ -69,18 +72,13 @@ def command(
         return 0
     values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
-    results: list[Result] = []
-    pieces = Pieces(resume)
-    console, columns = Console(stderr=True), (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar:
-        for e, plan in zip(chosen, plans, strict=True):
+    results, pieces, console = [], Pieces(resume), Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        for e, how in zip(chosen, plans, strict=True):
             task = bar.add_task(e.name, total=len(e.trials))
-
-            def watch(done: int, total: int, what: str, task: int = task) -> None:
-                bar.update(task, completed=done, total=total, description=what)  # type: ignore[arg-type]
-
-            results.append(run_trials(e, plan, watch, pieces))
+            watch = partial(_watch, bar, task)
+            results.append(perform(e, how, watch, pieces))
             bar.remove_task(task)
             if results[-1].interrupted:
                 break
@@ -88,6 +86,10 @@ def command(
     if any(result.interrupted for result in results):
         click.echo(f"scalecalc: interrupted; {again(resume)}", err=True)
     return worst(results)
+
+
+def _watch(bar: Progress, task: TaskID, done: int, what: str) -> None:
+    bar.update(task, completed=done, description=what)
 
 
 def _restricted(e: Experiment, text: str) -> Experiment:

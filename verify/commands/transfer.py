@@ -21,7 +21,7 @@ from .shared import DEVICE, RESUME, integers, reals, resumable
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.networks.base_shapes import Recipe
-    from scaling_algebra.verify.transfer.study import Sweeps, TransferReport
+    from scaling_algebra.verify.transfer.study import Study
     from scaling_algebra.verify.transfer.sweep import Course
 
 
@@ -107,7 +107,8 @@ def command(**given: Any) -> int:
     from scaling_algebra.verify.hardware import Hardware
     from scaling_algebra.verify.measuring.pieces import Pieces
     from scaling_algebra.verify.networks.base_shapes import recipe
-    from scaling_algebra.verify.transfer.study import Sweeps, check_memory
+    from scaling_algebra.verify.transfer.presentation import study
+    from scaling_algebra.verify.transfer.study import check_memory
     from scaling_algebra.verify.transfer.sweep import Course
 
     hardware = Hardware.of(given["device"])
@@ -119,14 +120,14 @@ def command(**given: Any) -> int:
     seeds, pieces = range(given["seeds"]), Pieces(given["resume"])
     course = Course(task, data, steps, seeds, hardware, given["compiled"], pieces=pieces)
     with resumable(given["resume"]):
-        report = _run(course, recipes, Sweeps(widths, grid, given["extend"], given["tune"]))
-    said = report.document()
-    record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **said.record}
-    emit(replace(said, record=record), given["form"], given["output"])
-    return report.exit_code
+        result = _run(course, recipes, (widths, grid, given["extend"], given["tune"]))
+    document = study(result)
+    record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
+    emit(replace(document, record=record), given["form"], given["output"])
+    return result.exit_code
 
 
-def _run(course: Course, recipes: list[Recipe], sweeps: Sweeps) -> TransferReport:
+def _run(course: Course, recipes: list[Recipe], swept: tuple[Any, ...]) -> Study:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -136,7 +137,7 @@ def _run(course: Course, recipes: list[Recipe], sweeps: Sweeps) -> TransferRepor
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("training", total=None)
-        return transfer(replace(course, say=lambda message: bar.update(shown, description=message)), recipes, sweeps)
+        return transfer(replace(course, say=lambda message: bar.update(shown, description=message)), recipes, *swept)
 
 
 def _base(text: str | None) -> Dims:

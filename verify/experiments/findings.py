@@ -1,9 +1,9 @@
-"""What an experiment says: a claim, what was measured, the verdict, and the verdict there must be.
+"""What an experiment says: a claim, what was observed, the verdict, and the verdict there must be.
 
-Two kinds of claims: an exponent of n (judged by ``fit.judge_exponent``), and a bound on a number that has one value per
-seed (judged by where its 95 % interval lies). A published or planted claim that contradicts the prediction must be
-refuted: it is the experiment's negative control.
-Read next: ``routers.py``, ``epsilon.py`` and ``clusters.py`` (experiments), ``registry.py`` (runs them).
+A claim is a text: an exponent (``-1/2``, ``zero``, or ``derived``: what the laboratory derives), a bound on the mean
+over seeds (``> 0.98``), or a fall faster than any power (``below -6``). A planted claim, and a published one that
+contradicts the prediction, must be refuted: it is the experiment's negative control.
+Read next: ``claims/`` (every claim), ``runner.py`` (runs experiments).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, RESAMPLES, Array, Fit, Verdict, judge_exponent
+from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array, Verdict, fit, judge_exponent
 from scaling_algebra.verify.judging.report import number
+from scaling_algebra.verify.judging.resampling import resampled, slope_weights
 
 
 class By(StrEnum):
@@ -30,16 +31,49 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """How a trial is run.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        sizes: values of n; empty where the experiment has a fixed size.
+        seeds: replicas at every size.
+        say: told what is being trained.
+    """
+
+    device: str
+    sizes: tuple[int, ...]
+    seeds: int
+    say: Callable[[str], None] = lambda what: None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a laboratory saw of one quantity.
+
+    Attributes:
+        values: one number per seed, at every n; of a bound at one size.
+        n, of: sizes, and what they count.
+        derived: the exponent that the theory of the laboratory gives; None is exactly zero.
+        spacing: of the exponents that may be true.
+    """
+
+    values: Sequence[Array]
+    n: Sequence[float] = ()
+    of: str = "n"
+    derived: Fraction | None = None
+    spacing: Fraction = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
 class Finding:
     """One claim and its verdict.
 
     Attributes:
         quantity: what it is about; ``@t`` is after t updates.
-        by: who claims it.
         claimed: the claim, such as ``n^(-1/2)`` or ``> 0.99``.
         measured, low, high: slope, or mean over seeds, with its 95 % interval; NaN where there is none.
-        verdict: what the measurement says about the claim.
-        expected: what it must say: AGREES if the claim is the prediction, else REFUTED.
+        expected: what the verdict must be.
         data: sizes and seeds behind it.
         source: paper and section.
     """
@@ -64,130 +98,63 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Numbers are rounded to six digits; null where there is none."""
-        return {
-            "quantity": self.quantity,
-            "by": str(self.by),
-            "claimed": self.claimed,
-            "measured": number(self.measured),
-            "ci": [number(self.low), number(self.high)],
-            "verdict": str(self.verdict),
-            "expected": str(self.expected),
-            "data": self.data,
-            "source": self.source,
-        }
+        measured = {"measured": number(self.measured), "ci": [number(self.low), number(self.high)]}
+        texts = {name: str(x) for name, x in vars(self).items() if isinstance(x, str)}
+        first = ("quantity", "by", "claimed")
+        return {name: texts.pop(name) for name in first} | measured | texts
 
 
-def restored(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a finding, as JSON kept them."""
-    kinds = {"by": By, "verdict": Verdict, "expected": Verdict}
-    return {name: kinds[name](value) if name in kinds else value for name, value in fields.items()}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to run a trial.
-
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        sizes: values of n; empty where the experiment has a fixed size.
-        seeds: replicas at every size.
-        say: told what is being trained, as an addition to the title of the trial.
-    """
-
-    device: str
-    sizes: tuple[int, ...]
-    seeds: int
-    say: Callable[[str], None] = lambda what: None
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One configuration of an experiment, or a few that are compared with each other."""
-
-    title: str
-    run: Callable[[Plan], list[Finding]]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """Trials that answer one question.
-
-    Attributes:
-        sizes, seeds: defaults, together some minutes on two cores; no sizes where the size is fixed.
-    """
-
-    name: str
-    title: str
-    source: str
-    trials: tuple[Trial, ...]
-    sizes: tuple[int, ...]
-    seeds: int
-
-
-def exponent(
-    quantity: str,
-    measured: Fit,
-    claimed: Fraction | None,
-    predicted: Fraction | None,
-    by: By,
-    source: str,
-    sizes: Sequence[float],
-    spacing: Fraction = Fraction(1, 2),
-    of: str = "n",
-) -> Finding:
-    """A claimed exponent (None: exactly zero) of n, or of another number; it must be refuted unless it is predicted."""
-    return Finding(
-        quantity,
-        by,
-        power(claimed, of),
-        measured.slope,
-        measured.low,
-        measured.high,
-        judge_exponent(measured, claimed, spacing),
-        Verdict.AGREES if claimed == predicted else Verdict.REFUTED,
-        _data(sizes, measured.seeds, of),
-        source,
-    )
-
-
-def bound(
-    quantity: str, values: Array, sign: str, limit: float, source: str, by: By = By.PREDICTED, wrong: bool = False
-) -> Finding:
-    """A claim that the mean over seeds is above (``>``) or below (``<``) a limit; a planted one must be refuted.
+def findings(claim: Mapping[str, str], seen: Observation) -> list[Finding]:
+    """What is claimed of one quantity, by whom, and what the observation says.
 
     Args:
-        values: one number per seed. The interval of their mean is Student's.
-        wrong: a published claim that contradicts the prediction, so that it must be refuted.
+        claim: ``of``, ``source``, and a text for one or more of ``By``; ``wrong``: the one of them that must be refuted
+            although it is neither planted nor beside a prediction that differs.
     """
+    right = _exponent(claim["predicted"], seen) if "predicted" in claim else None
+    judged = []
+    for by in (by for by in By if by in claim):
+        claimed = _exponent(claim[by], seen)
+        contradicts = "predicted" in claim and claimed != right
+        must_fail = by is By.PLANTED or contradicts or claim.get("wrong") == by
+        expected = Verdict.REFUTED if must_fail else Verdict.AGREES
+        judged.append(Finding(claim["of"], by, *_judged(claimed, seen), expected, _data(seen), claim["source"]))
+    return judged
+
+
+def _exponent(text: str, seen: Observation) -> str | Fraction | None:
+    """The exponent that a text claims; the text itself where it claims something else."""
+    if text[0] in "<>b":
+        return text
+    return {"derived": seen.derived, "zero": None}[text] if text.isalpha() else Fraction(text)
+
+
+def _judged(claimed: str | Fraction | None, seen: Observation) -> tuple[str, float, float, float, Verdict]:
+    if not isinstance(claimed, str):
+        slope = fit(seen.n, seen.values)
+        verdict = judge_exponent(slope, claimed, seen.spacing)
+        return power(claimed, seen.of), slope.slope, slope.low, slope.high, verdict
+    sign, _, limit = claimed.partition(" ")
+    if sign == "below":
+        middle, low, high = _medians(seen)
+        return f"below {power(Fraction(limit))}", middle, low, high, judge_bound(low, high, "<", float(limit))
+    (values,) = seen.values
     mean, few = float(np.mean(values)), len(values) < MIN_SEEDS
     reach = float("nan") if few else float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    low, high = mean - reach, mean + reach
-    expected = Verdict.REFUTED if wrong or by is By.PLANTED else Verdict.AGREES
-    verdict = judge_bound(low, high, sign, limit)
-    return Finding(
-        quantity, by, f"{sign} {limit:g}", mean, low, high, verdict, expected, f"{len(values)} seeds", source
-    )
+    return claimed, mean, mean - reach, mean + reach, judge_bound(mean - reach, mean + reach, sign, float(limit))
 
 
-def steeper(quantity: str, n: Sequence[float], values: Sequence[Array], limit: Fraction, source: str) -> Finding:
-    """A claim that the median over seeds falls faster than ``n^limit``, where no power of n is predicted.
+def _medians(seen: Observation) -> tuple[float, float, float]:
+    """Least squares through the logarithms of the medians over seeds, with a bootstrap over seeds."""
+    weights = slope_weights(seen.n)
 
-    The slope is least squares through the logarithms of the medians, its interval a bootstrap over seeds.
-    """
-    x = np.log2(np.asarray(n, dtype=np.float64))
-    x = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
+    def slope(drawn: Sequence[Array]) -> Array:
+        result: Array = np.tensordot(weights, np.log2([np.median(v, axis=-1) for v in drawn]), 1)
+        return result
 
-    def slope(*drawn: Array, axis: int = -1) -> Array:
-        found: Array = np.tensordot(x, np.log2([np.median(v, axis=axis) for v in drawn]), 1)
-        return found
-
-    low = high = float("nan")
-    if len(n) >= MIN_SIZES and min(map(len, values)) >= MIN_SEEDS:
-        found = stats.bootstrap(tuple(values), slope, n_resamples=RESAMPLES, method="percentile", rng=20240)
-        low, high = map(float, found.confidence_interval)
-    verdict, claimed = judge_bound(low, high, "<", float(limit)), f"below {power(limit)}"
-    seen, data = float(slope(*values)), _data(n, min(map(len, values)))
-    return Finding(quantity, By.PREDICTED, claimed, seen, low, high, verdict, Verdict.AGREES, data, source)
+    few = len(seen.n) < MIN_SIZES or min(map(len, seen.values)) < MIN_SEEDS
+    value, _, low, high = resampled(seen.values, slope)
+    return (value, float("nan"), float("nan")) if few else (value, low, high)
 
 
 def judge_bound(low: float, high: float, sign: str, limit: float) -> Verdict:
@@ -198,8 +165,9 @@ def judge_bound(low: float, high: float, sign: str, limit: float) -> Verdict:
     return Verdict.AGREES if (below if sign == "<" else above) else Verdict.REFUTED
 
 
-def _data(sizes: Sequence[float], seeds: int, of: str = "n") -> str:
-    return f"{of} = {min(sizes):g} to {max(sizes):g}, {seeds} seeds"
+def _data(seen: Observation) -> str:
+    sizes = f"{seen.of} = {min(seen.n):g} to {max(seen.n):g}, " if len(seen.n) else ""
+    return f"{sizes}{min(map(len, seen.values))} seeds"
 
 
 def power(e: Fraction | None, of: str = "n") -> str:

@@ -7,7 +7,7 @@ Read next: ``coordinates.py`` and ``transfer/sweep.py`` (train on them).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,3 +125,19 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over all but the replica dimension, nats, (S,): logits (S,...,classes), targets (S,...)."""
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return losses.view(len(targets), -1).mean(1)
+
+
+def descend(
+    optimizer: torch.optim.Optimizer, losses: Callable[[int], tuple[Tensor, Tensor | float]], steps: int
+) -> Iterator[Tensor]:
+    """Trains all replicas: yields after every step the loss (S,) before it.
+
+    Args:
+        losses: of a step, (S,), and what is added to it for the gradient alone.
+    """
+    for step in range(steps):
+        loss, penalty = losses(step)
+        optimizer.zero_grad()
+        (loss + penalty).sum().backward()  # replicas do not meet: a sum trains each alone
+        optimizer.step()
+        yield loss.detach()

@@ -2,7 +2,7 @@
 
 A piece is what JSON can hold, under all that it depends on; its file repeats that, with a checksum, so that a piece of
 another question, or a damaged one, is made again.
-Read next: ``transfer/sweep.py`` and ``experiments/registry.py`` (whose pieces are losses and findings).
+Read next: ``transfer/sweep.py`` and ``experiments/runner.py`` (whose pieces are losses and findings).
 """
 
 from __future__ import annotations

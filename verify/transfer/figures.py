@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ COLOURS = ("#b3261e", "#1f5fa8", "#777777", "#2a7a3b", "#b58900")
 """Of parameterizations, in the order in which a record names them."""
 STYLE: dict[Any, Any] = {"font.size": 9, "legend.frameon": False, "axes.titlesize": 9.5}
 
-Study = Mapping[str, Any]
+Record = Mapping[str, Any]
 
 
-def rates(studies: Sequence[Study], titles: Sequence[str]) -> Figure:
+def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
     """Loss against learning rate at every width: a row for each study, a column for each parameterization."""
     columns = max(len(s["parameterizations"]) for s in studies)
     figure = Figure(figsize=(2.9 * columns, 2.3 * len(studies)), layout="constrained")
@@ -37,13 +38,11 @@ def rates(studies: Sequence[Study], titles: Sequence[str]) -> Figure:
     for row, study, title in zip(grid, studies, titles, strict=True):
         for axes, (name, kept) in zip(row, study["parameterizations"].items(), strict=False):
             shades = matplotlib.colormaps["viridis"](np.linspace(0.9, 0.1, len(kept["widths"])))
-            for width, colour in zip(kept["widths"], shades, strict=True):
-                losses = np.array(width["losses"])
+            for w, colour in zip(kept["widths"], shades, strict=True):
+                losses, style = np.array(w["losses"]), {"color": colour, "lw": 1, "label": f"N = {w['width']}"}
                 error = losses.std(axis=1, ddof=1) / losses.shape[1] ** 0.5
-                axes.errorbar(
-                    width["grid"], losses.mean(axis=1), error, color=colour, lw=1, label=f"N = {width['width']}"
-                )
-                axes.plot(width["log2_lr"], width["loss"], "v", color=colour, ms=4)
+                axes.errorbar(w["grid"], losses.mean(axis=1), error, **style)
+                axes.plot(w["log2_lr"], w["loss"], "v", color=colour, ms=4)
             axes.set_title(f"{title}, {name}")
             axes.set_xlabel("log2 learning rate")
             axes.grid(lw=0.3)
@@ -52,42 +51,25 @@ def rates(studies: Sequence[Study], titles: Sequence[str]) -> Figure:
     return figure
 
 
-def losses(studies: Sequence[Study], titles: Sequence[str]) -> Figure:
-    """Best loss against width, a panel for each study."""
-
-    def draw(axes: Axes, kept: Study, style: Mapping[str, Any]) -> None:
-        at = kept["widths"]
-        axes.errorbar([w["width"] for w in at], [w["loss"] for w in at], [w["loss_se"] for w in at], **style)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
-        axes.tick_params(axis="y", which="minor", labelsize=7)
-
-    return _by_width(studies, titles, draw, "best loss, nats")
+def _loss(axes: Axes, widths: Sequence[Record], style: Record) -> None:
+    axes.errorbar([w["width"] for w in widths], [w["loss"] for w in widths], [w["loss_se"] for w in widths], **style)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize=7)
 
 
-def optima(studies: Sequence[Study], titles: Sequence[str]) -> Figure:
-    """log2 of the best learning rate against width, a panel for each study."""
-
-    def draw(axes: Axes, kept: Study, style: Mapping[str, Any]) -> None:
-        known = [w for w in kept["widths"] if w["low"] is not None]
-        at = [w["log2_lr"] for w in known]
-        ends = [[w["log2_lr"] - w["low"] for w in known], [w["high"] - w["log2_lr"] for w in known]]
-        axes.errorbar([w["width"] for w in known], at, np.maximum(0, ends), **style)
-
-    return _by_width(studies, titles, draw, "log2 of the best learning rate")
+def _optimum(axes: Axes, widths: Sequence[Record], style: Record) -> None:
+    known = [w for w in widths if w["low"] is not None]
+    ends = [[w["log2_lr"] - w["low"] for w in known], [w["high"] - w["log2_lr"] for w in known]]
+    axes.errorbar([w["width"] for w in known], [w["log2_lr"] for w in known], np.maximum(0, ends), **style)
 
 
 def _by_width(
-    studies: Sequence[Study],
-    titles: Sequence[str],
-    draw: Callable[[Axes, Study, Mapping[str, Any]], None],
-    label: str,
-    columns: int = 3,
+    draw: Callable[[Axes, Sequence[Record], Record], None], label: str, studies: Sequence[Record], titles: Sequence[str]
 ) -> Figure:
     """A panel for each study with N across, three in a row."""
-    rows = -(-len(studies) // columns)
-    columns = min(columns, len(studies))
+    rows, columns = -(-len(studies) // 3), min(3, len(studies))
     figure = Figure(figsize=(2.9 * columns, 2.5 * rows + 0.3), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat[len(studies) :]:
@@ -95,7 +77,7 @@ def _by_width(
     for axes, study, title in zip(panels.flat, studies, titles, strict=False):
         for colour, (name, kept) in zip(COLOURS, study["parameterizations"].items(), strict=False):
             style = {"color": colour, "label": name, "marker": "o", "ms": 3.5, "lw": 1.3, "capsize": 2}
-            draw(axes, kept, style)
+            draw(axes, kept["widths"], style)
         widths = [w["width"] for w in next(iter(study["parameterizations"].values()))["widths"]]
         axes.set_xscale("log", base=2)
         axes.set_xticks(widths, [str(n) for n in widths])
@@ -109,10 +91,10 @@ def _by_width(
     return figure
 
 
-KINDS: dict[str, Callable[[Sequence[Study], Sequence[str]], Figure]] = {
-    "rates": rates,
-    "losses": losses,
-    "optima": optima,
+KINDS: dict[str, Callable[[Sequence[Record], Sequence[str]], Figure]] = {
+    "rates": _rates,
+    "losses": partial(_by_width, _loss, "best loss, nats"),
+    "optima": partial(_by_width, _optimum, "log2 of the best learning rate"),
 }
 """Every picture, by name."""
 

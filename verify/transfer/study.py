@@ -1,6 +1,6 @@
-"""Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side, and a report.
+"""Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side.
 
-Read next: ``optimum.py`` (what the sweeps prove), ``sweep.py`` (trains), ``presentation.py`` (what a study says).
+Read next: ``curves.py`` (what the sweeps prove), ``sweep.py`` (trains), ``presentation.py`` (what a study says).
 """
 
 from __future__ import annotations
@@ -13,35 +13,17 @@ from typing import Any
 
 import torch
 
-from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.networks.base_shapes import Recipe
 from scaling_algebra.verify.networks.steppers import class_name
 
-from .improvement import Comparison, Improvement, compare, improvement
-from .optimum import Curve, Drift, Optimum, Transfer, drift, optimum, overall
+from .curves import OPEN, Change, LossCurve, Optimum, compare, drift, growth, improvement, optimum, overall
 from .sweep import Course, sweep
 from .tuning import Tuned, tune
 
-EXIT = {Transfer.TRANSFERS: 0, Transfer.DRIFTS: 1, Transfer.INCONCLUSIVE: 3}
-
-
-@dataclass(frozen=True)
-class Sweeps:
-    """What is swept, the same for every parameterization.
-
-    Attributes:
-        widths: values of N. grid: log2 learning rates, None for the task's own, around the tuned rate if there is one.
-        extend: how many more rates may be tried per width while the optimum lies on the edge.
-        tune: trials of the search for multipliers at the base size; 0 for none.
-    """
-
-    widths: Sequence[int]
-    grid: Sequence[float] | None = None
-    extend: int = 4
-    tune: int = 0
+EXIT = {"TRANSFERS": 0, "DRIFTS": 1, OPEN: 3}
 
 
 @dataclass(frozen=True)
@@ -50,23 +32,57 @@ class Swept:
 
     recipe: Recipe
     tuned: Tuned | None
-    curves: tuple[Curve, ...]
+    curves: tuple[LossCurve, ...]
     optima: tuple[Optimum, ...]
-    drift: Drift
-    improvement: Improvement
+    drift: Change
+    improvement: Change
 
     @property
     def derived(self) -> bool:
         """Is the parameterization derived? Else it is a negative control."""
         return self.recipe.configuration.parameterization.derived
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "multipliers": None if self.tuned is None else asdict(self.tuned),
+            "base": dict(self.recipe.base),
+            "widths": [
+                {
+                    **{k: number(x) if isinstance(x, float) else x for k, x in asdict(o).items()},
+                    "dims": dict(c.dims),
+                    "parameters": c.parameters,
+                    "grid": list(c.log2_lr),
+                    "losses": [[number(x) for x in row] for row in c.losses.tolist()],
+                    "held_out_losses": [[number(x) for x in row] for row in c.held.tolist()],
+                }
+                for o, c in zip(self.optima, self.curves, strict=True)
+            ],
+            "drift": _record("slope", self.drift, {"used": self.drift.used}),
+            "improvement": _record(
+                "slope",
+                self.improvement,
+                {"whole": number(growth(self.curves).value), "used": self.improvement.used},
+            ),
+        }
 
-@dataclass(frozen=True, repr=False)
-class TransferReport(Rendered):
-    """Everything a study showed; ``verdict`` is that of the derived parameterizations, see ``optimum.overall``."""
+
+@dataclass(frozen=True)
+class Rivals:
+    """The best loss of one parameterization over that of another at a width."""
+
+    one: str
+    other: str
+    width: int
+    change: Change
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that was swept; ``verdict`` is that of the derived parameterizations, see ``curves.overall``."""
 
     course: Course
-    sweeps: Sweeps
+    tune: int
+    extend: int
     series: tuple[Swept, ...]
     environment: Mapping[str, Any]
 
@@ -78,16 +94,16 @@ class TransferReport(Rendered):
         return f"{self.course.task.title}; {asked.optimizer.name}, {asked.ray}{epsilon}{readout}"
 
     @property
-    def verdict(self) -> Transfer:
+    def verdict(self) -> str:
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
     @property
-    def comparisons(self) -> tuple[Comparison, ...]:
+    def comparisons(self) -> tuple[Rivals, ...]:
         """Every parameterization against every later one, at every width."""
         return tuple(
-            compare(one.recipe.name, other.recipe.name, both)
+            Rivals(one.recipe.name, other.recipe.name, a.width, compare(a, b))
             for one, other in combinations(self.series, 2)
-            for both in zip(one.curves, other.curves, strict=True)
+            for a, b in zip(one.curves, other.curves, strict=True)
         )
 
     @property
@@ -95,56 +111,52 @@ class TransferReport(Rendered):
         return EXIT[self.verdict]
 
     def as_json(self) -> dict[str, Any]:
-        found = {
-            s.recipe.name: {
-                "multipliers": None if s.tuned is None else asdict(s.tuned),
-                "base": dict(s.recipe.base),
-                "widths": [
-                    {
-                        **_plain(asdict(o)),
-                        "dims": dict(c.dims),
-                        "parameters": c.parameters,
-                        "grid": list(c.log2_lr),
-                        "losses": [[number(x) for x in row] for row in c.losses.tolist()],
-                        "held_out_losses": [[number(x) for x in row] for row in c.held.tolist()],
-                    }
-                    for o, c in zip(s.optima, s.curves, strict=True)
-                ],
-                "drift": _plain(asdict(s.drift)),
-                "improvement": _plain(asdict(s.improvement)),
-            }
-            for s in self.series
-        }
         return {
             "task": self.title,
             "settings": dict(self.course.data.settings),
             "seeds": len(self.course.seeds),
             "steps": self.course.steps,
-            "tune": self.sweeps.tune,
-            "extend": self.sweeps.extend,
+            "tune": self.tune,
+            "extend": self.extend,
             "compiled": self.course.compiled,
-            "parameterizations": found,
-            "comparisons": [_plain(asdict(c)) for c in self.comparisons],
+            "parameterizations": {s.recipe.name: s.as_json() for s in self.series},
+            "comparisons": [
+                {"one": c.one, "other": c.other, "width": c.width, **_record("ratio", c.change)}
+                for c in self.comparisons
+            ],
             "environment": dict(self.environment),
-            "verdict": str(self.verdict),
+            "verdict": self.verdict,
             "exit_code": self.exit_code,
         }
 
-    @property
-    def about(self) -> str:
-        return f"{self.title}: {self.verdict}"
 
-    def document(self) -> Document:
-        """Optima by width, tuned multipliers, drifts with verdicts, and one closing line."""
-        from .presentation import study
+def transfer(
+    course: Course,
+    recipes: Sequence[Recipe],
+    widths: Sequence[int],
+    grid: Sequence[float] | None = None,
+    extend: int = 4,
+    trials: int = 0,
+) -> Study:
+    """Tunes (if asked) and sweeps every parameterization, and judges where its optimum goes.
 
-        return study(self)
-
-
-def transfer(course: Course, recipes: Sequence[Recipe], sweeps: Sweeps) -> TransferReport:
-    """Tunes (if asked) and sweeps every parameterization, and judges where its optimum goes."""
-    started = time.perf_counter()
-    series = tuple(_swept(course, recipe, sweeps) for recipe in recipes)
+    Args:
+        widths: values of N. grid: log2 learning rates, None for the task's own, around the tuned rate if there is one.
+        extend: how many more rates may be tried per width while the optimum lies on the edge.
+        trials: of the search for multipliers at the base size; 0 for none.
+    """
+    started, series = time.perf_counter(), []
+    for recipe in recipes:
+        first, last, spacing = course.task.grid
+        count, tuned = round((last - first) / spacing), None
+        if trials:
+            middle = first + count // 2 * spacing
+            tuned = tune(course, recipe, middle, trials)
+            recipe = replace(recipe, multipliers=tuned.multipliers)
+            first += tuned.log2_lr - middle
+        rates = grid or [first + k * spacing for k in range(count + 1)]
+        curves = tuple(sweep(course, recipe, n, rates, extend) for n in widths)
+        series.append(Swept(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves), improvement(curves)))
     environment = {
         **course.hardware.described(),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
@@ -152,7 +164,7 @@ def transfer(course: Course, recipes: Sequence[Recipe], sweeps: Sweeps) -> Trans
         "data": course.data.digest,
         "wall_seconds": round(time.perf_counter() - started, 2),
     }
-    return TransferReport(course, sweeps, series, environment)
+    return Study(course, trials, extend, tuple(series), environment)
 
 
 def check_memory(hardware: Hardware, recipe: Recipe, width: int, seeds: int) -> None:
@@ -166,20 +178,8 @@ def check_memory(hardware: Hardware, recipe: Recipe, width: int, seeds: int) -> 
         )
 
 
-def _swept(course: Course, recipe: Recipe, sweeps: Sweeps) -> Swept:
-    first, last, spacing = course.task.grid
-    count = round((last - first) / spacing)
-    tuned = None
-    if sweeps.tune:
-        middle = first + count // 2 * spacing
-        tuned = tune(course, recipe, middle, sweeps.tune)
-        recipe = replace(recipe, multipliers=tuned.multipliers)
-        first += tuned.log2_lr - middle
-    grid = sweeps.grid or [first + k * spacing for k in range(count + 1)]
-    curves = tuple(sweep(course, recipe, n, grid, sweeps.extend) for n in sweeps.widths)
-    return Swept(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves), improvement(curves))
-
-
-def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
+def _record(name: str, change: Change, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """JSON has no NaN."""
-    return {k: number(x) if isinstance(x, float) else x for k, x in data.items()}
+    value, *error = map(number, change.estimate)
+    errors = dict(zip(("se", "low", "high"), error, strict=True))
+    return {name: value, **errors, **(more or {}), "verdict": change.verdict, "why": change.why}

@@ -1,6 +1,6 @@
 """Trains a task over widths, learning rates and seeds: the raw material of a learning-rate transfer report.
 
-Read next: ``optimum.py`` (where the loss is smallest, and how that drifts), ``tasks.py`` (what is trained).
+Read next: ``curves.py`` (where the loss is smallest, and how that drifts), ``tasks.py`` (what is trained).
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Array
-from scaling_algebra.verify.measuring.batches import Data, cross_entropy
+from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend
 from scaling_algebra.verify.measuring.pieces import Pieces
 from scaling_algebra.verify.networks.base_shapes import Recipe
 from scaling_algebra.verify.networks.scales import Dims
 
-from .optimum import Curve, optimum
+from .curves import LossCurve, optimum
 from .tasks import Task
 
 LATE = 0.25
@@ -50,7 +51,7 @@ class Course:
     pieces: Pieces = field(default_factory=Pieces)
 
 
-def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], extend: int = 0) -> Curve:
+def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], extend: int = 0) -> LossCurve:
     """Trains at every learning rate of the grid, then, while the optimum may lie on its edge, at up to ``extend`` more.
 
     Args:
@@ -76,7 +77,7 @@ def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], ext
         rates = tuple(sorted(curves))
         late, held = (np.stack(part) for part in zip(*(curves[x] for x in rates), strict=True))
         parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
-        curve = Curve(width, dims, parameters, rates, late, held)
+        curve = LossCurve(width, dims, parameters, rates, late, held)
         edge = optimum(curve).edge
         if not edge or len(curves) >= len(grid) + extend:
             return curve
@@ -112,22 +113,21 @@ def trained_losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tup
     task, data, steps, device = course.task, course.data, course.steps, course.hardware.device
     model = data.build(recipe, dims, course.seeds, device)
     forward = torch.compile(model, dynamic=False) if course.compiled else model
-    stepper = model.optimizer(lr, task.decay, **task.options)
+    stepper = model.optimizer(lr, task.decay, **({} if task.betas is None else {"betas": task.betas}))
     schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: rate(step, steps, task.warmup, task.final))
+
+    def loss(step: int | None, network: Callable[[Tensor], tuple[Tensor, Tensor]] = forward) -> tuple[Tensor, Tensor]:
+        inputs, targets = data.batches(course.seeds, step, device)
+        logits, auxiliary = network(inputs)
+        return cross_entropy(logits, targets), auxiliary
+
     seen = []
     with spare_threads():
-        for step in range(steps):
-            inputs, targets = data.batches(course.seeds, step, device)
-            logits, auxiliary = forward(inputs)
-            loss = cross_entropy(logits, targets)
-            stepper.zero_grad()
-            (loss + auxiliary).sum().backward()  # replicas do not meet: a sum trains each alone
-            stepper.step()
+        for before in descend(stepper, loss, steps):
             schedule.step()
-            seen.append(loss.detach())
+            seen.append(before)
         with torch.no_grad():
-            inputs, targets = data.batches(course.seeds, None, device)
-            seen.append(cross_entropy(model(inputs)[0], targets))
+            seen.append(loss(None, model)[0])
     every = torch.stack(seen).cpu().numpy().astype(np.float64)
     start, late = every[0], every[-1 - max(1, round(LATE * steps)) : -1].mean(axis=0)
     return np.where(np.isfinite(late), np.minimum(late, start), start), every[-1]

@@ -1,18 +1,20 @@
 """What the networks of ``scalecalc transfer`` learn, by name: data, network and schedule. Needs no torch.
 
-Adding a task: one more entry in ``TASKS``.
+Adding a task: one more table in ``tasks.toml``.
 Read next: ``measuring/batches.py`` (the data), ``sweep.py`` (trains on them).
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.verify.networks.scales import BETAS, TRANSFORMER, Dims
+from scaling_algebra.verify.networks.scales import Dims
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.measuring.batches import Data
@@ -31,13 +33,12 @@ class Task:
         warmup: share of the steps with growing learning rate. final: learning rate at the end over its maximum
             (cosine in between; 1: constant).
         decay: weight decay, where the optimizer has a decoupled one.
-        options: other options of the optimizer.
+        betas: of the optimizer, where it has them; None: its own.
     """
 
     name: str
     title: str
     settings: Mapping[str, int]
-    transformer: bool
     base: Dims
     widths: tuple[int, ...]
     grid: tuple[float, float, float]
@@ -45,7 +46,8 @@ class Task:
     warmup: float = 0.0
     final: float = 1.0
     decay: float = 0.0
-    options: Mapping[str, object] = field(default_factory=dict)
+    betas: tuple[float, float] | None = None
+    transformer: bool = False
 
     def data(self, settings: Iterable[str] = ()) -> Data:
         """Loads the data.
@@ -74,44 +76,13 @@ class Task:
         return replace(data, settings=chosen)
 
 
+def _task(name: str, entry: Mapping[str, Any]) -> Task:
+    listed: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in entry.items()}
+    return Task(name, **listed)
+
+
 TASKS: dict[str, Task] = {
-    t.name: t
-    for t in (
-        Task(
-            "digits",
-            "MLP MoE on handwritten digits (MSSP paper, App. P.1)",
-            settings={"batch": 32},
-            transformer=False,
-            base={"N": 32, "N_e": 32, "M": 4, "K": 4},
-            widths=(32, 64, 128),
-            grid=(-10.0, -4.0, 1.0),
-            steps=60,
-        ),
-        Task(
-            "teacher",
-            "MLP MoE on what a random network says of Gaussian inputs",
-            settings={"batch": 32, "inputs": 16, "units": 8},
-            transformer=False,
-            base={"N": 32, "N_e": 32, "M": 4, "K": 4},
-            widths=(32, 64, 128),
-            grid=(-10.0, -4.0, 1.0),
-            steps=120,
-            decay=0.1,
-        ),
-        Task(
-            "text",
-            "Transformer MoE on bytes of Python sources (MSSP paper, App. P.2)",
-            settings={"batch": 8, "context": 64, "blocks": 2, "head": 16},
-            transformer=True,
-            base=TRANSFORMER,
-            widths=(32, 64, 128),
-            grid=(-11.0, -3.0, 1.0),
-            steps=200,
-            warmup=700 / 4768,
-            final=0.1,
-            decay=0.1,
-            options={"betas": BETAS},
-        ),
-    )
+    name: _task(name, entry)
+    for name, entry in tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8")).items()
 }
 """Every task, by name."""

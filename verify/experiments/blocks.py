@@ -1,0 +1,119 @@
+"""Blocks of experts at several sizes: what the engine derives for the configuration that is trained, and was measured.
+
+The configuration may start saturated (standard parameterization) or have another epsilon than the derived one: where
+Adam's epsilon is above the gradients its step is ``gradient / epsilon``, so d is an exponent like any other; below a
+gradient that a symmetry cancels, noise is amplified to a Theta(1) step. What power counting gives no name to follows
+from the spread of the logits over the experts: see ``LAWS``.
+Read next: ``measuring/runs.py`` (trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.judging.report import spacing_of
+from scaling_algebra.verify.measuring.runs import measure
+from scaling_algebra.verify.networks.scales import constants
+
+from .findings import Conditions, Observation
+
+
+def relative_update(d: Derivation, t: int) -> Fraction | None:
+    """Law: entries of Q_t - Q_0 over their init std. Source: routers paper, Sec. 3.2, Fig. 1."""
+    size, b = d.analysis()("dQ", t).exponent, d.exponents("router")[0]
+    return None if size is None or b is None else size + b
+
+
+def deficit(d: Derivation, t: int) -> Fraction | None:
+    """Law: 1 - entropy ~ spread^2 for a small spread of the logits over experts, Theta(1) otherwise.
+
+    Assumes: softmax; entropy in units of its largest value. A softmax of logits psi differs from uniform by its
+    centred logits, and the entropy is stationary there.
+    """
+    spread = d.analysis()("psi.spread", t).exponent
+    return None if spread is None else min(2 * spread, Fraction(0))
+
+
+def entropy(d: Derivation, t: int) -> Fraction | None:
+    """Law: the root-mean-square entropy over seeds ~ spread^(-1/2) for a large spread, Theta(1) otherwise.
+
+    Assumes: softmax; a smooth law of the logits over spread. Then one seed in ``spread`` has its two largest logits
+    within Theta(1) of each other and keeps an entropy of Theta(1); all others lose theirs faster than any power.
+    """
+    spread = d.analysis()("psi.spread", t).exponent
+    return None if spread is None else min(-spread / 2, Fraction(0))
+
+
+LAWS = {"relative dQ": relative_update, "phi.deficit": deficit, "phi.entropy": entropy}
+"""Quantities that are not signals of the engine but follow from some, by name."""
+
+EPSILONS: dict[str, Callable[[Derivation], Mapping[str, Power]]] = {
+    "derived": lambda d: {},
+    "of order one": lambda d: {role: Power() for role in d.scaling.tensors},
+    "inside the root": lambda d: {r: s.eps * Fraction(1, 2) for r, s in d.scaling.tensors.items() if s.eps is not None},
+    "router n^(-1/2)": lambda d: {"router": Power.of({"N": Fraction(-1, 2)})},
+}
+"""Powers of Adam's epsilon by role, where it is not the derived one.
+
+Inside the root: ``sqrt(v + n^-d eps)``, as printed in Sec. 2 of the routers paper, is an epsilon of ``n^(-d/2)`` beside
+``sqrt(v)``. Router: the size of the gradient that the softmax leaves it (Remark 27).
+"""
+
+
+def with_epsilon(d: Derivation, name: str) -> Derivation:
+    """The same scaling with other epsilons."""
+    changed = EPSILONS[name](d)
+    tensors = {r: replace(s, eps=changed.get(r, s.eps)) for r, s in d.scaling.tensors.items()}
+    return replace(d, scaling=replace(d.scaling, tensors=tensors))
+
+
+def block(
+    how: Conditions,
+    names: Sequence[str],
+    *,
+    optimizer: str,
+    parameterization: str,
+    architecture: str,
+    regime: str = "I",
+    epsilon: str = "derived",
+    scale: str = "1",
+    more: int = 1,
+) -> dict[str, Observation]:
+    """Quantities ``NAME@t``; with ``, typical`` as the seeds have them, rounding included, for their median.
+
+    Args:
+        scale, more: factors on sizes and seeds: for what underflows or settles late, is rare, or has few entries.
+
+    Raises:
+        UsageError: sizes that become one or none.
+    """
+    factor = Fraction(scale)
+    sizes = [int(n * factor) for n in how.sizes]
+    if len(set(sizes)) < len(sizes) or sizes[0] < 2:
+        raise UsageError(
+            f"sizes are {list(how.sizes)}; a saturated router is trained at n / {1 / factor}, so give larger ones"
+        )
+    d = with_epsilon(derive(regime, optimizer, parameterization, architecture=architecture), epsilon)
+    asked = {name: (name.partition("@")[0], int(name.partition("@")[2].removesuffix(", typical"))) for name in names}
+    steps = max(step for _, step in asked.values())
+    run = measure(d, sizes=sizes, seeds=more * how.seeds, steps=steps, device=how.device)
+    seen = {}
+    for name, (quantity, step) in asked.items():
+        values = run.cleaned({"relative dQ": "dQ"}.get(quantity, quantity), step)
+        if quantity == "relative dQ":
+            std = d.scaling.tensors["router"].init_std
+            assert std is not None
+            values = [
+                v / (constants(d.network).init_of("router") * std.at(s)) for v, s in zip(values, run.dims, strict=True)
+            ]
+        if name.endswith(", typical"):
+            seen[name] = Observation(run.values[quantity, step], run.sizes)
+        else:
+            derived = LAWS[quantity](d, step) if quantity in LAWS else d.analysis()(quantity, step).exponent
+            seen[name] = Observation(values, run.sizes, derived=derived, spacing=spacing_of(run))
+    return seen

@@ -1,0 +1,169 @@
+"""Mixtures on digits under Adam: trajectories when the batch grows, and what one expert of many sees and wants.
+
+Matched time: every run sees the same number of examples. With lr, eps and betas as ``horizon`` says (Malladi et al.,
+2205.10287), steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial
+weights, at any part of the run. Batches are so small that noise rules the gradient.
+One expert of M: ``horizon`` takes an expert's examples for a random share K/M of the batch: its gradient's mean falls
+as K/M, its noise as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
+Read next: ``recipes/horizon.py`` (the rules), ``claims/sde.toml``, ``claims/experts.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.verify.judging.fit import Array
+from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend, digits
+from scaling_algebra.verify.networks.base_shapes import Scaled, balance, chosen, recipe
+
+from .findings import Conditions, Observation
+from .quadratic import rule_of
+
+BATCHES, EXAMPLES, PARTS = (1, 2, 4, 8), 4096, {"1/2": Fraction(1, 2), "whole": Fraction(1)}
+"""Batches, examples of a run, and the parts of it at which trajectories are compared: moments are averages by then."""
+BASE = {"lr": 2.0**-11, "eps": 0.01, "one_minus_beta1": 0.04, "one_minus_beta2": 0.001}
+"""At batch 1; eps is of the size of gradients."""
+COMPARED = {"held-out loss": Fraction(1, 4), "distance from the start": Fraction(1, 8)}
+"""Spacing of exponents by which slopes of each are judged."""
+EXPERTS, BATCH, SAMPLES = (2, 4, 8, 16), 32, 64
+"""Numbers of experts, examples of a batch, and batches from which mean and noise of a gradient are taken."""
+FIRST = 100
+"""Seed of the first replica of experts: what is claimed was found on others."""
+BALANCING = 0.1
+"""Weight of the load-balancing loss."""
+
+
+def _network(data: Data, dims: dict[str, int], seeds: range, device: str) -> Scaled:
+    return data.build(recipe(derive("I", "adam", "mup").configuration, dims, False), dims, seeds, device)
+
+
+@lru_cache
+def trajectory(batch: int, lr: float, eps: float, beta1: float, beta2: float, seeds: int, device: str) -> list[Array]:
+    """Held-out loss and rms distance from the initial weights at every part of a run, each (2, seeds)."""
+    data, replicas = digits(batch), range(seeds)
+    model = _network(data, {"N": 32, "N_e": 32, "M": 4, "K": 4}, replicas, device)
+    start = [p.detach().clone() for p in model.parameters()]
+    adam = torch.optim.Adam(model.parameters(), lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
+
+    def losses(step: int | None) -> tuple[Tensor, float]:
+        x, y = data.batches(replicas, step, device)
+        return cross_entropy(model(x)[0], y), 0.0
+
+    seen, steps = [], EXAMPLES // batch
+    for step, _ in enumerate(descend(adam, losses, steps), 1):
+        if Fraction(step, steps) in PARTS.values():
+            with torch.no_grad():
+                moved = [(p - w).flatten(1) for p, w in zip(model.parameters(), start, strict=True)]
+                both = losses(None)[0], torch.cat(moved, 1).pow(2).mean(1).sqrt()
+            seen.append(np.stack([part.cpu().numpy().astype(np.float64) for part in both]))
+    return seen
+
+
+def matched_time(
+    how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
+) -> dict[str, Observation]:
+    """Loss and distance against the batch, under the rule that holds the equation, or with other powers."""
+    rule, runs = rule_of("adam", ("sde",), "B", instead or {}), []
+    for batch in BATCHES:
+        how.say(f", batch {batch}")
+        at = {name: x * rule[name].at({"B": batch}) for name, x in BASE.items()}
+        betas = 1 - at["one_minus_beta1"], 1 - at["one_minus_beta2"]
+        runs.append(trajectory(batch, at["lr"], at["eps"], *betas, how.seeds, how.device))
+    return {
+        f"{what}, {part} run": Observation([run[p][k] for run in runs], BATCHES, "B", spacing=spacing)
+        for k, (what, spacing) in enumerate(COMPARED.items())
+        for p, part in enumerate(PARTS)
+    }
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How a mixture is trained.
+
+    Attributes:
+        lr: log2 of the learning rate of what is dense. experts, router: by what theirs is multiplied.
+        random: examples go to experts at random.
+    """
+
+    lr: float
+    experts: float = 1.0
+    router: float = 1.0
+    steps: int = 200
+    random: bool = False
+
+
+class Mixture:
+    """Top-1 MLP mixture of M experts with one replica per seed, trained.
+
+    Attributes:
+        late: loss over the last quarter of the training, (seeds,).
+    """
+
+    def __init__(self, count: int, rates: Rates, seeds: int, device: str) -> None:
+        self.data, self.device, self.count, self.random = digits(BATCH), device, count, rates.random
+        self.seeds = range(FIRST, FIRST + seeds)
+        self.model = _network(self.data, {"N": 32, "N_e": 16, "M": count, "K": 1}, self.seeds, device)
+        self.draw = torch.Generator().manual_seed(count)
+        factors = {"expert_in": rates.experts, "expert_out": rates.experts, "router": rates.router}
+        groups = [
+            {"params": [p], "lr": 2.0**rates.lr * factors.get(name, 1.0)} for name, p in self.model.weights.items()
+        ]
+        adam: Any = torch.optim.Adam(groups, betas=(0.9, 0.95), eps=1e-12, fused=True)
+        late = list(descend(adam, self.losses, rates.steps))[-(rates.steps // 4) :]
+        self.late: Array = torch.stack(late).mean(0).cpu().numpy().astype(np.float64)
+
+    def losses(self, step: int) -> tuple[Tensor, Tensor]:
+        """Cross entropy and balancing loss of a batch, (seeds,) each."""
+        x, y = self.data.batches(self.seeds, step, self.device)
+        w = self.model.weights
+        h = F.gelu(x @ w["input"].mT)
+        psi = h @ w["router"].mT
+        anyone = torch.randint(self.count, psi.shape[:-1], generator=self.draw).to(self.device)
+        mask = F.one_hot(anyone, self.count).to(psi.dtype) if self.random else chosen(psi, 1)
+        loss = cross_entropy(self.model.moe(h, mask=mask).h3 @ w["readout"].mT, y)
+        return loss, BALANCING * balance(psi, mask)
+
+    def gradient(self) -> tuple[Array, Array]:
+        """Root mean square over experts' weights of the mean gradient and of the noise of a batch, (seeds,) each."""
+        weights = [self.model.weights[name] for name in ("expert_in", "expert_out")]
+        first = second = torch.zeros(())
+        for k in range(SAMPLES):
+            parts = torch.autograd.grad(self.losses(10**6 + k)[0].sum(), weights)
+            g = torch.cat([x.flatten(1) for x in parts], 1).double()
+            first, second = first + g / SAMPLES, second + g**2 / SAMPLES
+        noise = (second - first**2) * SAMPLES / (SAMPLES - 1)
+        mean = (first**2 - noise / SAMPLES).mean(1).clamp(min=0)  # without what the noise adds to it
+        return mean.sqrt().cpu().numpy(), noise.mean(1).sqrt().cpu().numpy()
+
+
+def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict[str, Observation]:
+    """Noise of an expert's gradient, and its mean over its noise, against s = K/M."""
+    parts = []
+    for count in EXPERTS:
+        how.say(f", {count} experts")
+        parts.append(Mixture(count, Rates(**given), how.seeds, how.device).gradient())
+    seen = {"noise": [noise for _, noise in parts], "mean over noise": [mean / noise for mean, noise in parts]}
+    return {name: Observation(values, [1 / m for m in EXPERTS], "s") for name, values in seen.items()}
+
+
+def expert_rates(
+    how: Conditions, names: Sequence[str], *, equal: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Observation]:
+    """Loss late in training less that with equal rates, one expert of the largest number."""
+
+    def late(name: str, rates: Mapping[str, Any]) -> Array:
+        how.say(f", {name}")
+        return Mixture(EXPERTS[-1], Rates(**rates), how.seeds, how.device).late
+
+    start = late("equal rates", equal)
+    return {name: Observation([late(name, rates) - start]) for name, rates in others.items()}

@@ -1,0 +1,113 @@
+"""Adam on a noisy quadratic: do rules for batch, tokens and experts keep what their invariants say?
+
+The gradient is ``slope + curvature w + z / sqrt(B)`` with z standard normal and far above the rest, as the equation of
+Malladi et al. (2205.10287) assumes; steps are those of ``torch.optim.AdamW``. Every derived exponent is what a rule
+of ``horizon`` makes of the monomial of an observable.
+Read next: ``recipes/horizon.py`` (the rules), ``claims/batch.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from scaling_algebra.laws.expressions import monomial
+from scaling_algebra.laws.monomials import Monomial
+from scaling_algebra.recipes.horizon import horizon
+from scaling_algebra.verify.judging.fit import Array
+
+from .findings import Conditions, Observation
+
+FACTORS = {"B": (1.0, 2.0, 3.0, 5.0, 8.0), "T": (0.125, 0.25, 0.5, 1.0, 2.0), "s": (1 / 8, 1 / 5, 1 / 3, 1 / 2, 1.0)}
+"""Batch, tokens, and the share K/M of experts that is active."""
+COPIES = 64
+"""Weights of a replica."""
+BASE = {"lr": 0.04, "eps": 1.0, "one_minus_beta1": 1 / 8, "one_minus_beta2": 1e-3, "wd": 0.006}
+"""Values at batch 1. 1 - beta1 may grow by 8."""
+Rule = Mapping[str, Monomial]
+PLACES = {"B": {"S": "T/B"}, "T": {"S": "T/B"}, "s": {"B": "s", "S": "1"}}
+"""Batch and steps of a tensor along an axis: an expert takes all T/B steps on s of the batch."""
+
+
+@dataclass(frozen=True)
+class Observable:
+    """Something of a run that is a monomial in lr, wd, batch B and steps S.
+
+    Attributes:
+        decay: with weight decay. start: where weights start.
+        log: the observable is minus the logarithm of the mean; else the mean where there is a slope; else the rms.
+        steps: of a run at batch 1.
+    """
+
+    monomial: Monomial
+    curvature: float = 0.0
+    slope: float = 0.0
+    decay: bool = False
+    start: float = 0.0
+    log: bool = False
+    steps: int = 1024
+
+
+OBSERVABLES = {
+    "stationary spread": Observable(monomial("lr**(1/2)*B**(-1/4)"), curvature=0.4, steps=1536),
+    "noise of the whole run": Observable(monomial("lr*S**(1/2)")),
+    "drift of the whole run": Observable(monomial("lr*B**(1/2)*S"), slope=0.05),
+    "forgetting of the start": Observable(monomial("lr*wd*S"), decay=True, start=10.0, log=True),
+}
+"""Where noise rules: Adam's step is lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B)."""
+
+
+def rule_of(optimizer: str, hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
+    """What follows from holding invariants; for the axis s what follows for an expert. ``instead``: other powers."""
+    if axis == "s":
+        share = {"K": monomial("s"), "M": monomial("1")}
+        rule: Rule = {q: m.substituted(share) for q, m in horizon(optimizer, hold).experts.items()}
+    else:
+        rule = horizon(optimizer, hold, *([("B",)] if optimizer == "adam" else [])).powers
+    return {**rule, **{name: monomial(text) for name, text in instead.items()}}
+
+
+def quadratic(
+    how: Conditions, names: Sequence[str], *, axis: str, hold: Sequence[str], instead: Mapping[str, str] | None = None
+) -> dict[str, Observation]:
+    """A rule's exponents of observables, along an axis."""
+    rule, seen = rule_of("adamw", hold, axis, instead or {}), {}
+    places = {name: monomial(text) for name, text in PLACES[axis].items()}
+    for name in names:
+        how.say(f", {name}")
+        observable = OBSERVABLES[name]
+        derived = observable.monomial.substituted(places).substituted(rule)[axis]
+        values = [_run(observable, rule, axis, factor, how) for factor in FACTORS[axis]]
+        seen[name] = Observation(values, FACTORS[axis], axis, Fraction(str(derived)), Fraction(1, 4))
+    return seen
+
+
+def _run(of: Observable, rule: Rule, axis: str, factor: float, how: Conditions) -> Array:
+    """The observable of every replica where the axis has grown by a factor."""
+    at = {axis: factor}
+    value = {name: BASE[name] * rule.get(name, monomial("1")).at(at) for name in BASE}
+    placed = {"B": at.get("B", 1.0), **{name: monomial(text).at(at) for name, text in PLACES[axis].items()}}
+    share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
+    generator = torch.Generator(how.device).manual_seed(20240)
+    w = torch.full((how.seeds, COPIES), of.start, dtype=torch.float64, device=how.device, requires_grad=True)
+    adam: Any = torch.optim.AdamW(
+        [w],
+        lr=value["lr"],
+        betas=(1 - value["one_minus_beta1"], 1 - value["one_minus_beta2"]),
+        eps=value["eps"] if "eps" in rule else 1e-12,
+        weight_decay=value["wd"] if of.decay else 0.0,
+        fused=True,
+    )
+    for _ in range(round(of.steps * placed["S"])):
+        noise = torch.randn(w.shape, dtype=w.dtype, device=how.device, generator=generator)
+        w.grad = share * (of.slope + of.curvature * w.detach() + noise / placed["B"] ** 0.5)
+        adam.step()
+    end = w.detach().cpu().numpy()
+    if of.log:
+        return np.asarray(-np.log(end.mean(1) / of.start))
+    return np.asarray(np.abs(end.mean(1)) if of.slope else np.sqrt((end**2).mean(1)))

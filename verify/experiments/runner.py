@@ -1,0 +1,199 @@
+"""Every experiment by name, and what running one gives: a table of claims, counts and an exit code.
+
+Adding an experiment: a file in ``claims/`` whose trials name a laboratory of ``LABORATORIES``.
+Read next: ``findings.py`` (claims and verdicts), ``presentation.py`` (what is printed).
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from scaling_algebra import limits
+from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.spec.axes import regime
+from scaling_algebra.verify.hardware import Hardware, spare_threads
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.measuring.pieces import Pieces
+from scaling_algebra.verify.measuring.sizes import plan_sizes
+
+from . import blocks, charts, clusters, digits, quadratic
+from .findings import Conditions, Finding, Observation, findings
+
+Laboratory = Callable[..., Mapping[str, Observation]]
+"""Called with ``Conditions``, the quantities asked for, and what the trial gives; returns what was seen of each."""
+
+LABORATORIES: dict[str, Laboratory] = {
+    "alignment": clusters.alignment,
+    "block": blocks.block,
+    "charts": charts.charts,
+    "dispatch": clusters.dispatch,
+    "experts' gradient": digits.expert_gradient,
+    "experts' rates": digits.expert_rates,
+    "margins": clusters.margins,
+    "matched time": digits.matched_time,
+    "quadratic": quadratic.quadratic,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration of an experiment, or a few that are compared with each other, and what is claimed of it."""
+
+    title: str
+    run: Laboratory
+    claims: tuple[Mapping[str, str], ...]
+
+    def findings(self, how: Conditions) -> list[Finding]:
+        """Every claim with its verdict."""
+        seen = self.run(how, list(dict.fromkeys(claim["of"] for claim in self.claims)))
+        return [finding for claim in self.claims for finding in findings(claim, seen[claim["of"]])]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Trials that answer one question.
+
+    Attributes:
+        sizes, seeds: defaults, together some minutes on two cores; no sizes where the size is fixed.
+    """
+
+    name: str
+    title: str
+    source: str
+    trials: tuple[Trial, ...]
+    sizes: tuple[int, ...]
+    seeds: int
+
+
+def _experiment(name: str) -> Experiment:
+    data = tomllib.loads(files(__package__).joinpath(f"claims/{name}.toml").read_text("utf-8"))
+    lists, common = data.get("claims", {}), data.get("with", {})
+    trials = []
+    for trial in data["trials"]:
+        claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
+        claims = [{"source": trial.get("source", data["source"]), **claim} for claim in claims]
+        run = partial(LABORATORIES[trial["run"]], **{**common, **trial.get("with", {})})
+        trials.append(Trial(trial["title"], run, tuple(claims)))
+    return Experiment(name, data["title"], data["source"], tuple(trials), tuple(data.get("sizes", ())), data["seeds"])
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde", "experts")
+}
+"""Every experiment, by name."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment showed.
+
+    Attributes:
+        findings: by trial, in the order of the experiment; trials after an interruption are missing.
+        seconds: wall time.
+    """
+
+    experiment: Experiment
+    how: Conditions
+    findings: dict[str, list[Finding]]
+    seconds: float
+    interrupted: bool = False
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Claims by outcome: as they must be, the opposite, undecided."""
+        outcomes = Counter(f.outcome for part in self.findings.values() for f in part)
+        return {str(v): outcomes[v] for v in Verdict}
+
+    @property
+    def exit_code(self) -> int:
+        """130 if interrupted; 1 if any claim came out against the prediction; 3 if any is inconclusive; else 0."""
+        counts = self.counts
+        if self.interrupted:
+            return 130
+        return 1 if counts[Verdict.REFUTED] else 3 if counts[Verdict.INCONCLUSIVE] or not self.findings else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON contract of one experiment."""
+        return {
+            "experiment": self.experiment.name,
+            "title": self.experiment.title,
+            "source": self.experiment.source,
+            "sizes": list(self.how.sizes) or None,
+            "seeds": self.how.seeds,
+            "trials": {title: [f.as_json() for f in part] for title, part in self.findings.items()},
+            "outcomes": self.counts,
+            "interrupted": self.interrupted,
+            "environment": {**Hardware(self.how.device).described(), "wall_seconds": round(self.seconds, 2)},
+            "exit_code": self.exit_code,
+        }
+
+
+def worst(results: Sequence[Result]) -> int:
+    """The exit code of several: interrupted, against the prediction, inconclusive, then agreement."""
+    return max((r.exit_code for r in results), key=(0, 3, 1, 130).index)
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment called ``name``.
+
+    Raises:
+        UsageError: no such experiment.
+    """
+    if name.lower() not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name.lower()]
+
+
+def planned(
+    chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None
+) -> Conditions:
+    """How an experiment is run: its own sizes and seeds unless others are given.
+
+    Raises:
+        UsageError: unusable sizes, seeds or device, or sizes for an experiment that has none.
+    """
+    if sizes is not None and not chosen.sizes:
+        raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")
+    if seeds is not None:
+        limits.within("seeds", seeds, 1, limits.SEEDS)
+    checked = chosen.sizes if sizes is None else tuple(plan_sizes(regime("I"), sizes))
+    return Conditions(Hardware.of(device).device, checked, chosen.seeds if seeds is None else seeds)
+
+
+def perform(
+    chosen: Experiment,
+    how: Conditions,
+    watch: Callable[[int, str], None] = lambda done, what: None,
+    pieces: Pieces | None = None,
+) -> Result:
+    """Runs every trial of an experiment; an interruption keeps the trials that are complete.
+
+    Args:
+        watch: told how many trials are done, and what is being trained.
+        pieces: where complete trials are kept, for the next time.
+    """
+    pieces, started, interrupted = pieces or Pieces(), time.perf_counter(), False
+    asked = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
+    judged: dict[str, list[Finding]] = {}
+
+    def run(done: int, trial: Trial) -> Any:
+        return msgspec.to_builtins(trial.findings(replace(how, say=lambda what: watch(done, trial.title + what))))
+
+    try:
+        with spare_threads():
+            for done, trial in enumerate(chosen.trials):
+                watch(done, trial.title)
+                kept = pieces.of({**asked, "trial": trial.title}, partial(run, done, trial))
+                judged[trial.title] = msgspec.convert(kept, list[Finding])
+    except KeyboardInterrupt:
+        interrupted = True
+    return Result(chosen, how, judged, time.perf_counter() - started, interrupted)
