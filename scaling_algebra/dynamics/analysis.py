@@ -188,11 +188,11 @@ class Analysis:
         """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
         if (name, t) not in self._bounds:
             best = Answer(None, None, decided=False)
-            for rung in (*WITNESSES, *_QUICK) if t and self._quick == _QUICK else self._quick:
-                answer = self._two_sided(name, t, rung)
+            for rung in (*self._quick, *WITNESSES) if t and self._quick == _QUICK else self._quick:
+                answer = self._read(name, t, rung)
                 if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
                     best = answer
-                if answer.decided or answer.why:
+                if not answer.unknown or answer.why:
                     break
             if best.unknown and self._quick == _QUICK:
                 best = self(name, t)

@@ -26,7 +26,7 @@ from .rules import BeyondPowerCounting, Modes, degree, mean, normed, rule, unbou
 from .trajectory import Increment, Trajectory
 
 _BOTH: tuple[Mode, ...] = ("init", "update")
-ROUNDS = 8
+ROUNDS = 6
 """Updates of the bounds, before they count as growing without end; on the networks that ship they settle within 4."""
 
 Bounds = dict[tuple[str, str], int]

@@ -131,15 +131,26 @@ def unfaithful(demand: Demand, look: Analysis) -> str:
     return f"{demand.name}: {demand.because}, but that is n^({size}) and epsilon n^({epsilon})"
 
 
-def largest(look: Analysis, demand: Demand) -> Fixing | None:
+def diverges(look: Analysis, demand: Demand) -> bool:
+    """Something that must be O(1) is larger, by a lower bound."""
+    if demand.kind not in ("theta", "bounded"):
+        return False
+    shown = (look.lower(name, t) for t in range(1, demand.horizon + 1) for name in demand.quantities)
+    return any(x.size is not None and x.size > 0 for x in shown)
+
+
+def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | None:
     """The form that must become Theta(1): of the first step at which the quantity diverges, else of its largest step.
 
     A divergence feeds every later step, so the earliest one is the one to correct. None if all are exactly zero.
 
+    Args:
+        meeting: what bound and witness show comes first; where something diverges no bounds are to be had.
+
     Raises:
         Infeasible: nothing is known of the quantity.
     """
-    shown = _meeting(look, demand)
+    shown = _meeting(look, demand) if meeting else None
     if shown is not None:
         return shown
     best: tuple[Fraction, Fixing] | None = None

@@ -26,7 +26,7 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
-from .demands import Fixing, Infeasible, check, largest, look_ahead, met, unfaithful, violation
+from .demands import Fixing, Infeasible, check, diverges, largest, look_ahead, met, unfaithful, violation
 from .layerwise import axes_power, layerwise, summed
 from .linear import Row, solve_linear
 
@@ -215,9 +215,9 @@ class Solver:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
                 raise Infeasible("the demands that fix the unknowns have no common solution that is found") from None
-            forms = {}
+            forms, steady = {}, not any(diverges(look, demand) for demand in wanted)
             for demand in wanted:
-                fixing = largest(look, demand)
+                fixing = largest(look, demand, steady)
                 if fixing is None:
                     raise Infeasible(f"{demand.name}: {demand.because}, but it is exactly zero")
                 forms[demand.fixes] = fixing
