@@ -58,24 +58,24 @@ def command(
 
 def names(text: str) -> list[str]:
     """``N, D`` as a list."""
-    found = [x.strip() for x in text.split(",")] if text.strip() else []
-    if wrong := [x for x in found if not (x.isascii() and x.isidentifier())]:
+    values = [x.strip() for x in text.split(",")] if text.strip() else []
+    if wrong := [x for x in values if not (x.isascii() and x.isidentifier())]:
         raise UsageError(f"{wrong[0]!r} in {text!r} is no name of a quantity; give names with commas between, as N,D")
-    return found
+    return values
 
 
 def parameters(text: str, default: str = "") -> dict[str, object]:
     """``beta=1, d=32`` as exact numbers by name; without ``=`` the default."""
     from scaling_algebra.laws.expressions import exponent
 
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for part in text.split(",") if text.strip() else []:
         name, equals, value = part.partition("=")
         (name,) = names(name) or [""]
-        if name in found or not name or not (value.strip() or (default and not equals)):
+        if name in values or not name or not (value.strip() or (default and not equals)):
             raise UsageError(f"cannot read {part!r} in {text!r}; give each name once with its value, as beta=1,d=32")
         number = exponent(value if equals else default)
         if not (number.is_Rational and number > 0):
             raise UsageError(f"{name} is {value.strip()}; give a positive number")
-        found[name] = number
-    return found
+        values[name] = number
+    return values

@@ -71,17 +71,17 @@ def command(
             raise UsageError("--audit is about every rule; leave out --hold, --batch, --tokens and --base")
         emit(rules().document(), form, output)
         return 0
-    found = laws.horizon(optimizer, None if hold is None else _names(hold), _names(axes))
+    h = laws.horizon(optimizer, None if hold is None else _names(hold), _names(axes))
     values = {} if base is None else _base(base)
     numbers = None
-    if not found.conflicts and any(x is not None for x in (batch, tokens, base)):
-        factors = found.factors(change("batch", batch), change("tokens", tokens))
+    if not h.conflicts and any(x is not None for x in (batch, tokens, base)):
+        factors = h.factors(change("batch", batch), change("tokens", tokens))
         numbers = {name: (factor, _after(name, factor, values)) for name, factor in factors.items()}
         for name in values:
             if name not in factors:
                 raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
-    emit(found.document(numbers, experts), form, output)
-    return 1 if found.conflicts else 0
+    emit(h.document(numbers, experts), form, output)
+    return 1 if h.conflicts else 0
 
 
 def _names(text: str) -> list[str]:
@@ -103,7 +103,7 @@ def change(label: str, text: str | None) -> tuple[float, float]:
 
 def _base(text: str) -> dict[str, float]:
     """Values before, with 1 - beta for beta."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for part in _names(text):
         name, _, number = part.partition("=")
         if name not in BASE:
@@ -114,12 +114,12 @@ def _base(text: str) -> dict[str, float]:
             raise UsageError(f"the base value {part!r} is no number; write for example {name}=0.1") from None
         value = 1 - value if name.startswith("beta") else value
         if not 0 < value < 1e30 or (name.startswith("beta") and value > 1):
-            said = "rates are above 0 and below 1e30, betas from 0 to below 1"
-            raise UsageError(f"the base value {part!r} is out of range; {said}")
-        if BASE[name] in found:
+            limits = "rates are above 0 and below 1e30, betas from 0 to below 1"
+            raise UsageError(f"the base value {part!r} is out of range; {limits}")
+        if BASE[name] in values:
             raise UsageError(f"--base gives {name} twice")
-        found[BASE[name]] = value
-    return found
+        values[BASE[name]] = value
+    return values
 
 
 def _after(name: str, factor: float, values: dict[str, float]) -> float | None:

@@ -60,12 +60,10 @@ class NumericCheck:
         return [*lines, "AGREES" if self.agrees else "REFUTED"]
 
     def record(self) -> dict[str, Any]:
-        return {
-            "rates": {name: written(x) for name, x in self.rates.items()},
-            "slopes": {name: {"predicted": written(e), "found": round(x, 6)} for name, (e, x) in self.slopes.items()},
-            "ratio": None if self.ratio is None else round(self.ratio, 6),
-            "agrees": self.agrees,
-        }
+        slopes = {name: {"predicted": written(e), "found": round(x, 6)} for name, (e, x) in self.slopes.items()}
+        rates = {name: written(x) for name, x in self.rates.items()}
+        ratio = None if self.ratio is None else round(self.ratio, 6)
+        return {"rates": rates, "slopes": slopes, "ratio": ratio, "agrees": self.agrees}
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,11 +89,7 @@ class Balance(Rendered):
 
     @property
     def cell(self) -> Minimum:
-        """The only cell.
-
-        Raises:
-            UsageError: there are several.
-        """
+        """The only cell."""
         if len(self.cells) > 1:
             raise UsageError(f"{self.about} has {len(self.cells)} cells; give values of parameters, or read all cells")
         return self.cells[0]

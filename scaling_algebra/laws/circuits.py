@@ -52,11 +52,7 @@ class Minimum:
     where: tuple[Inequality, ...]
 
     def reach(self, target: str, growing: str) -> dict[str, Monomial]:
-        """The growing quantity, and the optimum, at which the minimum equals a monomial such as ``eps**2``.
-
-        Raises:
-            UsageError: the minimum does not depend on it.
-        """
+        """The growing quantity, and the optimum, at which the minimum equals a monomial such as ``eps**2``."""
         if self.minimum[growing] == 0:
             raise UsageError(f"the minimum does not depend on {growing}; no size of it reaches {target}")
         size = {growing: (self.minimum / monomial(target)).solved(growing)}

@@ -1,6 +1,7 @@
 """Sums of monomials as people write them, exact: ``N**(-2*beta/d) + N/n`` and relations such as ``C = n*N``.
 
-What is read is parsed with ``ast`` against a list of what is allowed; nothing is evaluated.
+What is read is parsed with ``ast`` against a list of what is allowed; nothing is evaluated. Whatever else a text is,
+every reader raises UsageError: one line that quotes it.
 Read next: ``monomials.py`` (what is read), ``balance.py`` (what balances in a sum).
 """
 
@@ -34,9 +35,6 @@ Value = TypeVar("Value")
 def expression(text: str) -> Posynomial:
     """A sum of monomials.
 
-    Raises:
-        UsageError: anything else, in one line that quotes it.
-
     Examples:
         >>> str(expression("N**(-2*beta/d) + (N/n)^(1/2)"))
         'N^(-2*beta/d) + N^(1/2)/n^(1/2)'
@@ -49,11 +47,7 @@ def expression(text: str) -> Posynomial:
 
 
 def monomial(text: str) -> Monomial:
-    """One monomial.
-
-    Raises:
-        UsageError: anything else.
-    """
+    """One monomial."""
     total = expression(text)
     if len(total.terms) != 1:
         raise UsageError(f"{_shown(text)} is a sum; one monomial is needed here, such as 6*n*N")
@@ -62,9 +56,6 @@ def monomial(text: str) -> Monomial:
 
 def exponent(text: str) -> Expr:
     """A number or a rational function of parameters: ``2*beta/d``.
-
-    Raises:
-        UsageError: anything else.
 
     Examples:
         >>> exponent("beta/(beta + d)"), exponent("-0.5")
@@ -75,11 +66,7 @@ def exponent(text: str) -> Expr:
 
 
 def relation(text: str) -> Relation:
-    """Two sums with a sign of ``RELATIONS`` between them.
-
-    Raises:
-        UsageError: anything else.
-    """
+    """Two sums with a sign of ``RELATIONS`` between them."""
     parts = re.split(r"(<<|>>|<=|>=|==?)", text) if isinstance(text, str) and len(text) <= LONG else []
     if len(parts) != 3:
         raise UsageError(f"{_shown(text)} is no relation; write two expressions with one of {', '.join(RELATIONS)} "
@@ -88,11 +75,7 @@ def relation(text: str) -> Relation:
 
 
 def identity(text: str) -> Identity:
-    """A name, and a rational function of other names.
-
-    Raises:
-        UsageError: anything else.
-    """
+    """A name, and a rational function of other names."""
     name, equals, right = text.partition("=")
     if not equals or not name.strip().isidentifier():
         raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")

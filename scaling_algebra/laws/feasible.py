@@ -145,15 +145,15 @@ class Feasible(Rendered):
         if self.core:
             blocks.append(Lines.of("no size of anything meets these together:"))
             put = self.system.defined(self.given) | dict(self.given)
-            rows = [_told(a, put) for a in self.assumed if a.name in self.core]
+            rows = [_row(a, put) for a in self.assumed if a.name in self.core]
             blocks.append(Grid.of(["assumption", "relation", "that is", "because", "source"], rows))
         else:
             open_ = {p for m in self.given.values() for p in m.parameters}
             rows = [[name, *_ends(w, "" if name in open_ else grows)] for name, w in self.windows.items()]
             blocks.append(Grid.of(["quantity", "from", "because of", "to", "because of"], rows))
         if self.system.define:
-            rows = [[literal(d.name), literal(str(m)), *_ends(w, grows)[::2], _printed(d, d in wrong),
-                     literal(d.source) or None]
+            rows = [[literal(d.name), literal(str(m)), *_ends(w, grows)[::2], None if d.printed is None else
+                     literal(f"{d.printed}{', wrong' if d in wrong else ''}"), literal(d.source) or None]
                     for d in self.system.define for m, w in [self.defined[d.name]]]  # fmt: skip
             blocks.append(Grid.of(["defined", "is", "from", "to", "printed", "source"], rows))
         if onsets:
@@ -174,12 +174,8 @@ class Feasible(Rendered):
 
         wrong = self.system.misprints()
         defined = {
-            d.name: {
-                "is": str(m),
-                "printed": None if d.printed is None else str(d.printed),
-                "agrees": None if d.printed is None else d not in wrong,
-                "window": None if w is None else ends(w),
-            }
+            d.name: {"is": str(m), "printed": None, "agrees": None, "window": None if w is None else ends(w)}
+            | ({} if d.printed is None else {"printed": str(d.printed), "agrees": d not in wrong})
             for d in self.system.define
             for m, w in [self.defined[d.name]]
         }
@@ -245,11 +241,7 @@ def feasible(system: Assumptions, given: Mapping[str, Monomial] | None = None, d
 
 
 def assumptions(name: str) -> Assumptions:
-    """A set of assumptions that ships.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
+    """A set of assumptions that ships."""
     if name not in SHIPPED:
         raise unknown_name("set of assumptions", name, (*SHIPPED, "FILE.toml"))
     return read_assumptions(SHIPPED[name])
@@ -258,9 +250,6 @@ def assumptions(name: str) -> Assumptions:
 def read_assumptions(path: Path | str) -> Assumptions:
     """The assumptions in a TOML file: ``grows = "d"`` and ``assume = ["n**(-1/2) << sigma", ...]``; an entry may also
     be a table with name, relation, because and source, and ``[[define]]`` names monomials.
-
-    Raises:
-        UsageError: one line that begins with the file's name.
     """
     return made(Path(path), "assumptions", _assumptions)
 
@@ -308,7 +297,7 @@ def _unknowns(m: Monomial, grows: str, where: str) -> dict[str, Monomial]:
     return unknowns | {name: Monomial.of({grows: parameter(name)}) for name in names}
 
 
-def _told(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
+def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
     here = str(a.relation.substituted(put))
     here = "" if here == str(a.relation) else here
     return [Text(a.name, literal(a.name)), *(literal(x) or None for x in (str(a.relation), here, a.because, a.source))]
@@ -329,7 +318,3 @@ def _end(e: End, grows: str) -> Piece | None:
     power = sympy.latex(Monomial.of({grows: sympy.Rational(e.value)}).expr)
     plain = "1" if e.value == 0 else grows if e.value == 1 else f"{grows}^{exponent_text(e.value)}"
     return Text(plain + mark, f"${power}${mark}")
-
-
-def _printed(d: Definition, wrong: bool) -> Piece | None:
-    return None if d.printed is None else literal(f"{d.printed}{', wrong' if wrong else ''}")

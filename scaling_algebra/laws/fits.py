@@ -57,14 +57,10 @@ class Residual:
         return self.found - self.predicted
 
     @property
-    def relative(self) -> float:
-        return self.difference / self.predicted
-
-    @property
-    def verdict(self) -> str:
-        """AGREES or REFUTED by the 95 % interval of the difference; empty without errors."""
+    def verdict(self) -> str | None:
+        """AGREES or REFUTED by the 95 % interval of the difference."""
         if self.error is None:
-            return ""
+            return None
         return "AGREES" if abs(self.difference) <= WIDE * self.error else "REFUTED"
 
 
@@ -88,7 +84,7 @@ class FittedLaw(Rendered):
         """Mean absolute difference and mean absolute relative difference, by identity."""
         by = {r.identity: [x for x in self.residuals if x.identity == r.identity] for r in self.residuals}
         return {identity: {"absolute": sum(abs(r.difference) for r in rows) / len(rows),
-                           "relative": sum(abs(r.relative) for r in rows) / len(rows)}
+                           "relative": sum(abs(r.difference / r.predicted) for r in rows) / len(rows)}
                 for identity, rows in by.items()}  # fmt: skip
 
     def document(self) -> Document:
@@ -99,8 +95,9 @@ class FittedLaw(Rendered):
             residuals = [r for r in self.residuals if r.identity == identity]
             judged = any(r.verdict for r in residuals)
             header = ("fit", "found", "predicted", "difference", "relative", *(["verdict"] if judged else []))
-            table = [(r.label, f"{r.found:.4f}", f"{r.predicted:.4f}", f"{r.difference:+.4f}", f"{r.relative:+.1%}",
-                      r.verdict)[: len(header)] for r in residuals]  # fmt: skip
+            table = [(r.label, f"{r.found:.4f}", f"{r.predicted:.4f}", f"{r.difference:+.4f}",
+                      f"{r.difference / r.predicted:+.1%}", r.verdict or "")[: len(header)]
+                     for r in residuals]  # fmt: skip
             lines = [f"mean absolute difference {mean['absolute']:.4f}, relative {mean['relative']:.1%}"]
             if all(r.found * r.predicted < 0 for r in residuals):
                 lines.append("found and predicted have opposite signs in every row")
@@ -111,7 +108,7 @@ class FittedLaw(Rendered):
     def record(self) -> dict[str, Any]:
         """The JSON contract."""
         fits = [{"label": f.label, "exponents": {n: list(x) for n, x in f.exponents.items()}} for f in self.fits]
-        residuals = [{**vars(r), "difference": r.difference, "verdict": r.verdict or None} for r in self.residuals]
+        residuals = [{**vars(r), "difference": r.difference, "verdict": r.verdict} for r in self.residuals]
         return {"law": self.against.law.name, "fits": fits, "residuals": residuals, "means": self.means()}
 
 

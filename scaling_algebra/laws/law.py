@@ -88,7 +88,7 @@ class LawAnswer(Rendered):
 
     @property
     def agrees(self) -> bool:
-        """Nothing that is known contradicts the axis that was asked for, or the exponents."""
+        """Nothing contradicts the axis that was asked for, or the exponents."""
         return not any(len(self.axes) == 1 or self.law.axes[name].exponent for name in self.below)
 
     @property
@@ -121,10 +121,10 @@ class LawAnswer(Rendered):
         blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in stand), "names")
         record = self.record(checks)
         if inverted is not None:
-            (exponent_, number, solution) = inverted
-            for name, x in solution.items():
-                blocks.append(Lines.of(literal(f"{exponent_} = {number} at {name} = {x} = {float(x):.4f}")))
-                record["inverted"] = {name: str(x)}
+            of, number, solution = inverted
+            solved = [f"{of} = {number} at {name} = {x} = {float(x):.4f}" for name, x in solution.items()]
+            blocks.append(Lines.of(*map(literal, solved)))
+            record["inverted"] = {name: str(x) for name, x in solution.items()}
         return Document(tuple(blocks), record)
 
     def _wrong(self, axis: str) -> str:
@@ -154,20 +154,12 @@ def laws() -> Mapping[str, Law]:
 
 
 def law(name: str) -> Law:
-    """A law that ships, or one in a TOML file.
-
-    Raises:
-        UsageError: neither.
-    """
+    """A law that ships, or one in a TOML file."""
     return read_law(Path(name)) if name.endswith(".toml") else named("law", name, laws())
 
 
 def read_law(path: Path) -> Law:
-    """The law in a TOML file: ``sum``, ``minimise``, ``grows`` and so on, or several axes of those.
-
-    Raises:
-        UsageError: one line that begins with the file's name.
-    """
+    """The law in a TOML file: ``sum``, ``minimise``, ``grows`` and so on, or several axes of those."""
     return made(path, "a law", _law)
 
 
@@ -238,9 +230,9 @@ def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
     """A choice for every option."""
     if strange := [option for option in choices if option not in law.options]:
         raise UsageError(f"{law.name} has no option {strange[0]}; it has {', '.join(law.options) or 'none'}")
-    if empty := [option for option, known in law.options.items() if not known]:
+    if empty := [option for option in law.options if not law.options[option]]:
         raise UsageError(f"{empty[0]} has no choice; give it tables of what each choice replaces")
-    picked = {option: choices.get(option, next(iter(known))) for option, known in law.options.items()}
+    picked = {option: choices.get(option, next(iter(law.options[option]))) for option in law.options}
     for option, choice in picked.items():
         named(option, choice, law.options[option])
     return picked
@@ -271,7 +263,7 @@ def _identical(i: Identity, exponents: Mapping[str, Expr]) -> bool:
 
 def _repairs(law: Law, name: str, picked: Mapping[str, str], at: Mapping[str, Expr]) -> Iterator[str]:
     """One other choice with which an axis is not below the floor."""
-    for option, choice in ((o, c) for o, known in law.options.items() for c in known if c != picked[o]):
+    for option, choice in ((o, c) for o in law.options for c in law.options[o] if c != picked[o]):
         b = _balanced(law.axes[name], _swaps(law, {**picked, option: choice}), at)
         if not _below(law, name, b, at):
             yield f"{option} {choice}"

@@ -190,24 +190,17 @@ class Relation:
         return Relation(self.left.substituted(values), self.sign, self.right.substituted(values), self.text)
 
     def ratios(self) -> list[Monomial]:
-        """The monomials that are at most 1: one for each term on the smaller side; an equation has those of both ways.
-
-        Raises:
-            UsageError: a sum on the larger side.
-        """
-        pairs = {"<": [(self.left, self.right)], ">": [(self.right, self.left)]}.get(self.sign[0])
+        """The monomials that are at most 1: one for each term on the smaller side, both ways for ``=``."""
+        up, down = (self.left, self.right), (self.right, self.left)
         made = []
-        for small, large in pairs or [(self.left, self.right), (self.right, self.left)]:
+        for small, large in {"<": [up], ">": [down], "=": [up, down]}[self.sign[0]]:
             if len(large.terms) != 1:
                 raise UsageError(f"{self.text!r} has a sum on its larger side; write one monomial there")
             made += [t / large.terms[0] for t in small.terms]
         return made
 
     def solved(self, quantity: str) -> Monomial:
-        """The monomial that a quantity equals.
-
-        Raises:
-            UsageError: no equation of two monomials, or one without the quantity.
+        """The monomial that a quantity equals, if this is an equation of two monomials.
 
         Examples:
             >>> from .expressions import relation

@@ -194,8 +194,8 @@ class Horizon(Rendered):
                 rows[-1] += [None if share is None else _piece(share)] if experts else []
                 rows[-1] += [None if x is None else f"{x:.6g}" for x in numbers.get(name, ())]
             blocks.append(Grid.of(columns, rows))
-        known = [(i.name, literal(i.title), literal(i.because), literal(i.source)) for i in self.held]
-        blocks.append(Grid.of(["held", "what stays the same", "because", "source"], known))
+        held = [(i.name, literal(i.title), literal(i.because), literal(i.source)) for i in self.held]
+        blocks.append(Grid.of(["held", "what stays the same", "because", "source"], held))
         notes = ["a run has T/B steps; powers of the width (derive) multiply these and contain neither B nor T"]
         if self.free:
             notes.append(f"free: {', '.join(map(text, self.free))}: the invariants held leave it open")
@@ -312,7 +312,7 @@ def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterable[C
     """Every smallest contradictory set: smaller ones first, none that contains another."""
     smaller: list[set[HeldMonomial]] = []
     for some in (c for size in range(1, len(QUANTITIES) + 2) for c in combinations(parts, size)):
-        if not any(known <= set(some) for known in smaller) and not _consistent(some, axes):
+        if not any(s <= set(some) for s in smaller) and not _consistent(some, axes):
             smaller.append(set(some))
             yield _combined(some, axes)
 
