@@ -22,9 +22,9 @@ from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.optimizers import optimizer as _optimizer
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .claims import Claim, claims, steps
 from .covering import Face
@@ -167,7 +167,7 @@ def written(s: Scaling) -> dict[str, Any]:
 
 
 def theorems(
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
     only: Sequence[str] = (),
@@ -189,7 +189,7 @@ def theorems(
     Raises:
         UsageError: an unknown name, or a parameterization that is not derived for the network.
     """
-    rule, stepper = _parameterization(parameterization), _optimizer(optimizer)
+    rule, stepper = _parameterization(parameterization), single(optimizer, "a theorem about all rays")
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     net = network if isinstance(network, Network) else architecture(network)
     rule.check_derived(net)

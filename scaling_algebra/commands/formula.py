@@ -10,7 +10,7 @@ from scaling_algebra.documents import FORMATS
 from scaling_algebra.formulas.formula import formula
 from scaling_algebra.formulas.presentation import formula as document
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import optimizer as _optimizer
+from scaling_algebra.spec.trained import single
 
 from .options import (
     OPTIMIZER,
@@ -77,7 +77,7 @@ def command(
     tensor, with the mechanism behind each. Nothing that leads anywhere is missing, unless it says so.
     """
     tried(output, form)
-    rule = _optimizer(optimizer)
+    rule = single(optimizer, "a formula")
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
     readout = readout_init or "maximal"
     found = formula(what, rule, network=network, structure=structure, readout_init=readout, sparse=sparse, fixed=fixed)

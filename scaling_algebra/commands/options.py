@@ -31,6 +31,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
+from scaling_algebra.spec.trained import read as trained_by
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -59,6 +60,15 @@ class Name(click.ParamType[str]):
 
         begun = incomplete.lower()
         return [CompletionItem(name) for name in self.known if name.lower().startswith(begun)]
+
+
+class TensorOptimizer(Name):
+    """A name, ``A+B``, or names and ``ROLE=NAME`` with commas between; which tensors there are, the network says."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if "=" not in str(value):  # with others, this is one of several
+            trained_by(str(value))
+        return str(value)
 
 
 class Count(click.ParamType[int]):
@@ -139,11 +149,14 @@ def options(*made: Callable[[Command], Command]) -> Callable[[Command], Command]
 OPTIMIZER = options(
     click.option(
         "--optimizer",
-        type=Name("optimizer", OPTIMIZERS),
-        default=DEFAULT_OPTIMIZER,
+        type=TensorOptimizer("optimizer", OPTIMIZERS),
+        multiple=True,
+        default=[DEFAULT_OPTIMIZER],
         show_default=True,
+        callback=lambda ctx, param, value: ",".join(value),
         metavar="NAME",
-        help="Optimizer.",
+        help="Optimizer, of all tensors or of each: adamw,expert_in=muon (repeatable). muon+adamw: muon for the "
+        "matrices of hidden layers and experts, adamw for the rest.",
     ),
     click.option(
         "--epsilon",

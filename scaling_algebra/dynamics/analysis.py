@@ -17,7 +17,7 @@ from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
@@ -122,7 +122,7 @@ class Analysis:
         self,
         ray: Ray,
         point: Point,
-        optimizer: Optimizer,
+        optimizer: Trained,
         network: Network = MOE_BLOCK,
         algebras: dict[Rung, Algebra] | None = None,
         growing: frozenset[str] = frozenset(),
@@ -131,8 +131,7 @@ class Analysis:
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised = growing, routed, raised
-        more = with_decay(network) if optimizer.decoupled_decay else {}
-        self.table: Mapping[str, Quantity] = {**quantities(network), **more}
+        self.table: Mapping[str, Quantity] = quantities(network) | with_decay(network, optimizer)
         self._algebras = algebras if algebras is not None else {}
         self._runs: dict[Rung, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
@@ -354,7 +353,7 @@ class Analysis:
         """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
         What that rests on is noted."""
         role = self.table[name].tensor if name in self.table else ""
-        if role and name.startswith("g") and self.optimizer.epsilon and self._within(role):
+        if role and name.startswith("g") and self.optimizer.of(role).epsilon and self._within(role):
             algebra.notes |= self.bounds.assumes
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         answer = self(name, t)

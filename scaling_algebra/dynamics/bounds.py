@@ -18,7 +18,8 @@ from itertools import product
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.networks.roles import matrix
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
@@ -42,7 +43,7 @@ class BoundRun(Trajectory):
         assumes: what they rest on beyond counting powers.
     """
 
-    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
+    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
         super().__init__(network, algebra, point, optimizer)
         self.bounds: Bounds = {}
         self.why = ""
@@ -240,10 +241,13 @@ class BoundRun(Trajectory):
             return []
         c, d = f"c.{role}", f"d.{role}"
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {c: -1}))]
-        if self.optimizer.relative:
+        rule = self.optimizer.of(role)
+        if shape := rule.shaped(self.network, role, self.algebra.ray).terms:
+            rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
+        if rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
-        if self.optimizer.epsilon or not self.optimizer.normalises:
-            if self.optimizer.normalises:  # a normaliser is at least epsilon
+        if rule.epsilon or not rule.normalises:
+            if rule.normalises:  # a normaliser is at least epsilon
                 rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {d: 1})))
             return self._stepped(role, 1, tuple(rates))
         return [self._normalised(role, tuple(rates))] if any(self._moves(x) for x in self.factors(role, 1)) else []
@@ -254,22 +258,22 @@ class BoundRun(Trajectory):
         Law: entries of a sign are 1; of singular directions each row and column has norm 1, so they act as the product
         of two vectors of that norm.
         """
-        tensor, live = self.network.tensors[role], self.algebra.live
-        if self.optimizer.normalises == "entry":
-            return Increment(1, rates, Signal(live(tensor.letters), {}, 0), ())
-        sides = []
-        for letters in (tensor.fan_out, tensor.fan_in):
+        rule, live = self.optimizer.of(role), self.algebra.live
+        if rule.normalises == "entry":
+            return Increment(1, rates, Signal(live(self.network.tensors[role].letters), {}, 0), ())
+        one, sides = matrix(self.network, role, rule.flattened), []
+        for letters in (one.rows, one.columns):
             powers: dict[str, Fraction] = {}
             for axis in (self.network.axes[x] for x in letters if live(x)):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
-            sides.append(Signal(live(tensor.experts + letters), {}, self.algebra.scale(powers)))
+            sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
 
     def _moves(self, factors: tuple[Signal, ...]) -> bool:
         return not any(x.zero for x in factors)
 
 
-def bounded(network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> BoundRun:
+def bounded(network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> BoundRun:
     """A run whose bounds one more update keeps, or one that says why none are found."""
     run = BoundRun(network, algebra, point, optimizer)
     try:

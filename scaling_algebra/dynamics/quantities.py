@@ -14,6 +14,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.networks.language import DATA, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, Experts, adjoints, experts, first_layer, one_layer, pathways
+from scaling_algebra.spec.optimizers import Trained
 
 from .rules import Which
 
@@ -92,9 +93,12 @@ def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
     return {q.name: q for q in entries}
 
 
-def with_decay(network: Network) -> dict[str, Quantity]:
-    """What decoupled weight decay has a second reading of. Everything else is relative to initial values that decayed,
-    and says what was learned; these are relative to the values training began with, as one would log them."""
+def with_decay(network: Network, trained: Trained) -> dict[str, Quantity]:
+    """What decoupled weight decay of some tensor has a second reading of. Everything else is relative to initial values
+    that decayed, and says what was learned; these are relative to the values training began with, as one would log
+    them."""
+    if not any(rule.decoupled_decay for rule in trained.rules):
+        return {}
     entries = [
         Quantity(f"{s.out}.change.with-decay", f"{s.out}_t - {s.out}_0, W_0 not decayed", _decayed_change(s.out))
         for s in network.statements

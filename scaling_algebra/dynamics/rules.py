@@ -376,7 +376,7 @@ def unbounded(tr: Trajectory, s: Function, t: int) -> Signal:
     themselves."""
     (source,) = s.inputs
     made = tr.network.producer(source.name)
-    if tr.optimizer.normalises == "entry" and isinstance(made, Product) and made.tensor:
+    if isinstance(made, Product) and made.tensor and tr.optimizer.of(made.tensor.name).normalises == "entry":
         passed = tr.part(made, "init", "change", t)
         return tr.algebra.centred(tr.relabelled(passed, tr.network.signals[made.out], source.letters), s.over)
     return tr.algebra.centred(tr.at(source, "change", t), s.over)

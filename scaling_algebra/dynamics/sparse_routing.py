@@ -16,7 +16,7 @@ from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import SPARE, Factor, Mode, Network, Product, Statement, Sum
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .rules import BeyondPowerCounting, Which
@@ -47,7 +47,7 @@ def algebra_for(
 
 
 def trajectory_for(
-    network: Network, algebra: Algebra, point: Point, optimizer: Optimizer, routed: bool = False
+    network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False
 ) -> Trajectory:
     """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
     made = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
@@ -98,7 +98,7 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
 class RoutedTrajectory(Trajectory):
     """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
 
-    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
+    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
         seen, self._among = active(network)
         super().__init__(seen, algebra, point, optimizer)
         self._batch = self._over_all(network)

@@ -15,6 +15,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import Factor, Function, Sum
+from scaling_algebra.spec.networks.roles import matrix
 
 from .rules import BeyondPowerCounting, mean
 
@@ -45,11 +46,11 @@ def signs(tr: Trajectory, role: str, t: int, gradients: Sequence[Factors]) -> li
     if not _summed(tr, role, found[leading]):
         unsigned = tr.factors(role, t, lambda x: _direction(tr, x, t), lambda x: _unsigned(tr, x, t))[leading]
         pairs = zip(unsigned, found[leading], strict=True)
-        found[leading] = tuple(_sign(tr, _lasting(tr, s, whole, t)) for s, whole in pairs)
+        found[leading] = tuple(_sign(tr, _lasting(tr, role, s, whole, t)) for s, whole in pairs)
     return found
 
 
-def _lasting(tr: Trajectory, s: Signal, whole: Signal, t: int) -> Signal:
+def _lasting(tr: Trajectory, role: str, s: Signal, whole: Signal, t: int) -> Signal:
     """A factor of a mean over steps, whose positive factors are those of the other steps only up to a change that may
     be as large as they are: beside what has the sign of this step there is as much again. It is as large as it was."""
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
@@ -57,7 +58,7 @@ def _lasting(tr: Trajectory, s: Signal, whole: Signal, t: int) -> Signal:
         return s
     if tr.algebra.value(size) != tr.algebra.value(full):
         s, size = tr.algebra.scaled(s, Scalar("its size", full - size, tr.algebra.certified(whole))), full
-    return s.but(tail=size, leaf=None, flat=frozenset()) if tr.optimizer.memory and t else s
+    return s.but(tail=size, leaf=None, flat=frozenset()) if tr.optimizer.of(role).memory and t else s
 
 
 def _leading(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> int:
@@ -160,7 +161,7 @@ def apart(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> list[Scala
     for j, k in combinations(there, 2):
         if _shares(gradients[j], gradients[k]):
             group = {x: group[j] if g == group[k] else g for x, g in group.items()}
-        elif tr.optimizer.memory or not _orthogonal(tr, role, gradients[j], gradients[k]):
+        elif tr.optimizer.of(role).memory or not _orthogonal(tr, role, gradients[j], gradients[k]):
             raise BeyondPowerCounting(
                 f"{symbol} is used {len(there)} times, and the directions of its gradients overlap"
             )
@@ -187,11 +188,11 @@ def _orthogonal(tr: Trajectory, role: str, a: Factors, b: Factors) -> bool:
     """Both factors of two rank-one matrices are asymptotically orthogonal."""
     if len(a) != 2 or len(b) != 2 or _summed(tr, role, a) or _summed(tr, role, b):
         return False
-    tensor = tr.network.tensors[role]
+    copies = matrix(tr.network, role, tr.optimizer.of(role).flattened).copies
     for x, y in zip(a, b, strict=True):
         if x.letters != y.letters:
             return False
-        kept = "".join(c for c in x.letters if c in tensor.experts)
+        kept = "".join(c for c in x.letters if c in copies)
         inner = tr.algebra.bound(tr.algebra.contract(x, y, kept))
         sizes = tr.algebra.rms(x), tr.algebra.rms(y)
         if inner is None:

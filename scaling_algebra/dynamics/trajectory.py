@@ -18,7 +18,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Term
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .ledger import Ledger
@@ -63,7 +63,7 @@ class Trajectory:
     Standing assumptions (MSSP paper, J.2): loss derivative Theta(1); one sample; functions as their rule says.
     """
 
-    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Optimizer) -> None:
+    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
         self.network, self.algebra, self.point, self.optimizer = network, algebra, point, optimizer
         self.growing: frozenset[str] = frozenset()
         """Axes that count as growing whatever the ray says."""
@@ -491,15 +491,6 @@ class Trajectory:
             paths.append(self.named(found, f"through {s.out}"))
         return self.algebra.add(paths)
 
-    def _root_entries(self, role: str) -> int:
-        """Packed square root of the number of entries of a tensor, per expert."""
-        tensor = self.network.tensors[role]
-        powers: dict[str, Fraction] = {}
-        for axis in (self.network.axes[x] for x in tensor.fan_in + tensor.fan_out):
-            if axis in AXES:
-                powers[axis] = powers.get(axis, Fraction(0)) + Fraction(1, 2)
-        return self.algebra.scale(powers)
-
     def _size(self, role: str, t: int) -> int:
         """Packed entry size of a tensor after t updates; Theta(1) at least for one that starts at zero."""
         b = self.point.b[role]
@@ -528,10 +519,13 @@ class Trajectory:
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         """What the gradient of a step is multiplied by."""
         rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
-        if self.optimizer.relative:
+        rule = self.optimizer.of(role)
+        if shape := rule.shaped(self.network, role, self.algebra.ray).terms:
+            rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
+        if rule.relative:
             self.note("tensor-floor")
             rates.append(Scalar(f"size of {role} before step {step + 1}", self._size(role, step)))
-        if not self.optimizer.normalises:
+        if not rule.normalises:
             return tuple(rates)
         read = [
             self.ledger.remembered((self._name, "g", role, k), partial(self._gradient_size, role, k))
@@ -542,7 +536,7 @@ class Trajectory:
         if read[-1][0] is None:  # not zero, but nothing is known of it
             raise Exhausted
         epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
-        divisor = self.optimizer.normaliser(sizes, epsilon, self._root_entries(role))
+        divisor = rule.normaliser(sizes, epsilon, self.algebra.scale(dict(rule.entries(self.network, role).terms)))
         certain = all(known for _, known in read)
         return *rates, Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor, certain)
 
@@ -559,17 +553,18 @@ class Trajectory:
     def _stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
         gradients, uses = self.factors(role, step), self.network.uses(role)
         shares: Sequence[Scalar | None] = ()
-        if self.optimizer.assumes:
-            self.note(self.optimizer.assumes)
-        if self.optimizer.signs:
+        rule = self.optimizer.of(role)
+        if rule.assumes:
+            self.note(rule.assumes)
+        if rule.signs:
             gradients = signs(self, role, step, gradients)
-        if self.optimizer.normalises == "matrix":
+        if rule.normalises == "matrix":
             shares = apart(self, role, gradients)
         found = []
         for use, factors, share in zip_longest(uses, gradients, shares):
             if any(s.zero for s in factors):
                 continue
-            if self.optimizer.normalises == "entry" and self.network.norms:
+            if rule.normalises == "entry" and self.network.norms:
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
                 factors = tuple(map(self._signed, factors, names))
             own = (*scalars, share) if share is not None and share.size else scalars
@@ -596,5 +591,6 @@ class _Decaying(Trajectory):
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         initial = self._initial[role]
-        decay = [Increment(t - 1, (Scalar("weight decay", 0),), initial, ())] if t and not initial.zero else []
-        return [*super()._updates(role, t), *decay]
+        if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero:
+            return super()._updates(role, t)
+        return [*super()._updates(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]

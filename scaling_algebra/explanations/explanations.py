@@ -23,6 +23,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.powers import Form, Power, symbol
+from scaling_algebra.spec.trained import OptimizerInput
 
 from .alignments import Alignments, alignments
 from .mechanisms import Mechanism, mechanisms
@@ -170,7 +171,7 @@ class Setting(Rendered):
 def explain(
     what: str,
     regime: str | Configuration | None = None,
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Explanation | Setting | Alignments:
@@ -297,10 +298,8 @@ def _explain_setting(d: Derivation, role: str, setting: str) -> Setting:
         unknown = f"{SETTINGS[setting]}.{role}"
     because = d.reasons.get((role, setting), "")
     if setting == "eps" and value is None:
-        negligible = d.optimizer.negligible
-        because = (
-            f"the epsilon of {d.optimizer.name} is negligible" if negligible else f"{d.optimizer.name} has no epsilon"
-        )
+        rule = d.optimizer.of(role)
+        because = f"the epsilon of {rule.name} is negligible" if rule.negligible else f"{rule.name} has no epsilon"
     bears = tuple(line for line in d.structure if setting == "init") if role != "readout" else ()
     fixing = d.fixed_by.get(unknown)
     if fixing is None or because.startswith("chosen"):

@@ -35,6 +35,7 @@ from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.spec.trained import single
 
 from .search import Counts, Search
 
@@ -147,7 +148,7 @@ def every_ray(asked: Configuration, *, steps: int = HORIZON, quantities: Sequenc
 def _searched(asked: Configuration) -> tuple[Cone, Inserted]:
     """Raises UsageError: no cone."""
     found = solved(asked)
-    held = cone(found.scaling, asked.optimizer, asked.parameterization, found.structure)
+    held = cone(found.scaling, single(asked.optimizer, _CONES), asked.parameterization, found.structure)
     if held is None:
         raise UsageError(f"the formula on {asked.ray} is proved on no cone of rays; ask for this ray alone, or another")
     return held, Inserted(asked, found.structure, found.scaling, held.rays)
@@ -158,7 +159,7 @@ class Inserted(Search):
 
     def __init__(self, asked: Configuration, structure: Structure, scaling: Scaling, rays: Sequence[Ray]) -> None:
         still = frozenset(axis for axis in ("N", "N_e", "M") if not any(ray[axis] for ray in rays))
-        super().__init__(asked.network, asked.optimizer, structure, fixed=still)
+        super().__init__(asked.network, single(asked.optimizer, _CONES), structure, fixed=still)
         self.scaling = scaling
         self.growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
         spanned = [direction([ray[axis] for axis in self.axes]) for ray in rays]
@@ -231,13 +232,16 @@ class Inserted(Search):
         return None if found is None else Power.of(found)
 
 
+_CONES = "a cone of rays"
+
+
 def _quotient(name: str) -> bool:
     return "normalised" in name
 
 
 def _covered(asked: Configuration) -> None:
     """Raises UsageError for what no cone is proved of."""
-    rule, step = asked.parameterization, asked.optimizer
+    rule, step = asked.parameterization, single(asked.optimizer, _CONES)
     if asked.network != MOE_BLOCK:
         raise UsageError(f"cones of rays are proved for the network moe, not for {asked.network.name}")
     if asked.ray["K"] != asked.ray["M"]:

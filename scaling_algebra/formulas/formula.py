@@ -32,10 +32,10 @@ from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.optimizers import optimizer as _optimizer
 from scaling_algebra.spec.parameterizations import READOUTS
 from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.scaling import Point
+from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .graded import STEPS, Graded
 from .search import Search, winning
@@ -236,16 +236,12 @@ class Formula(Rendered):
 
     def _entries(self, role: str) -> Power:
         """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
-        if self.optimizer.normalises != "matrix":
-            return Power()
-        tensor = self.network.tensors[role]
-        axes = [self.network.axes[x] for x in tensor.fan_in + tensor.fan_out]
-        return sum((Power.of({axis: Fraction(1, 2)}) for axis in axes if axis in self.axes), Power())
+        return self.optimizer.entries(self.network, role)
 
 
 def formula(
     what: str,
-    optimizer: str | Optimizer = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     *,
     network: Network | str = DEFAULT_ARCHITECTURE,
     structure: Structure | str = "",
@@ -270,7 +266,7 @@ def formula(
         UsageError: no such quantity, or one that no monomials follow, with the reason.
     """
     net = network if isinstance(network, Network) else _architecture(network)
-    rule = optimizer if isinstance(optimizer, Optimizer) else _optimizer(optimizer)
+    rule = single(optimizer, "a formula")
     asked = structure if isinstance(structure, Structure) else read_structure(structure, net)
     if named("readout init", readout_init, {x: x for x in READOUTS}) == "zero" and "readout" in net.tensors:
         asked = Structure(asked.zero | {"readout"}, asked.tied, asked.exempt)
@@ -352,6 +348,8 @@ def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
             f"no formula for {network.name}: {s.name} of {s.inputs[0].name} depends on the size of its argument, which "
             "no monomial does; ask for exponents on a ray (scalecalc signals)"
         )
+    if optimizer.shape != "none":
+        raise UsageError(f"no formula for {optimizer.name}: the factor of a shape is a maximum; take muon")
     if optimizer.relative:
         raise UsageError(f"no formula for {optimizer.name}: its step is relative to the size of the tensor")
     if "normalised" in name:

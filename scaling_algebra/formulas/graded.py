@@ -21,7 +21,7 @@ from scaling_algebra.dynamics.trajectory import Trajectory, unknowns
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
+from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
@@ -233,7 +233,7 @@ class FormTrajectory(Trajectory):
         structure: Structure,
         sized: frozenset[str] = frozenset(),
         exact: int = 1,
-        optimizer: Optimizer = OPTIMIZERS["sgd"],
+        optimizer: Trained = OPTIMIZERS["sgd"],
         growing: frozenset[str] = frozenset(),
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
@@ -286,7 +286,7 @@ class FormTrajectory(Trajectory):
 
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
-        if self.optimizer.normalises:
+        if self.optimizer.of(role).normalises:
             size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
             rates.append(Scalar(f"1/normaliser of {role} at step {step + 1}", size))
         return tuple(rates)

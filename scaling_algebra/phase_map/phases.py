@@ -22,10 +22,10 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.optimizers import optimizer as _optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .covering import SIDE as SIDE
 from .covering import Corners, Covering, Found, inside, powers_of
@@ -132,7 +132,7 @@ class Phases(Rendered):
 
 
 def phases(
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
     plane: tuple[str, str] = ("N_e", "M"),
@@ -149,7 +149,7 @@ def phases(
     Raises:
         UsageError: an unknown name, or a plane that is not two of N, N_e, M.
     """
-    rule, stepper = _parameterization(parameterization), _optimizer(optimizer)
+    rule, stepper = _parameterization(parameterization), single(optimizer, "the map of rays")
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     rule.check_derived(MOE_BLOCK)
     if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):

@@ -66,7 +66,9 @@ def _open(run: BoundRun, look: Analysis, demands: Sequence[Demand], last: int) -
             most = look(name, last).size if demand.kind == "balanced" else Fraction(0)
             if bound is not None and (most is None or value(bound) > most):
                 lines.append(f"{demand.name}: {name} is bounded by n^({value(bound)}) only")
-    for role, d in look.point.d.items() if look.optimizer.epsilon else ():
+    for role, d in look.point.d.items():
+        if not look.optimizer.of(role).epsilon:
+            continue
         bound = run.gradient_bound(role)
         if bound is not None and value(bound) > -d:
             lines.append(f"mu-3: the gradient of {role} is bounded by n^({value(bound)}) only")

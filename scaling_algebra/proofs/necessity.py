@@ -14,6 +14,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.demands import concerns
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.scaling import Point
 
@@ -39,15 +40,13 @@ def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
     system = Prover.of(asked).system(asked.parameterization, proof.outcome.structure)
     point = proof.outcome.points[0]
     found = _freed(system, point)
-    if asked.optimizer.epsilon:
-        found = {name: names and {_over_epsilon(x) for x in names} for name, names in found.items()}
-        found |= {label(d): _freed_epsilon(system, d, point) for d in system.demands if d.kind == "scale"}
+    rule = asked.optimizer.of
+    over = {f"c.{role}": f"c.{role} - d.{role}" for role in asked.network.tensors if rule(role).epsilon}
+    found = {name: names and {over.get(x, x) for x in names} for name, names in found.items()}
+    faithful = [d for d in system.demands if d.kind == "scale" and concerns(d, asked.optimizer)]
+    found |= {label(d): _freed_epsilon(system, d, point) for d in faithful}
     order = [label(d) for d in system.demands]
     return {x: names if names is None else tuple(sorted(names)) for x in order if x in found for names in [found[x]]}
-
-
-def _over_epsilon(name: str) -> str:
-    return f"{name} - d.{name[2:]}" if name.startswith("c.") else name
 
 
 def _freed(system: System, point: Point) -> dict[str, set[str] | None]:

@@ -23,16 +23,17 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.graded import form_algebra
-from scaling_algebra.solver.demands import HORIZON, NotFound, violation
+from scaling_algebra.solver.demands import HORIZON, NotFound, concerns, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions
 from scaling_algebra.spec.given import NOTHING, Given, unknown
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
+from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point, Scaling
+from scaling_algebra.spec.trained import OptimizerInput
 
 from .clauses import Atom, Clause, ClauseSolver, RayFacts, Sense, Undecided, label
 from .every_step import EveryStep, every_step
@@ -133,7 +134,7 @@ class Proof(Rendered):
 
     def shown(self, attempt: Outcome) -> list[str]:
         """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
-        letters = "bcd" if self.configuration.optimizer.epsilon else "bc"
+        letters = "bcd" if _faithful(self.configuration.optimizer) else "bc"
         points = []
         for x in attempt.points:
             named = {f"{y}.{role}": value for y in letters for role, value in getattr(x, y).items()}
@@ -153,7 +154,7 @@ class Proof(Rendered):
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
             "size.SIGNAL: the later changes of the signal are n^-size.SIGNAL; log QUANTITY: its exponent",
         ]
-        if self.configuration.optimizer.epsilon:
+        if _faithful(self.configuration.optimizer):
             lines.append("c is the exponent of learning rate over epsilon (c - d): mu-3 makes epsilon the normaliser")
         return tuple(lines)
 
@@ -180,7 +181,7 @@ class Proof(Rendered):
 
 def prove(
     regime: str | Configuration | None = None,
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Proof:
@@ -212,15 +213,21 @@ def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]
     return "undecided", missing.said(f"UNDECIDED, searched and not proved: {reason}")
 
 
-def provable(network: Network, ray: Ray, rule: Optimizer) -> str:
+def _faithful(optimizer: Trained) -> bool:
+    """Some tensor has an epsilon, which mu-3 makes the normaliser."""
+    return any(rule.epsilon for rule in optimizer.rules)
+
+
+def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
     if network.live or network.norms:
         return f"{network.name} divides or gates by unknown sizes; proofs are for products, sums and held gates"
     if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"
-    if rule.normalises and not rule.epsilon:
-        who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
-        return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
+    for rule in optimizer.rules:
+        if rule.normalises and not rule.epsilon:
+            who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
+            return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
     return ""
 
 
@@ -231,7 +238,7 @@ class Prover:
         given: unknowns that are held: equations beside the demands.
     """
 
-    def __init__(self, network: Network, ray: Ray, optimizer: Optimizer, given: Given = NOTHING) -> None:
+    def __init__(self, network: Network, ray: Ray, optimizer: Trained, given: Given = NOTHING) -> None:
         reason = provable(network, ray, optimizer)
         if reason:
             raise UsageError(f"cannot prove: {reason}")
@@ -312,7 +319,8 @@ class System:
 
     def _equations(self) -> set[str]:
         """The held unknowns that clauses are about."""
-        return {x for x in self.prover.given.held if x[0] in ("ab" if self.prover.optimizer.epsilon else "abc")}
+        rule = self.prover.optimizer.of
+        return {x for x in self.prover.given.held if x[0] in "ab" or (x[0] == "c" and not rule(x[2:]).epsilon)}
 
     def _decide(self) -> Outcome:
         points: list[Point] = []
@@ -325,7 +333,7 @@ class System:
                     core = self._solver.core(apart)
                     needed = tuple(c for c in (*self.clauses, *apart) if c.label in core)
                     core = tuple(x for x in core if x != APART)
-                    if self.prover.optimizer.epsilon:
+                    if _faithful(self.prover.optimizer):
                         core = (*core, EPSILON)
                     return Outcome(self.structure, verdict, tuple(points), core, needed)
                 points.append(self.point(values))
@@ -358,11 +366,13 @@ class System:
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""
         plain = self._plain(values)
-        if not self.prover.optimizer.epsilon:
+        if not _faithful(self.prover.optimizer):
             return plain
         look = self.look(plain, OPTIMIZERS["sgd"])
-        d = {}
+        d = dict.fromkeys(self.network.tensors, Fraction(0))
         for role, tensor in self.network.tensors.items():
+            if not self.prover.optimizer.of(role).epsilon:
+                continue
             sizes = [look(f"g{tensor.symbol}", t) for t in range(1, self.horizon + 1)]
             if not all(a.decided for a in sizes):
                 raise Undecided(f"the gradient of {tensor.symbol} is undecided")
@@ -390,7 +400,7 @@ class System:
             for certified in (False, True) if cut is None else ():
                 look = self.look(self._plain(values), OPTIMIZERS["sgd"])
                 cut = cut or self._cut(values, unmet(demands, look, certified))
-            if cut is None and rule.normalises:
+            if cut is None and any(x.normalises for x in rule.rules):
                 left = unmet(demands, self.look(self.point(values), rule), certified=True)
                 if left is not None:
                     raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
@@ -400,7 +410,7 @@ class System:
         """At least one unknown differs."""
         return tuple(Atom(-value, ((name, 1),), "!=") for name, value in values.items())
 
-    def look(self, point: Point, rule: Optimizer) -> Analysis:
+    def look(self, point: Point, rule: Trained) -> Analysis:
         """The engine at a point."""
         return Analysis(self.ray, point, rule, self.network, self.prover.algebras)
 
@@ -442,7 +452,7 @@ def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet |
                 if answer.size is not None and answer.size > 0:
                     return demand, answer.form, f"{q} at t={t} is O(1)"
     for demand in demands if certified else ():
-        if demand.kind == "scale" and not look.optimizer.epsilon:
+        if not concerns(demand, look.optimizer):
             continue
         failure = violation(demand, look)
         if "undecided" in failure:

@@ -24,6 +24,7 @@ from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
+from scaling_algebra.spec.trained import OptimizerInput
 
 from .clauses import Atom, Clause, Undecided, label, shortfall
 from .prover import APART, ROUNDS, SIDES, Prover, System, expressible
@@ -157,7 +158,7 @@ class Relaxation(System):
 
 def relax(
     regime: str | Configuration | None = None,
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Derivation:
@@ -201,10 +202,11 @@ def _derivation(asked: Configuration, structure: Structure, found: Relaxed) -> D
     def power(exponent: Fraction) -> Power:
         return Power.of({axis: -exponent / asked.ray[axis]})
 
-    point, epsilon = found.point, asked.optimizer.epsilon
+    point = found.point
+    faithful = {role for role in asked.network.tensors if asked.optimizer.of(role).epsilon}
     tensors = {}
     for role in asked.network.tensors:
-        std, eps = point.b[role], point.d[role] if epsilon else None
+        std, eps = point.b[role], point.d[role] if role in faithful else None
         tensors[role] = TensorScaling(
             None if std is None else power(std), power(point.c[role]), None if eps is None else power(eps)
         )
@@ -213,7 +215,7 @@ def _derivation(asked: Configuration, structure: Structure, found: Relaxed) -> D
     reasons = {(role, "init"): "chosen: zero" for role in structure.zero}
     for demand in asked.parameterization.demanded(asked.network, structure):
         letter, _, role = demand.fixes.partition(".")
-        if letter == "d" and not epsilon:
+        if letter == "d" and role not in faithful:
             continue
         said = short.get(demand.fixes, label(demand))
         if role:

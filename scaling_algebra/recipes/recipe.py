@@ -27,6 +27,7 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
+from scaling_algebra.spec.trained import OptimizerInput, trained
 
 from .sizes import Sizes, Way, read_sizes, through, way
 
@@ -210,7 +211,7 @@ class Recipe(Rendered):
 def recipe(
     base: str | Sizes,
     target: str | Sizes,
-    optimizer: str = "adamw",
+    optimizer: OptimizerInput = "adamw",
     parameterization: str = "mup",
     *,
     lr: float | Tuned | None = None,
@@ -250,21 +251,23 @@ def recipe(
     going = way(read_sizes(base, "base"), read_sizes(target, "target"))
     networks = _networks(going, where)
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
-    rule, roles = derivations[0].optimizer, list(after.tensors)
+    roles = list(after.tensors)
+    rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     values = {
         "init_std": _tuned("std", std, roles),
         "lr": _tuned("lr", lr, roles),
         "eps": _tuned("eps", eps, roles),
         "decay": _tuned("decay", decay, roles),
     }
-    if eps is not None and not rule.epsilon:
-        raise UsageError(f"{rule.name} has no epsilon that is tuned; leave out eps")
-    if decay is not None and not rule.decoupled_decay:
-        raise UsageError(f"{rule.name} has no decoupled weight decay; leave out decay, or take adamw")
+    names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
+    if eps is not None and not any(rule.epsilon for rule in rules.values()):
+        raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
+    if decay is not None and not any(rule.decoupled_decay for rule in rules.values()):
+        raise UsageError(f"{names} has no decoupled weight decay; leave out decay, or take adamw")
     changes = batch[0] != batch[1] or tokens[0] != tokens[1]
-    if changes and rule.name not in optimizers():
-        raise UsageError(f"what batch and tokens do to {rule.name} is not known; leave them out, or take adamw")
-    held = horizon(rule.name) if changes else None
+    if changes and names not in optimizers():
+        raise UsageError(f"what batch and tokens do to {names} is not known; leave them out, or take adamw")
+    held = horizon(names) if changes else None
     run = {} if held is None else held.factors(batch, tokens)
     tensors: dict[str, dict[str, Setting]] = {}
     for role in roles:
@@ -276,7 +279,7 @@ def recipe(
         tensors[role] |= {
             what: _setting(going, *pair, _value(values[what], what, role), run.get(_RUN.get(what, what), 1.0))
             for what, pair in zip(TUNED, powers, strict=True)
-            if (what != "eps" or rule.epsilon) and (what != "decay" or rule.decoupled_decay)
+            if (what != "eps" or rules[role].epsilon) and (what != "decay" or rules[role].decoupled_decay)
         }
     multipliers = {m: _setting(going, -before.multipliers[m], -power, None) for m, power in after.multipliers.items()}
     broken = tuple(_breaks(derivations, going)) if instead else ()
@@ -330,7 +333,7 @@ def _networks(going: Way, where: Where) -> list[Network]:
 
 
 def _powers(
-    going: Way, networks: Sequence[Network], optimizer: str, parameterization: str, gauge: str, where: Where
+    going: Way, networks: Sequence[Network], optimizer: OptimizerInput, parameterization: str, gauge: str, where: Where
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
     """The powers at the base and at the target, where they come from, the ray they are of if it is another one, and
     what is missing then."""
@@ -342,7 +345,8 @@ def _powers(
     def derived(ray: Ray) -> tuple[Derivation, ...]:
         found = []
         for network in (*block, *networks):
-            asked = Configuration.of(None, optimizer, parameterization, ray=_own(ray, network), network=network, **rest)
+            rules = trained(optimizer, network, networks)
+            asked = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
             if asked.parameterization.structural and not any(e.inner for e in experts(network)):
                 asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
             found.append(derive(asked).in_gauge(gauge))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import AXES
 
 from .recipe import Recipe
@@ -12,6 +13,27 @@ HALF = 2.0**-24
 """The smallest positive number in fp16."""
 SMALL = 8
 """Sizes below this say little of a power law."""
+
+
+REUSED = "match_rms_adamw"
+"""The factor of a shape that is meant for the learning rate of AdamW."""
+
+
+def _reused(r: Recipe) -> Iterator[str]:
+    """Tensors whose step is made as large as AdamW's, and whose learning rate follows another power all the same."""
+    apart = []
+    for d in r.derivations:
+        roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]
+        theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
+        for role in roles:
+            own, other = d[role].lr, theirs[role].lr
+            apart += [f"{role} ({own}, AdamW's {other})"] * (own.on(d.ray) != other.on(d.ray))
+    if apart:
+        listed = ", ".join(dict.fromkeys(apart))
+        yield (
+            f"{REUSED} lets a learning rate of AdamW be reused at one size; its width rule is another one for "
+            f"{listed}, where gradients have rank Theta(1)"
+        )
 
 
 def warnings(r: Recipe) -> Iterator[str]:
@@ -36,6 +58,7 @@ def warnings(r: Recipe) -> Iterator[str]:
         if eps is not None and eps < HALF:
             yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
             break
+    yield from _reused(r)
     if any("decay" in s for s in r.tensors.values()):
         yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
     zero = r.tensors.get("router", {}).get("init_std")

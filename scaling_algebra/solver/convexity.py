@@ -135,7 +135,9 @@ def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahea
     if failures:  # what is undecided is a failure, too, but says less than what diverges
         return min(failures, key=lambda x: x.endswith("undecided"))
     last = max((demand.horizon for demand in demands), default=HORIZON)
-    for role, tensor in look.network.tensors.items() if look.optimizer.epsilon else ():
+    for role, tensor in look.network.tensors.items():
+        if not look.optimizer.of(role).epsilon:
+            continue
         eps = scaling.tensors[role].eps
         for answer in (look(f"g{tensor.symbol}", t) for t in range(last + max(1, ahead))):
             above = answer.size is not None and eps is not None and answer.size > eps.on(look.ray)

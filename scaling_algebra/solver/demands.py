@@ -13,6 +13,7 @@ from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 
 
@@ -49,6 +50,11 @@ class Fixing:
     form: Form
 
 
+def concerns(demand: Demand, optimizer: Trained) -> bool:
+    """A demand on an epsilon concerns the tensors whose rule has one."""
+    return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
+
+
 def check(demands: Iterable[Demand], look: Analysis, certified: bool) -> None:
     """Lower bounds are quick and mostly enough to reject; certificates decide."""
     for demand in demands:
@@ -63,7 +69,7 @@ def met(demand: Demand, look: Analysis) -> bool:
     Law: what must be O(1) is bounded by 1 after any number of updates; of what must be Theta(1), a monomial is as large
     at some step up to the horizon, and no later term takes it back.
     """
-    if demand.kind == "scale" and not look.optimizer.epsilon:
+    if demand.kind == "scale" and not concerns(demand, look.optimizer):
         return True
     if demand.kind == "balanced" or look.bounds.why:
         return False
@@ -122,7 +128,7 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
 def unfaithful(demand: Demand, look: Analysis) -> str:
     """Why a given epsilon has not the size of its gradient, or an empty string."""
     role = demand.fixes.removeprefix("d.")
-    if demand.kind != "scale" or not look.optimizer.epsilon:
+    if demand.kind != "scale" or not concerns(demand, look.optimizer):
         return ""
     later = (look(name, t).exponent for name in demand.quantities for t in range(1, demand.horizon + 1))
     size, epsilon = max((x for x in later if x is not None), default=None), -look.point.d[role]

@@ -24,9 +24,10 @@ from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Optimizer, Trained
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
+from scaling_algebra.spec.trained import OptimizerInput
 
 from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
@@ -83,7 +84,7 @@ class Derivation(Rendered):
         return self.configuration.ray
 
     @property
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> Trained:
         return self.configuration.optimizer
 
     @property
@@ -123,9 +124,10 @@ class Derivation(Rendered):
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
         own = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
         proper = own and asked.parameterization.name == "mup"
-        if not (generic and proper and self.network == MOE_BLOCK):
+        rule = self.optimizer
+        if not (generic and proper and self.network == MOE_BLOCK and isinstance(rule, Optimizer)):
             return None
-        return cone(self.scaling, self.optimizer, asked.parameterization, Structure(), self.ray)
+        return cone(self.scaling, rule, asked.parameterization, Structure(), self.ray)
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
         """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""
@@ -211,7 +213,7 @@ class Signals(Rendered):
 
 def derive(
     regime: str | Configuration | None = None,
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Derivation:
@@ -246,7 +248,7 @@ def derive(
 
 def signals(
     regime: str | Configuration | None = None,
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
     steps: int = 2,
@@ -309,7 +311,7 @@ def solved(asked: Configuration) -> Solution:
 
 
 @lru_cache(maxsize=16)
-def _solver(network: Network, ray: Ray, optimizer: Optimizer) -> Solver:
+def _solver(network: Network, ray: Ray, optimizer: Trained) -> Solver:
     """Shared by the parameterizations of one network, ray and optimizer."""
     return Solver(network, ray, optimizer)
 
@@ -373,7 +375,7 @@ def _borrowed(asked: Configuration) -> Derivation:
         raise UsageError(f"{rule.name} is for the architectures {family}-..., not for {asked.network.name}; give mup")
     d = derive(asked.but(parameterization="mup", network=rule.borrowed, given=None))
     extra = {
-        role: TensorScaling(Power(), Power(), Power() if asked.optimizer.epsilon else None)
+        role: TensorScaling(Power(), Power(), Power() if asked.optimizer.of(role).epsilon else None)
         for role in asked.network.tensors
         if role not in d.scaling.tensors
     }
@@ -385,7 +387,7 @@ def _borrowed(asked: Configuration) -> Derivation:
 def _defined(asked: Configuration) -> Derivation:
     """As it is published: nothing to solve."""
     rule, optimizer, network = asked.parameterization, asked.optimizer, asked.network
-    if rule.name == "mean-field" and optimizer.normalises:
+    if rule.name == "mean-field" and any(x.normalises for x in optimizer.rules):
         raise UsageError(
             f"mean-field is defined for SGD (one learning rate ~ width); give --optimizer sgd, not {optimizer.name}"
         )
@@ -402,10 +404,10 @@ def _defined(asked: Configuration) -> Derivation:
     for role in network.tensors:
         reasons[role, "init"] = f"{gauge}: {definition}"
         reasons[role, "lr"] = why_lr
-    if not optimizer.epsilon:
-        scaling = replace(scaling, tensors={r: replace(s, eps=None) for r, s in scaling.tensors.items()})
-    else:
-        reasons |= {(role, "eps"): f"{gauge}: one global epsilon" for role in network.tensors}
+    faithful = [role for role in network.tensors if optimizer.of(role).epsilon]
+    tensors = {r: s if r in faithful else replace(s, eps=None) for r, s in scaling.tensors.items()}
+    scaling = replace(scaling, tensors=tensors)
+    reasons |= {(role, "eps"): f"{gauge}: one global epsilon" for role in faithful}
     reasons["aggregation", "alpha"] = f"{gauge}: mean over the experts"
     return Derivation(asked, asked.given.over(scaling), reasons | _as_given(asked))
 

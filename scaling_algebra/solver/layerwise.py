@@ -30,7 +30,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     Where several axes grow at one rate this decides which of them carries a power; the solver keeps an entry only if
     it equals the solution on the ray.
     """
-    network, normalises = look.network, look.optimizer.normalises
+    network = look.network
     t = horizon(network, structure)
 
     def last(name: str) -> Fraction | None:
@@ -88,13 +88,10 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
         gradient = axes_power(network, network.signals[out])
         if p is not None:
-            step = {
-                "": -gradient,
-                "entry": Power(),
-                "matrix": -axes_power(network, tensor.fan_in + tensor.fan_out) * Fraction(1, 2),
-            }
-            powers[f"c.{role}"] = fan_in * p + step[normalises]
-            if look.optimizer.relative and b is not None:
+            rule = look.optimizer.of(role)
+            step = rule.shaped(network, role, look.ray) + -rule.entries(network, role) if rule.normalises else -gradient
+            powers[f"c.{role}"] = fan_in * p + step
+            if rule.relative and b is not None:
                 powers[f"c.{role}"] += -powers.get(f"b.{role}", Power())
         powers[f"d.{role}"] = gradient
     return powers

@@ -21,12 +21,12 @@ from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
-from .demands import Fixing, Infeasible, check, diverges, largest, look_ahead, met, unfaithful, violation
+from .demands import Fixing, Infeasible, check, concerns, diverges, largest, look_ahead, met, unfaithful, violation
 from .layerwise import axes_power, layerwise, summed
 from .linear import Row, solve_linear
 
@@ -59,7 +59,7 @@ class Solution:
 class Solver:
     """Solves demands for one network, ray and optimizer; products of kernels are shared between all attempts."""
 
-    def __init__(self, network: Network, ray: Ray, optimizer: Optimizer) -> None:
+    def __init__(self, network: Network, ray: Ray, optimizer: Trained) -> None:
         self.network, self.ray, self.optimizer = network, ray, optimizer
         self._algebras: dict[Rung, Algebra] = {}
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
@@ -119,7 +119,7 @@ class Solver:
         begin: Mapping[str, Fraction] = {**start, **held}
         if self._stands(demands, structure, begin):
             return self._iterate(demands, structure, begin, held)
-        if self.optimizer.epsilon:
+        if any(rule.epsilon for rule in self.optimizer.rules):
             begin = self._after_descent(demands, structure, begin, held)
         return self._iterate(demands, structure, begin, held)
 
@@ -132,16 +132,15 @@ class Solver:
         iteration moves every unknown to where its demand holds.
         """
         values = {name: Fraction(0) for name in unknowns(self.network)}
-        normalises = self.optimizer.normalises
         for role, tensor in self.network.tensors.items():
-            statement = self.network.uses(role)[0]
+            statement, rule = self.network.uses(role)[0], self.optimizer.of(role)
             columns = axes_power(self.network, tensor.fan_in).on(self.ray)
             rows = axes_power(self.network, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
-            entries = axes_power(self.network, tensor.fan_in + tensor.fan_out).on(self.ray)
+            entries = (rule.entries(self.network, role) + -rule.shaped(self.network, role, self.ray)).on(self.ray)
             gradient = axes_power(self.network, self.network.signals[statement.out]).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
-            values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries / 2}[normalises]
-            values[f"c.{role}"] -= values[f"b.{role}"] if self.optimizer.relative else 0
+            values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries}[rule.normalises]
+            values[f"c.{role}"] -= values[f"b.{role}"] if rule.relative else 0
             values[f"d.{role}"] = gradient
         for name, power in summed(self.network, self.ray).items():
             values[name] = power.on(self.ray)
@@ -185,7 +184,7 @@ class Solver:
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
         """The demands that do not hold, or not with a certificate."""
         ahead = self._look(look.point).limited(_AHEAD)
-        demands = [d for d in demands if d.kind != "scale" or self.optimizer.epsilon]
+        demands = [d for d in demands if concerns(d, self.optimizer)]
         failures = {d: violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead) for d in demands}
         if any(failure.endswith("undecided") for failure in failures.values()):  # work that is not shared goes further
             alone = Analysis(self.ray, look.point, self.optimizer, self.network)
@@ -205,7 +204,7 @@ class Solver:
     ) -> tuple[Analysis, dict[str, Fixing]]:
         known = {*held, *(f"b.{role}" for role in structure.zero)}
         wanted = [d for d in demands if d.fixes and d.fixes not in known]
-        wanted = [d for d in wanted if d.kind != "scale" or self.optimizer.epsilon]
+        wanted = [d for d in wanted if concerns(d, self.optimizer)]
         names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
         for _ in range(_ROUNDS):
             try:
@@ -246,7 +245,7 @@ class Solver:
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
     ) -> Mapping[str, Fraction]:
-        """Where an optimizer with an epsilon starts: at the solution of gradient descent.
+        """Where rules with an epsilon start: at the solution of gradient descent.
 
         Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
         descent with c - d for c. So where gradient descent has no solution, neither has this optimizer; where descent
@@ -254,13 +253,14 @@ class Solver:
         and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this is a start like any
         other.
         """
-        plain = Solver(self.network, self.ray, OPTIMIZERS["sgd"])
+        plain = Solver(self.network, self.ray, self.optimizer.with_descent)
         plain._algebras = self._algebras
-        roles, values, last = self.network.tensors, dict(start), max(demand.horizon for demand in demands)
+        roles = {role: x for role, x in self.network.tensors.items() if self.optimizer.of(role).epsilon}
+        values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in roles if f"c.{role}" in held]
         for _ in range(_ROUNDS if rates else 1):
             counted = {f"c.{role}": values[f"c.{role}"] - values[f"d.{role}"] for role in roles}
-            kept = {name: x for name, x in held.items() if name[:2] not in ("c.", "d.")}
+            kept = {name: x for name, x in held.items() if name[:2] not in ("c.", "d.") or name[2:] not in roles}
             kept |= {f"c.{role}": counted[f"c.{role}"] for role in rates}
             try:
                 look, _ = plain._iterate(demands, structure, {**values, **counted}, kept)

@@ -62,8 +62,7 @@ def derivation(d: Derivation) -> Document:
         bounds = [piece for x in d.cone.inequalities for piece in (", ", formula(x))][1:]
         until = f" (proved for t = 0 .. {HORIZON})"
         notes.append(("the same formula for all rays with K = M and: ", *bounds, until))
-    if d.optimizer.note:
-        notes.append((typeset(d.optimizer.note),))
+    notes += [(typeset(note),) for note in dict.fromkeys(rule.note for rule in d.optimizer.rules) if note]
     if d.unmet and not d.configuration.given:
         notes.append((f"that no signal grows is examined at t = 0 .. {HORIZON + 1}",))
     if notes:

@@ -5,7 +5,7 @@ Read next: ``parameterizations.py``, ``optimizers.py``, ``axes.py`` and ``networ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
@@ -16,8 +16,9 @@ from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
 from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
-from .optimizers import Optimizer, optimizer
+from .optimizers import Trained
 from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
+from .trained import OptimizerInput, trained
 
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
 """What every command and function takes where nothing is said."""
@@ -51,7 +52,7 @@ class Configuration:
     Attributes:
         network: the network.
         ray: how it grows; it names every growing axis of the network.
-        optimizer: what trains it, with its epsilon in a regime.
+        optimizer: what trains it, all tensors alike or each by a rule of its own, with epsilons in a regime.
         parameterization: how its tensors are set.
         readout_init: how the readout starts.
         given: exponents that are held.
@@ -61,11 +62,13 @@ class Configuration:
         muP, sgd, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal
         >>> print(Configuration.of("I", "adam", epsilon="negligible"))
         muP, adam, regime I (N=1,N_e=1,M=0,K=0,L=0), readout init maximal, epsilon negligible
+        >>> print(Configuration.of("III", {"": "adamw", "expert_in": "muon"}))
+        muP, adamw,expert_in=muon, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal
     """
 
     network: Network
     ray: Ray
-    optimizer: Optimizer
+    optimizer: Trained
     parameterization: Parameterization
     readout_init: ReadoutInit
     given: Given = NOTHING
@@ -84,7 +87,7 @@ class Configuration:
     def of(
         cls,
         regime: str | Configuration | None = None,
-        optimizer: str = DEFAULT_OPTIMIZER,
+        optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
         parameterization: str = DEFAULT_PARAMETERIZATION,
         **where: Unpack[Where],
     ) -> Configuration:
@@ -92,6 +95,7 @@ class Configuration:
 
         Args:
             regime: I, II or III, instead of a ray.
+            optimizer: of all tensors, or of each: ``"muon+adamw"``, ``{"": "adamw", "hidden": "muon"}``.
             where: see ``Where``.
 
         Raises:
@@ -110,9 +114,9 @@ class Configuration:
             raise UsageError("give either an architecture, which is the name of a network that ships, or a network")
         network = where.get("network", where.get("architecture", DEFAULT_ARCHITECTURE))
         rule, readout = _parameterization(parameterization), where.get("readout_init")
-        stepper, epsilon = _optimizer(optimizer), where.get("epsilon")
-        stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         network = network if isinstance(network, Network) else architecture(network)
+        stepper, epsilon = trained(optimizer, network), where.get("epsilon")
+        stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         given = Given.of(where.get("given"), network, stepper)
         chosen = rule.readout_init if readout is None else _readout(readout)
         if "readout.init" in given:
@@ -127,19 +131,17 @@ class Configuration:
 
         Another optimizer comes with its epsilon as it is by default; ``epsilon="negligible"`` changes that.
         """
-        if "epsilon" in changes:
-            stepper = self.but(optimizer=changes.get("optimizer", self.optimizer)).optimizer
-            changes = {**changes, "optimizer": stepper.with_epsilon(changes["epsilon"])}
-            del changes["epsilon"]
-        made: dict[str, Callable[[str], Any]] = {
-            "optimizer": _optimizer,
-            "parameterization": _parameterization,
-            "network": architecture,
-        }
-        given = changes.pop("given", self.given)
-        named: dict[str, Any] = {k: made[k](v) if k in made and isinstance(v, str) else v for k, v in changes.items()}
-        changed = replace(self, **named)
-        return replace(changed, given=Given.of(given, changed.network, changed.optimizer))
+        if isinstance(changes.get("network"), str):
+            changes["network"] = architecture(changes["network"])
+        network, given = changes.get("network", self.network), changes.pop("given", self.given)
+        if isinstance(changes.get("parameterization"), str):
+            changes["parameterization"] = _parameterization(changes["parameterization"])
+        same = self.optimizer if network == self.network else self.optimizer.name
+        epsilon = changes.pop("epsilon", None if "optimizer" in changes else self.optimizer.regime)
+        stepper = trained(changes.get("optimizer", same), network, (self.network,))
+        changes["optimizer"] = stepper if epsilon is None else stepper.with_epsilon(epsilon)
+        changed = replace(self, **changes)
+        return replace(changed, given=Given.of(given, network, changed.optimizer))
 
     def as_json(self) -> dict[str, Any]:
         """The head of every report; ``from_json`` reads it. A network that does not ship goes with it, as TOML."""
@@ -207,4 +209,4 @@ def _readout(name: str) -> ReadoutInit:
     return named("readout init", name, {known: known for known in READOUTS})
 
 
-_optimizer, _parameterization = optimizer, parameterization
+_parameterization = parameterization

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from .axes import AXES, Ray
 from .networks.language import Network, Tensor
-from .optimizers import Optimizer
+from .optimizers import Optimizer, Trained
 from .powers import Power
 from .scaling import TensorScaling
 
@@ -61,11 +61,11 @@ class Gauge:
         return read * self.output if read.on(ray) else made * self.input
 
     def tensors(
-        self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Optimizer
+        self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Trained
     ) -> dict[str, TensorScaling]:
         """All tensors of a network in this gauge."""
         return {
-            role: regauged(t, self.multiplier(network, network.tensors[role], ray), optimizer)
+            role: regauged(t, self.multiplier(network, network.tensors[role], ray), optimizer.of(role))
             for role, t in tensors.items()
         }
 

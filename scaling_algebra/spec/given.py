@@ -13,7 +13,7 @@ from scaling_algebra.errors import UsageError, shown, unknown_name
 from .axes import AXES
 from .desiderata import Structure
 from .networks.language import Network
-from .optimizers import Optimizer
+from .optimizers import Trained
 from .powers import Power
 from .scaling import Scaling
 
@@ -36,7 +36,7 @@ class Given:
     items: tuple[tuple[str, Power | None], ...] = ()
 
     @classmethod
-    def of(cls, given: Given | GivenInput | None, network: Network, optimizer: Optimizer) -> Given:
+    def of(cls, given: Given | GivenInput | None, network: Network, optimizer: Trained) -> Given:
         """From what a user writes; a tensor goes by its role or its symbol.
 
         Raises:
@@ -140,7 +140,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _name(label: str, network: Network, optimizer: Optimizer) -> str:
+def _name(label: str, network: Network, optimizer: Trained) -> str:
     if label == AGGREGATION:
         if not network.aggregations:
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
@@ -156,9 +156,10 @@ def _name(label: str, network: Network, optimizer: Optimizer) -> str:
     if setting not in SETTINGS:
         example = " or ".join(f"{tensor}.{s}" for s in SETTINGS)
         raise UsageError(f"cannot hold {label!r}; give {example}, or {AGGREGATION}")
-    if setting == "eps" and not optimizer.epsilon:
-        why = "is negligible" if optimizer.negligible else "does not exist"
-        raise UsageError(f"cannot hold {label!r}: the epsilon of {optimizer.name} {why}; leave it out")
+    rule = optimizer.of(role)
+    if setting == "eps" and not rule.epsilon:
+        why = "is negligible" if rule.negligible else "does not exist"
+        raise UsageError(f"cannot hold {label!r}: the epsilon of {rule.name} {why}; leave it out")
     return f"{role}.{setting}"
 
 

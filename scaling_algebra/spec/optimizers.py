@@ -1,15 +1,21 @@
 """Optimizers as update rules on exponents. Adding an optimizer: one more entry in ``OPTIMIZERS``.
 
-Read next: ``trajectory.py`` (applies the rule at every step).
+Read next: ``trained.py`` (one for every tensor), ``trajectory.py`` (applies the rule at every step).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 from scaling_algebra.errors import UsageError, named
+
+from .axes import AXES, Ray
+from .networks.language import Network
+from .networks.roles import matrix
+from .powers import Power
 
 Epsilon = Literal["derived", "negligible"]
 EPSILONS: dict[str, str] = {
@@ -17,6 +23,48 @@ EPSILONS: dict[str, str] = {
     "negligible": "far below every gradient, as torch's 1e-8 mostly is: the normaliser is the gradient's size alone",
 }
 """Regimes of an optimizer's epsilon."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A factor on the learning rate of a matrix with ``out`` rows and ``into`` columns.
+
+    Attributes:
+        about: formula and source.
+        at: the number. power: the same as a power of the axes, on a ray.
+    """
+
+    about: str
+    at: Callable[[float, float], float]
+    power: Callable[[Power, Power, Ray], Power]
+
+
+def _larger(a: Power, b: Power, ray: Ray) -> Power:
+    return a if a.on(ray) > b.on(ray) else b
+
+
+_HALF = Fraction(1, 2)
+SHAPES: dict[str, Shape] = {
+    "none": Shape("1: the operator norm of a step is its learning rate", lambda out, into: 1.0, lambda *_: Power()),
+    "original": Shape(
+        "sqrt(max(1, out/in)): torch.optim.Muon by default (Jordan et al., 2024)",
+        lambda out, into: max(1.0, out / into) ** 0.5,
+        lambda out, into, ray: _larger(out + -into, Power(), ray) * _HALF,
+    ),
+    "match_rms_adamw": Shape(
+        "0.2 sqrt(max(out, in)): torch.optim.Muon(adjust_lr_fn=...), sqrt(max(out, in)) in Megatron (Moonlight, 2025)",
+        lambda out, into: 0.2 * max(out, into) ** 0.5,
+        lambda out, into, ray: _larger(out, into, ray) * _HALF,
+    ),
+    "unit_rms_norm": Shape(
+        "sqrt(out/in): steps of one size from root-mean-square to root-mean-square (Bernstein, 2025)",
+        lambda out, into: (out / into) ** 0.5,
+        lambda out, into, ray: (out + -into) * _HALF,
+    ),
+}
+"""Factors that implementations of Muon multiply the learning rate of a matrix with."""
+FLATTENED = "flattened"
+"""The reading in which the matrices of all experts are one."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +89,9 @@ class Optimizer:
         memory: the normaliser remembers the largest past gradient (v_t is a running mean of squares).
         epsilon: the normaliser is at least epsilon ~ n^-d.
         negligible: it has an epsilon, which is far below every gradient and plays no role; then ``epsilon`` is False.
+        shape: of a step of whole matrices: the name of the factor in ``SHAPES`` that the learning rate is multiplied
+            with.
+        flattened: of a step of whole matrices: the matrices of all experts are taken as one.
         relative: the step is relative to the size of the tensor it changes; to Theta(1) where that starts at zero.
         decoupled_decay: weight decay acts on the weights, not on the gradient.
         note: assumption printed with the result.
@@ -55,6 +106,8 @@ class Optimizer:
     memory: bool = False
     epsilon: bool = False
     negligible: bool = False
+    shape: str = "none"
+    flattened: bool = False
     relative: bool = False
     decoupled_decay: bool = False
     note: str = ""
@@ -62,6 +115,34 @@ class Optimizer:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def entries(self, network: Network, role: str) -> Power:
+        """The root of the number of entries of what is normalised by its own size: 1, or that of one matrix."""
+        if self.normalises != "matrix":
+            return Power()
+        one = matrix(network, role, self.flattened)
+        return (_sizes(network, one.rows) + _sizes(network, one.columns)) * Fraction(1, 2)
+
+    def shaped(self, network: Network, role: str, ray: Ray) -> Power:
+        """What the learning rate of a tensor is multiplied with, on a ray: 1, or the factor of its shape."""
+        if self.normalises != "matrix":
+            return Power()
+        one = matrix(network, role, self.flattened)
+        return SHAPES[self.shape].power(_sizes(network, one.rows), _sizes(network, one.columns), ray)
+
+    def of(self, role: str) -> Optimizer:
+        """The rule of a tensor: one optimizer trains all of them."""
+        return self
+
+    @property
+    def rules(self) -> tuple[Optimizer, ...]:
+        """Every rule that trains some tensor, each once."""
+        return (self,)
+
+    @property
+    def with_descent(self) -> Optimizer:
+        """What a run is whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
+        return OPTIMIZERS["sgd"] if self.epsilon else self
 
     @property
     def factors(self) -> int:
@@ -82,9 +163,14 @@ class Optimizer:
 
     @property
     def untrained(self) -> str:
-        """Why it cannot be trained here; empty if it can."""
+        """Why it cannot be trained; empty if it can."""
+        return "" if self.torch else self.whole
+
+    @property
+    def whole(self) -> str:
+        """Why it cannot be trained where only steps of entries are taken."""
         why = "its step is of whole tensors, and only steps of entries are taken here; take another optimizer"
-        return "" if self.torch else f"{self.name} cannot be trained: {why}"
+        return f"{self.name} cannot be trained: {why}"
 
     @property
     def regime(self) -> Epsilon | None:
@@ -109,21 +195,23 @@ class Optimizer:
         Args:
             gradients: packed entry sizes of the gradients so far, this step's last; zeros left out.
             epsilon: packed exponent of Adam's epsilon.
-            entries: packed square root of the number of entries of one expert's matrix.
+            entries: packed ``entries`` of the tensor.
         """
         if not self.normalises:
             return 0
         size = max(gradients) if self.memory else gradients[-1]
         if self.epsilon:
             size = max(size, epsilon)
-        return size + entries if self.normalises == "matrix" else size
+        return size + entries
 
 
 _ENTRY = "entrywise normalisation is carried by its linear (first Hermite) part; a rank-one sign factorises"
 _MATRIX = (
     "the gradient of a matrix has rank Theta(1) (batch of Theta(1) samples): orthogonalised, it is the gradient over "
-    "its Frobenius norm, with operator norm lr; applied to every tensor, each expert apart"
+    "its Frobenius norm, with operator norm lr"
 )
+_APART = f"{_MATRIX}; the matrix of every expert and layer apart"
+_ONE = f"{_MATRIX}; the matrices of all experts are one: rows side by side where they read one signal, else columns"
 _RELATIVE = (
     "a step is relative to the rms of its tensor, which stays above the floor that the rule sets for it; a tensor that "
     "starts at zero is at the floor, which is Theta(1)"
@@ -163,17 +251,92 @@ OPTIMIZERS: dict[str, Optimizer] = {
             note=f"{_ENTRY}; {_RELATIVE}",
             source="Shazeer and Stern (2018)",
         ),
-        Optimizer("muon", "", normalises="matrix", note=_MATRIX, source="Jordan et al. (2024)"),
-        Optimizer("shampoo", "", normalises="matrix", memory=True, note=_MATRIX, source="Gupta et al. (2018)"),
+        Optimizer(
+            "muon",
+            "Muon",
+            {"eps": 1e-30},
+            normalises="matrix",
+            decoupled_decay=True,
+            note=f"{_APART}; {_DECAY}",
+            source="Jordan et al. (2024)",
+        ),
+        Optimizer("shampoo", "Shampoo", normalises="matrix", memory=True, note=_APART, source="Gupta et al. (2018)"),
     )
 }
 """Every optimizer, by name."""
 
 
+@dataclass(frozen=True)
+class Optimizers:
+    """An optimizer for every tensor, where one does not train all of them.
+
+    Attributes:
+        name: as ``trained.trained`` reads it.
+        rest: the rule of tensors that are not named; ``tensors``: rules of the others, by role.
+    """
+
+    name: str
+    rest: Optimizer
+    tensors: tuple[tuple[str, Optimizer], ...]
+
+    def of(self, role: str) -> Optimizer:
+        """The rule of a tensor."""
+        return dict(self.tensors).get(role, self.rest)
+
+    @property
+    def rules(self) -> tuple[Optimizer, ...]:
+        """Every rule that trains some tensor, each once."""
+        return tuple(dict.fromkeys((self.rest, *(rule for _, rule in self.tensors))))
+
+    @property
+    def with_descent(self) -> Optimizers:
+        """What a run is whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
+        return self._each(lambda rule: rule.with_descent)
+
+    @property
+    def regime(self) -> Epsilon | None:
+        """That of the epsilons; None if there is none."""
+        return next((rule.regime for rule in self.rules if rule.regime is not None), None)
+
+    def with_epsilon(self, regime: str) -> Optimizers:
+        """The same rules, those that have an epsilon with it in a regime, one of ``EPSILONS``.
+
+        Raises:
+            UsageError: no such regime, or none of them has an epsilon.
+        """
+        named("epsilon regime", regime, EPSILONS)
+        if self.regime is None:
+            raise UsageError(f"{self.name} has no epsilon; leave out epsilon {regime!r}")
+        return self._each(lambda rule: rule if rule.regime is None else rule.with_epsilon(regime))
+
+    def _each(self, changed: Callable[[Optimizer], Optimizer]) -> Optimizers:
+        pairs = tuple((role, changed(rule)) for role, rule in self.tensors)
+        return replace(self, rest=changed(self.rest), tensors=pairs)
+
+
+Trained = Optimizer | Optimizers
+"""What trains a network: ``of(role)`` is the rule of a tensor."""
+
+
 def optimizer(name: str) -> Optimizer:
-    """The optimizer called ``name``.
+    """The optimizer called ``name``; one of matrices in a reading: ``muon:original``, ``muon:flattened``.
 
     Raises:
-        UsageError: no such optimizer.
+        UsageError: no such optimizer, or no such reading of it.
     """
-    return named("optimizer", name, OPTIMIZERS)
+    base, *readings = name.split(":") if isinstance(name, str) else [name]
+    found = named("optimizer", base, OPTIMIZERS)
+    if readings and found.normalises != "matrix":
+        raise UsageError(f"{name!r}: {found.name} steps entries, which have no shape; leave out {readings[0]!r}")
+    for reading in readings:
+        chosen = named(f"reading of {found.name}", reading, {x: x for x in (*SHAPES, FLATTENED)})
+        flat = {"flattened": True, "note": found.note.replace(_APART, _ONE)}
+        found = replace(found, **(flat if chosen == FLATTENED else {"shape": chosen}))
+    said = [*[found.shape] * (found.shape != "none"), *[FLATTENED] * found.flattened]
+    return replace(found, name=":".join([found.name, *said])) if said else found
+
+
+def _sizes(network: Network, letters: str) -> Power:
+    """The product of the sizes of some indices that grow."""
+    axes = (network.axes[x] for x in letters)
+    return sum((Power.of({axis: 1}) for axis in axes if axis in AXES), Power())

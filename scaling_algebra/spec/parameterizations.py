@@ -19,7 +19,7 @@ from .gauges import regauged
 from .networks.language import Network
 from .networks.library import routers_name
 from .networks.roles import experts
-from .optimizers import Optimizer
+from .optimizers import Optimizer, Trained
 from .powers import Power
 from .scaling import Scaling, TensorScaling
 
@@ -100,10 +100,10 @@ class Parameterization:
                 "give --parameterization mup"
             )
 
-    def defined(self, network: Network, optimizer: Optimizer) -> Scaling:
+    def defined(self, network: Network, optimizer: Trained) -> Scaling:
         """A defined parameterization in the multiplier-free gauge: one global epsilon, mean over the experts."""
         assert self.gauge is not None
-        tensors = {role: self.gauge(network, role).free(optimizer) for role in network.tensors}
+        tensors = {role: self.gauge(network, role).free(optimizer.of(role)) for role in network.tensors}
         summed = {m for s in network.aggregations for m in s.multipliers}
         return Scaling(tensors, {m: Power.of({"M": int(m in summed)}) for m in network.free_multipliers})
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.solver.demands import unfaithful, violation
+from scaling_algebra.solver.demands import concerns, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, solved
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
@@ -167,7 +167,7 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
     """
     structure = given.structure(solved(d.configuration).structure)
     demands = d.configuration.parameterization.demanded(d.network, structure)
-    demands = [x for x in demands if x.kind != "scale" or d.optimizer.epsilon]
+    demands = [x for x in demands if concerns(x, d.optimizer)]
     scaling = given.over(d.scaling)
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     if diverging := [x for x in demands if _diverges(x, look)]:

@@ -17,9 +17,10 @@ from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.given import AGGREGATION, SETTINGS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
-from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS, Optimizer
+from scaling_algebra.spec.optimizers import EPSILONS, Trained
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import trained
 
 FOLDER = Path(__file__).parent / "rules"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
@@ -82,7 +83,7 @@ class Rule:
     def label(self) -> str:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
-    def given(self, optimizer: Optimizer) -> dict[str, Power | None]:
+    def given(self, optimizer: Trained) -> dict[str, Power | None]:
         """What it sets, moved to tensors without multipliers: ``ROLE.init`` and so on, and ``aggregation``.
 
         Args:
@@ -92,11 +93,12 @@ class Rule:
         gradient of V is m times that of W, so that its epsilon counts as eps/m.
         """
         found: dict[str, Power | None] = {}
-        factors = {"init": 1, "lr": optimizer.factors, "eps": -1}
         for role, settings in self.tensors.items():
+            rule = optimizer.of(role)
+            factors = {"init": 1, "lr": rule.factors, "eps": -1}
             forward = settings.get(MULTIPLIER) or Power()
             for setting, factor in factors.items():
-                if setting in settings and (setting != "eps" or optimizer.epsilon):
+                if setting in settings and (setting != "eps" or rule.epsilon):
                     power = settings[setting]
                     found[f"{role}.{setting}"] = None if power is None else power + forward * factor
         return found | ({} if self.aggregation is None else {AGGREGATION: self.aggregation})
@@ -140,7 +142,7 @@ def parse(name: str, text: str) -> list[Rule]:
 
 def _rule(name: str, entry: Mapping[str, Any], places: tuple[Place, ...]) -> Rule:
     network = architecture(entry.get("network", "moe"))
-    named("optimizer", entry["optimizer"], OPTIMIZERS)
+    rule = trained(entry["optimizer"], network)
     for epsilon in entry["epsilon"]:
         named("regime of epsilon", epsilon, EPSILONS)
     named("parameterization", entry["parameterization"], PARAMETERIZATIONS)
@@ -157,7 +159,7 @@ def _rule(name: str, entry: Mapping[str, Any], places: tuple[Place, ...]) -> Rul
         tuple(entry["regimes"]),
         tuple(entry.get("covers", ())),
         entry["parameterization"],
-        entry["optimizer"],
+        rule.name,
         tuple(entry["epsilon"]),
         network,
         tensors,

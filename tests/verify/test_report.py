@@ -230,7 +230,7 @@ def test_interrupting_keeps_the_sizes_that_are_complete():
         ({"sizes": [8, 16]}, "at least 3"),
         ({"steps": -1}, "steps is -1"),
         ({"device": "tpu"}, "no device named 'tpu'"),
-        ({"optimizer": "muon"}, "muon cannot be trained"),
+        ({"optimizer": "adafactor"}, "adafactor cannot be trained"),
         ({"optimizer": "adam"}, "epsilon"),
     ],
 )

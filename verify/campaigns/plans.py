@@ -96,7 +96,8 @@ class Job:
         told = (*WIDTHS, *["K"] * (ray["K"] != ray["M"]), *["L"] * bool(ray["L"]))
         rates = {axis: r for axis, r in ray.rates.items() if axis in told}
         parts = [ray.name if ray.name in REGIMES else ",".join(f"{axis}={r}" for axis, r in rates.items())]
-        parts += [asked.optimizer.name, *["negligible"] * asked.optimizer.negligible, asked.parameterization.name]
+        negligible = asked.optimizer.regime == "negligible"
+        parts += [asked.optimizer.name, *["negligible"] * negligible, asked.parameterization.name]
         if self.testbed != "moe":
             parts.append(self.testbed if self.testbed == "transformer" else asked.network.name)
         if self.testbed == "transformer":

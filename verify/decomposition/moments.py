@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.language import DATA, Function, Mode, Product, Statement, Sum, Term
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.verify.networks.reading import Signals, TorchNetwork, applied, contract
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
@@ -84,7 +84,7 @@ class TorchRun:
         keep: may earlier steps be read later on? That takes a copy of the weights for each.
     """
 
-    def __init__(self, model: TorchNetwork, rule: Optimizer, steps: int, keep: bool = False) -> None:
+    def __init__(self, model: TorchNetwork, rule: Trained, steps: int, keep: bool = False) -> None:
         self.model, self.network, self.rule, self.keep = model, model.network, rule, keep
         self.stepper = model.optimizer(rule)
         self.coefficients = Coefficients(self.stepper, steps) if linear(rule) else None
@@ -100,9 +100,9 @@ class TorchRun:
         self.stepper.step()
         if self.coefficients is not None:
             self.coefficients.step()
-        if self.rule.decoupled_decay:
-            self.start = dict(self.start)
-            for group in self.stepper.param_groups:
+        self.start = dict(self.start)
+        for group in self.stepper.param_groups:
+            if group.get("weight_decay"):
                 role = group["symbol"]
                 self.start[role] = self.start[role] * (1 - group["lr"] * group["weight_decay"])
         self.noise = self.model.noise()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Optimizer, Trained
 from scaling_algebra.verify.networks.moe_block import INPUT_FIRST, matrices
 
 OWN_INPUT = ("W3",)
@@ -201,9 +201,9 @@ def outer_norm(symbol: str, left: Tensor, right: Tensor) -> Tensor:
     return (squares[0] * squares[1]).sum(1).sqrt()
 
 
-def linear(rule: Optimizer) -> bool:
-    """Is the update a sum of past gradients with fixed coefficients?"""
-    return not rule.normalises and not rule.decoupled_decay
+def linear(trained: Trained) -> bool:
+    """Is every update a sum of past gradients with fixed coefficients, by one optimizer?"""
+    return isinstance(trained, Optimizer) and not trained.normalises and not trained.decoupled_decay
 
 
 class Coefficients:
@@ -251,9 +251,9 @@ class Updates:
     """
 
     def __init__(
-        self, rule: Optimizer, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, steps: int
+        self, trained: Trained, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, steps: int
     ) -> None:
-        self.linear = linear(rule)
+        self.linear = linear(trained)
         self._weights, self._done = weights, 0
         self._start: dict[str, Tensor] = {}
         self._sides: dict[str, tuple[Tensor, Tensor]] = {}
@@ -265,24 +265,24 @@ class Updates:
             self._sides[symbol] = (w.new_empty(seeds, 1, rank, rows), w.new_empty(seeds, experts, rank, columns))
             if not thin:
                 self._start[symbol] = w.clone()
-        self._decays = rule.decoupled_decay
-        self._stepper, self._coefficients = stepper, Coefficients(stepper, steps)
+        self._stepper, self._coefficients = stepper, Coefficients(stepper, steps) if self.linear else None
 
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""
         for group in self._stepper.param_groups:
             symbol = group["symbol"]
-            if symbol in self._start and self._decays:
+            if symbol in self._start and group.get("weight_decay"):
                 self._start[symbol] *= 1 - group["lr"] * group["weight_decay"]
         for symbol in self._weights.keys() - self._start.keys():
             for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
                 kept[:, :, self._done] = vector(symbol, side)
-        self._coefficients.step()
+        if self._coefficients is not None:
+            self._coefficients.step()
         self._done += 1
 
     def coefficients(self, symbol: str) -> Tensor:
         """What each past gradient of a weight has been multiplied with, (updates done,); linear optimizers."""
-        return self._coefficients.of(symbol)
+        return self._weights[symbol].new_zeros(0) if self._coefficients is None else self._coefficients.of(symbol)
 
     def operators(self) -> dict[str, Operator]:
         """Every weight as it is now."""

@@ -21,6 +21,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.judging.measurement import (
     GRADIENTS,
     INPUT,
@@ -113,8 +114,9 @@ class Setup:
             ]
             for s in (d.scaling for d in (self.derivation, self.standard) if d is not None)
         ]
-        rule = self.derivation.optimizer
-        steps = (rule.torch, dict(rule.options), rule.first)
+        trained = self.derivation.optimizer
+        steps: list[Any] = [[rule.torch, dict(rule.options), rule.first] for rule in trained.rules]
+        steps = steps[0] if trained.name in OPTIMIZERS else [trained.name, *steps]
         made = self.network.origin if self.testbed == "network" else ""
         told = json.dumps(
             [powers, steps, self.testbed, made, self.constants, list(quantities(self.network))], sort_keys=True

@@ -35,7 +35,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
         if first_layer(network, s.out):
             for via in pathways(network, s.out).values():
                 run.follow(s.out, via)
-    table = quantities(network) | (with_decay(network) if derivation.optimizer.decoupled_decay else {})
+    table = quantities(network) | with_decay(network, derivation.optimizer)
     asked = [*table.values(), *(quantity(table, name) for name in products)]
     record: dict[tuple[str, int], Tensor] = {}
     for t in range(steps + 1):

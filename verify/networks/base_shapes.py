@@ -9,7 +9,6 @@ Read next: ``mlp.py`` and ``transformer.py`` (the networks), ``sweep.py`` (train
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from scaling_algebra.verify.hardware import generators
 
 from .scales import AXES, NEGLIGIBLE, Dims
 from .scales import TRANSFORMER_EPS as EPS
-from .steppers import stepper
+from .steppers import Group, assembled
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,9 @@ def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "
     asked, rule = asked.but(readout_init=readout), asked.parameterization
     if not asked.ray["N"]:
         raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
-    stepper(asked.optimizer)
+    for one in asked.optimizer.rules:
+        if one.untrained or one.normalises == "matrix":
+            raise UsageError(one.whole)
     d = derive(asked)
     tensors = d.scaling.tensors
     if transformer:
@@ -194,10 +195,10 @@ class Scaled(nn.Module):
                 step, the same at every size (MSSP paper, Table B.2).
             options: passed on where the optimizer takes them, such as ``betas``.
         """
-        rule, groups = self.recipe.configuration.optimizer, []
+        trained, groups = self.recipe.configuration.optimizer, list[Group]()
         for name, parameter in self.weights.items():
             role = self.roles[name]
-            scale = self.recipe.scaling.tensors[role]
+            scale, rule = self.recipe.scaling.tensors[role], trained.of(role)
             own = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr, self.sizes)
             group: dict[str, object] = {"params": [parameter], "lr": own}
             if rule.epsilon:
@@ -206,10 +207,8 @@ class Scaled(nn.Module):
                 group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:
                 group["weight_decay"] = decay * lr / own
-            groups.append(group)
-        made = stepper(rule)
-        taken = {k: v for k, v in options.items() if k in inspect.signature(made).parameters}
-        return made(groups, **{**rule.options, **taken})
+            groups.append((rule, group))
+        return assembled(groups, **options)
 
     def count(self) -> int:
         """Parameters of one replica."""

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
 from .scales import DECAY, EPS, INIT, LR, NEGLIGIBLE, D
-from .steppers import stepper
+from .steppers import Fold, Group, assembled
 
 DTYPE = torch.float64
 """Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
@@ -52,6 +53,12 @@ def sample(device: str) -> Tensor:
     return unit.to(device)
 
 
+def stored(tensor: language.Tensor) -> str:
+    """The letters of a tensor in the order in which it is stored."""
+    x = tensor.letters
+    return x[:-2] + x[-1] + x[-2] if tensor.symbol in INPUT_FIRST else x
+
+
 def matrices(symbol: str, weight: Tensor) -> Tensor:
     """A weight as (..., output, input), however it is stored."""
     return weight.mT if symbol in INPUT_FIRST else weight
@@ -80,8 +87,7 @@ class MoEBlock(nn.Module):
         streams = generators(replicas.seeds, replicas.device)
         for role, tensor in MOE_BLOCK.tensors.items():
             shape, std = replicas.shape(tensor.letters), scaling.tensors[role].init_std
-            stored = [*shape[:-2], *shape[:-3:-1]] if tensor.symbol in INPUT_FIRST else shape
-            weight = torch.zeros(len(replicas), *stored, device=replicas.device, dtype=dtype)
+            weight = torch.zeros(len(replicas), *replicas.shape(stored(tensor)), device=replicas.device, dtype=dtype)
             if std is not None:
                 shared = tensor.experts if role in scaling.tied else ""
                 drawn = [1 if letter == shared else s for s, letter in zip(shape, tensor.letters, strict=True)]
@@ -107,16 +113,17 @@ class MoEBlock(nn.Module):
         """Parameters of one replica."""
         return sum(p[0].numel() for p in self.parameters())
 
-    def optimizer(self, rule: Optimizer) -> torch.optim.Optimizer:
-        """The real optimizer, one parameter group per tensor with its own lr, eps and weight decay.
+    def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
+        """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
 
         Every group has one more key: the ``symbol`` of its tensor.
 
         Raises:
             UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
         """
-        groups, dims = [], self.replicas.dims
+        groups, dims = list[Group](), self.replicas.dims
         for role, tensor in MOE_BLOCK.tensors.items():
+            rule = trained.of(role)
             scale = self.scaling.tensors[role]
             lr = LR[role] / rule.first * scale.lr.at(dims)
             group: dict[str, object] = {"params": [self.weights[tensor.symbol]], "lr": lr, "symbol": tensor.symbol}
@@ -128,5 +135,7 @@ class MoEBlock(nn.Module):
                 group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:
                 group["weight_decay"] = DECAY / lr
-            groups.append(group)
-        return stepper(rule)(groups, **rule.options)
+            if rule.normalises == "matrix":
+                group["fold"] = Fold.of(MOE_BLOCK, role, stored(tensor), rule)
+            groups.append((rule, group))
+        return assembled(groups)

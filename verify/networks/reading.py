@@ -20,12 +20,12 @@ from torch.nn import functional
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Statement, Sum
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
 from .scales import DECAY, FIXED_SIZES, LAYERS, NEGLIGIBLE, Constants, constants
-from .steppers import stepper
+from .steppers import Fold, Group, assembled
 
 DTYPE = torch.float64
 """Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
@@ -252,16 +252,17 @@ class TorchNetwork(nn.Module):
         """Parameters of one replica."""
         return sum(p[0].numel() for p in self.parameters())
 
-    def optimizer(self, rule: Optimizer) -> torch.optim.Optimizer:
-        """The real optimizer, one parameter group per tensor with its own lr, eps and weight decay.
+    def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
+        """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
 
         Every group has one more key: the ``symbol`` of its tensor, which is the role here.
 
         Raises:
             UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
         """
-        groups, dims, c = [], self.draw.dims, self.constants
-        for role in self.network.tensors:
+        groups, dims, c = list[Group](), self.draw.dims, self.constants
+        for role, tensor in self.network.tensors.items():
+            rule = trained.of(role)
             scale = self.scaling.tensors[role]
             lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
             group: dict[str, object] = {"params": [self.weights[role]], "lr": lr, "symbol": role}
@@ -273,8 +274,10 @@ class TorchNetwork(nn.Module):
                 group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:
                 group["weight_decay"] = DECAY / lr
-            groups.append(group)
-        return stepper(rule)(groups, **rule.options)
+            if rule.normalises == "matrix":
+                group["fold"] = Fold.of(self.network, role, tensor.letters, rule)
+            groups.append((rule, group))
+        return assembled(groups)
 
 
 NOISE = 500_009

@@ -5,13 +5,20 @@ Read next: ``moe_block.py`` and ``base_shapes.py`` (make one with a group per te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.roles import matrix
+from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
 
 
 class Lion(torch.optim.Optimizer):
@@ -42,8 +49,112 @@ class SignSGD(Lion):
         super().__init__(params, lr, (0.0, 0.0))
 
 
-OWN = {made.__name__: made for made in (Lion, SignSGD)}
-"""Optimizers that torch lacks."""
+@dataclass(frozen=True)
+class Fold:
+    """How a parameter is a stack of matrices: its dimensions that count copies, rows and columns."""
+
+    copies: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @classmethod
+    def of(cls, network: Network, role: str, stored: str, rule: Optimizer) -> Fold:
+        """That of a tensor in the order of letters in which it is stored, behind a dimension of replicas."""
+        one = matrix(network, role, rule.flattened)
+        sides = (tuple(1 + stored.index(x) for x in side) for side in (one.copies, one.rows, one.columns))
+        copies, rows, columns = sides
+        return cls((0, *copies), rows, columns)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return (*self.copies, *self.rows, *self.columns)
+
+    def matrices(self, x: Tensor) -> Tensor:
+        """(matrices, out, in)."""
+        sizes = [prod(x.shape[k] for k in side) for side in (self.copies, self.rows, self.columns)]
+        return x.permute(self.order).reshape(sizes)
+
+    def stacked(self, matrices: Tensor, like: Tensor) -> Tensor:
+        """The same as the parameter that they are of."""
+        folded = matrices.reshape([like.shape[k] for k in self.order])
+        return folded.permute([self.order.index(k) for k in range(like.ndim)])
+
+
+class Stacks(torch.optim.Optimizer):
+    """Steps every matrix of stacks of them. Every group has one parameter, and a key ``fold``."""
+
+    def __init__(self, params: Any, shape: str = "none", **options: Any) -> None:
+        super().__init__(params, {"lr": 1.0, "weight_decay": 0.0})
+        self.shape, self.options = shape, options
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update; there is no closure."""
+        for group in self.param_groups:
+            (p,) = group["params"]
+            if p.grad is not None:
+                fold: Fold = group["fold"]
+                grads = fold.matrices(p.grad)
+                rate = group["lr"] * SHAPES[self.shape].at(*grads.shape[1:])
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(fold.stacked(self.direction(self.state[p], grads), p), alpha=-rate)
+
+    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        """What is stepped along at learning rate 1, (matrices, out, in)."""
+        raise NotImplementedError
+
+
+class Muon(Stacks):
+    """``torch.optim.Muon`` on every matrix of a stack by itself, with any factor of the shape."""
+
+    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        if not state:
+            state["each"] = [torch.zeros_like(g) for g in grads]
+            state["muon"] = torch.optim.Muon(state["each"], lr=1.0, weight_decay=0.0, **self.options)
+        for x, g in zip(state["each"], grads, strict=True):
+            x.zero_()
+            x.grad = g
+        state["muon"].step()
+        return torch.stack(state["each"]) / -SHAPES["original"].at(*grads.shape[1:])
+
+
+class Shampoo(Stacks):
+    """Law: w -= lr L^-1/4 g R^-1/4 with L and R the sums of g g^T and g^T g so far; directions in which all gradients
+    were zero have no part. Source: Gupta et al. (2018), Algorithm 1."""
+
+    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        for side, square in (("left", grads @ grads.mT), ("right", grads.mT @ grads)):
+            state[side] = state[side] + square if side in state else square
+        return _root(state["left"]) @ grads @ _root(state["right"])
+
+
+def _root(squares: Tensor) -> Tensor:
+    """The power -1/4 of positive matrices, on the space where they are not zero."""
+    sizes, directions = torch.linalg.eigh(squares)
+    there = sizes > 1e-10 * sizes[..., -1:]
+    powers = torch.where(there, sizes, 1.0) ** -0.25 * there
+    root: Tensor = (directions * powers[..., None, :]) @ directions.mT
+    return root
+
+
+class Several(torch.optim.Optimizer):
+    """Several optimizers as one; their groups are its own."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.parts = parts
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update; there is no closure."""
+        for part in self.parts:
+            part.step()
+
+
+OWN = {made.__name__: made for made in (Lion, SignSGD, Muon, Shampoo)}
+"""Optimizers that torch lacks, or that it has for one matrix alone."""
+
+Group = tuple[Optimizer, Mapping[str, object]]
+"""The rule of a tensor, and its group of parameters."""
 
 
 def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
@@ -55,10 +166,30 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     if rule.untrained:
         raise UsageError(rule.untrained)
     made: Callable[..., torch.optim.Optimizer] = OWN.get(rule.torch) or getattr(torch.optim, rule.torch)
-    return made
+    return partial(made, shape=rule.shape) if rule.normalises == "matrix" else made
 
 
-def class_name(rule: Optimizer) -> str:
+def assembled(groups: Sequence[Group], **options: object) -> torch.optim.Optimizer:
+    """One optimizer for all groups, each stepped by its rule.
+
+    Args:
+        options: passed on to those that take them, such as ``betas``.
+
+    Raises:
+        UsageError: a rule that cannot be trained.
+    """
+    parts = []
+    for rule in dict.fromkeys(rule for rule, _ in groups):
+        made = stepper(rule)
+        taken = {k: v for k, v in options.items() if k in inspect.signature(made).parameters}
+        parts.append(made([dict(group) for own, group in groups if own == rule], **{**rule.options, **taken}))
+    return parts[0] if len(parts) == 1 else Several(parts)
+
+
+def class_name(trained: Trained) -> str:
     """As reports name it, with its epsilon where that is negligible."""
-    where = "scalecalc" if rule.torch in OWN else "torch.optim"
-    return f"{where}.{rule.torch}" + (", epsilon negligible" if rule.negligible else "")
+    names = []
+    for rule in trained.rules:
+        where = "scalecalc" if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim"
+        names.append(f"{where}.{rule.torch}" + (", epsilon negligible" if rule.negligible else ""))
+    return " and ".join(names) + f" ({trained.name})" * (isinstance(trained, Optimizers) or ":" in trained.name)

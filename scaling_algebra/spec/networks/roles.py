@@ -54,6 +54,34 @@ def experts(network: Network) -> tuple[Experts, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """The letters of a tensor as a stack of linear maps.
+
+    Attributes:
+        copies: one matrix for each of these indices. rows, columns: of one of them.
+    """
+
+    copies: str
+    rows: str
+    columns: str
+
+
+def matrix(network: Network, role: str, flattened: bool = False) -> Matrix:
+    """What an optimizer of matrices takes for one matrix of a tensor: that of one expert in one layer.
+
+    Args:
+        flattened: those of all experts as one operator: rows side by side where all read one signal, columns where each
+            reads its own.
+    """
+    tensor, use = network.tensors[role], network.uses(role)[0]
+    rows, columns = ("".join(x for x in side if network.axes[x] != "L") for side in (tensor.fan_out, tensor.fan_in))
+    if tensor.experts and (flattened or not rows):  # a router has one row for each expert
+        own = any(tensor.experts in x.letters for x in use.factors)
+        rows, columns = (rows, columns + tensor.experts) if own else (tensor.experts + rows, columns)
+    return Matrix("".join(x for x in tensor.letters if x not in rows + columns), rows, columns)
+
+
 def _tensor_behind(network: Network, signal: str) -> str:
     """The last tensor that a signal went through."""
     statement = network.producer(signal)

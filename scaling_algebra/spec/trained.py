@@ -1,0 +1,112 @@
+"""Which optimizer trains which tensor: read from ``muon+adamw``, ``adamw,hidden=muon`` or a dict.
+
+Read next: ``optimizers.py`` (the rules), ``configuration.py`` (a part of every question).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scaling_algebra.errors import UsageError, shown, unknown_name
+
+from .axes import AXES
+from .networks.language import Network
+from .networks.roles import experts
+from .optimizers import Optimizer, Optimizers, Trained, optimizer
+
+HIDDEN = "hidden"
+"""In a network without a tensor of this name: the matrices of hidden layers and of experts."""
+
+OptimizerInput = str | Mapping[str, str] | Optimizer | Optimizers
+"""``"adamw"``, ``"muon+adamw"``, ``"adamw,hidden=muon"``, ``{"": "adamw", "hidden": "muon"}``, or a value."""
+
+
+def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = ()) -> Trained:
+    """What trains a network.
+
+    ``A+B`` is the convention for an optimizer A of matrices: it trains those of hidden layers and of experts, and B
+    embedding, readout, router, gains and biases.
+
+    Args:
+        model: networks that it is a part of; tensors of all of them may be named.
+
+    Raises:
+        UsageError: an unknown optimizer or tensor, a tensor that is named twice, or no optimizer for the rest.
+    """
+    if isinstance(given, Optimizer | Optimizers):
+        return given
+    rest, matrices, named = read(given)
+    text = ",".join([f"{matrices.name}+{rest.name}" if matrices else rest.name, *(f"{k}={x.name}" for k, x in named)])
+    known = dict.fromkeys(role for x in (network, *model) for role in x.tensors)
+    symbols = {tensor.symbol: role for x in (network, *model) for role, tensor in x.tensors.items()}
+    rules: dict[str, Optimizer] = {}
+    for name, rule in named:
+        role = name if name in known else symbols.get(name, name)
+        if role in rules:
+            raise UsageError(f"the optimizer of {role} is given twice, in {shown(given)}; give it once")
+        if role not in known and role != HIDDEN:
+            raise unknown_name(f"tensor of {network.name}", name, (*known, *symbols, HIDDEN))
+        rules[role] = rule
+    if HIDDEN in rules and HIDDEN not in known:
+        matrices = rules[HIDDEN]
+    rules = (dict.fromkeys(hidden(network), matrices) if matrices else {}) | rules
+    pairs = tuple((role, rules[role]) for role in network.tensors if rules.get(role, rest) != rest)
+    return Optimizers(text, rest, pairs) if pairs else rest
+
+
+def single(given: OptimizerInput, what: str) -> Optimizer:
+    """The optimizer of all tensors.
+
+    Raises:
+        UsageError: several, which ``what`` does not take; an unknown one.
+    """
+    if isinstance(given, Optimizer):
+        return given
+    text = given.name if isinstance(given, Optimizers) else given
+    if isinstance(text, str) and not set(text) & set("+,="):
+        return optimizer(text)
+    raise UsageError(f"{what} takes one optimizer for all tensors, not {shown(text)}; give its name alone")
+
+
+def hidden(network: Network) -> tuple[str, ...]:
+    """Roles of the matrices of hidden layers and of experts: rows and columns grow, and it is no router."""
+    routers = {e.router for e in experts(network)}
+    return tuple(
+        role
+        for role, x in network.tensors.items()
+        if role not in routers and all(any(network.axes[c] in AXES for c in side) for side in (x.fan_in, x.fan_out))
+    )
+
+
+def read(
+    given: str | Mapping[str, str],
+) -> tuple[Optimizer, Optimizer | None, list[tuple[str, Optimizer]]]:
+    """The rule of the rest, that of hidden matrices, and those of tensors by name.
+
+    Raises:
+        UsageError: an unknown optimizer, or not exactly one for the rest.
+    """
+    if isinstance(given, Mapping):
+        items = [(str(name), rule) for name, rule in given.items()]
+    elif isinstance(given, str):
+        items = [
+            ("", x) if "=" not in x else (x.split("=", 1)[0].strip(), x.split("=", 1)[1]) for x in given.split(",")
+        ]
+    else:
+        items = [("", given)]
+    rest, matrices, named = list[Optimizer](), list[Optimizer](), list[tuple[str, Optimizer]]()
+    for name, text in items:
+        *before, rule = text.split("+", 1) if isinstance(text, str) and not name else [text]
+        matrices += map(_rule, before)
+        if name:
+            named.append((name, _rule(rule)))
+        else:
+            rest.append(_rule(rule))
+    if len(rest) != 1:
+        what = "gives two optimizers for" if rest else "leaves out"
+        raise UsageError(f"optimizer {shown(given)} {what} the other tensors; write for example 'adamw,hidden=muon'")
+    return rest[0], matrices[0] if matrices else None, named
+
+
+def _rule(text: str) -> Optimizer:
+    return optimizer(text.strip() if isinstance(text, str) else text)

@@ -1,0 +1,105 @@
+"""An optimizer for every tensor: read from texts and dicts, derived by the rule of each tensor."""
+
+import pytest
+
+from scaling_algebra import UsageError, derive, formula, prove, recipe
+from scaling_algebra.proofs.prover import provable
+from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.trained import hidden, trained
+
+MOE = ARCHITECTURES["moe"]
+
+
+@pytest.mark.parametrize(
+    "same", ["adamw,expert_in=muon,W3=muon", " adamw , hidden = muon ", {"": "adamw", "hidden": "muon"}, "muon + adamw"]
+)
+def test_one_meaning_however_it_is_written(same):
+    found, usual = trained(same, MOE), trained("muon+adamw", MOE)
+    assert [found.of(role) for role in MOE.tensors] == [usual.of(role) for role in MOE.tensors]
+    assert [usual.of(role).name for role in MOE.tensors] == ["adamw", "adamw", "muon", "muon", "adamw"]
+    again = Configuration.of("III", same, epsilon="negligible")
+    assert Configuration.from_json(again.as_json()) == again and again.optimizer.of("router").negligible
+
+
+def test_matrices_of_hidden_layers_are_no_routers_gains_or_biases():
+    assert hidden(ARCHITECTURES["deep-mlp"]) == ("hidden", "hidden_out")
+    roles = ("query", "key", "value", "attention_out", "expert_in", "expert_out")
+    assert hidden(ARCHITECTURES["deep-transformer"]) == roles
+    assert trained("adamw,expert_in=adamw", MOE) == OPTIMIZERS["adamw"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("adamw,expert=muon", "no tensor of moe named 'expert'; did you mean 'expert_in'"),
+        ("muon+adm", "no optimizer named 'adm'"),
+        ("expert_in=muon", "'expert_in=muon' leaves out the other tensors"),
+        ("adamw,sgd", "'adamw,sgd' gives two optimizers for the other tensors"),
+        ("adamw,expert_in=muon,W2=sgd", "of expert_in is given twice"),
+        ("adam:original", "'adam:original': adam steps entries"),
+        ("muon:orignal", "no reading of muon named 'orignal'; did you mean 'original'"),
+    ],
+)
+def test_what_cannot_be_read_is_quoted(given, message):
+    with pytest.raises(UsageError, match=message):
+        trained(given, MOE)
+
+
+def test_every_tensor_has_the_rate_of_its_rule():
+    """Features have one size whatever trains what is below them, so that rates of tensors do not depend on others."""
+    mixed, alone = derive("III", "muon+adamw"), {o: derive("III", o) for o in ("muon", "adamw")}
+    for role in MOE.tensors:
+        theirs = alone[mixed.optimizer.of(role).name]
+        assert mixed.exponents(role) == theirs.exponents(role), role
+        assert (mixed[role].eps is None) == (role in hidden(MOE))
+
+
+SHAPED = {
+    "muon": ("M^(1/2) N^(-1/2)", "N_e^(1/2) N^(-1/2)", "N^(1/2) N_e^(-1/2)"),
+    "muon:flattened": ("M^(1/2) N^(-1/2)", "N_e^(1/2) M^(1/2) N^(-1/2)", "N^(1/2) M^(1/2) N_e^(-1/2)"),
+    "muon:unit_rms_norm": ("1", "1", "1"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_rates_in_every_reading(name):
+    d = derive("III", name)
+    assert tuple(str(d[role].lr) for role in ("router", "expert_in", "expert_out")) == SHAPED[name]
+
+
+def test_factors_of_shapes_that_are_maxima():
+    """Source of the expectations: the factors of torch by hand, in regime II, where experts are narrow."""
+    original, matched = (derive("II", f"muon:{x}") for x in ("original", "match_rms_adamw"))
+    rates = [[str(d.exponents(r)[1]) for r in ("router", "expert_in", "expert_out")] for d in (original, matched)]
+    assert rates == [["0", "1/2", "0"], ["1/2", "1", "0"]]
+    assert [derive("II", "adamw").exponents(r)[1] for r in ("router", "expert_in", "expert_out")] == [1, 1, 0]
+
+
+def test_layers_and_experts_are_matrices_of_their_own():
+    ray = {"N": 1, "N_e": 1, "M": 1, "L": 1}
+    d = derive(ray=ray, optimizer="muon", architecture="deep-transformer")
+    assert [str(d[role].lr) for role in ("query", "router")] == ["1", "M^(1/2) N^(-1/2)"]
+
+
+def test_proofs_and_formulas_say_what_they_do_not_reach():
+    assert not provable(MOE, REGIMES["II"], trained("sgd,readout=adam", MOE))
+    for ask, said in (
+        (prove, "muon divides"),
+        (lambda *x: formula("h1@1", x[1]), "takes one optimizer for all tensors"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ask("I", "muon+adamw")
+
+
+def test_a_recipe_prints_the_rate_of_the_implementation():
+    base, target = "N=1024,N_e=512,M=64,K=8,L=12", "N=4096,N_e=2048,M=256,K=32,L=12"
+    r = recipe(base, target, "muon:match_rms_adamw+adamw", lr=1.0, eps=1e-8)
+    assert [r[role]["lr"].target for role in ("hidden", "expert_in", "router")] == [0.5, 0.5, 0.25]
+    assert "eps" in r["router"] and "eps" not in r["hidden"]
+    (line,) = (x for x in r.warnings if x.startswith("match_rms_adamw"))
+    assert "hidden (N^(-1/2), AdamW's N^-1)" in line
+    one = recipe(base, target, {"": "adamw", "hidden": "muon", "expert_in": "muon"}, lr=1.0)
+    assert [one.configuration.optimizer.of(role).name for role in ("expert_in", "expert_out")] == ["muon", "adamw"]
