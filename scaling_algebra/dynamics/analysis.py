@@ -187,12 +187,14 @@ class Analysis:
         """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
         if (name, t) not in self._bounds:
             best = Answer(None, None, decided=False)
-            for rung in (*self._quick, *WITNESSES) if t and self._quick == _QUICK else self._quick:
+            for rung in self._quick:
                 answer = self._read(name, t, rung)
                 if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
                     best = answer
-                if not answer.unknown or answer.why:
+                if answer.decided or answer.why:
                     break
+            if best.unknown and t and self._quick == _QUICK:
+                best = self.witness(name, t) or best
             if best.unknown and self._quick == _QUICK:
                 best = self(name, t)
             self._bounds[name, t] = best
