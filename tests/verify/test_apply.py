@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from torch import nn
 from scaling_algebra import recipe
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import plan
+from scaling_algebra.verify.apply.families import AGGREGATION, family
 
 BASE, TARGET = "N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
@@ -238,3 +240,18 @@ def test_groups_survive_two_processes(numbers, how, tied, tmp_path):
 
 if __name__ == "__main__":
     worker(*sys.argv[1:5], Path(sys.argv[5]))
+
+
+@pytest.mark.parametrize(
+    ("family_name", "renormalised", "gate"),
+    [
+        ("qwen3_moe", True, "1/K"),
+        ("qwen3_moe", False, "1/M"),
+        ("mixtral", None, "1/K"),
+        ("deepseek_v3", True, "1/K"),
+        ("deepseek_v3", False, "1"),
+    ],
+)
+def test_what_a_gate_brings_is_read_from_the_configuration(family_name, renormalised, gate):
+    config = SimpleNamespace() if renormalised is None else SimpleNamespace(norm_topk_prob=renormalised)
+    assert family(family_name, config).gate == gate and gate in AGGREGATION

@@ -19,7 +19,7 @@ class Family:
     Attributes:
         name: ``model_type`` of its configuration.
         roles: role by regular expression on names; the first that matches.
-        gate: the power of M or K that its gate brings to the sum over experts, ``1/K`` or ``1/M``; empty: dense.
+        gate: the power of M or K that its gate brings to the sum over experts, ``1/K``, ``1/M`` or ``1``; empty: dense.
     """
 
     name: str
@@ -32,6 +32,7 @@ AGGREGATION: Mapping[str, str] = {
     "nothing is left to multiply",
     "1/M": "a softmax over all experts, not renormalised: the gate brings 1/M to the sum over the K chosen; where "
     "K / M changes multiply that sum by M / K, target over base",
+    "1": "sigmoids, not renormalised: the gate brings nothing to the sum over the chosen experts, which needs 1/M",
 }
 """What a gate means for transfer, by what it brings to the sum over experts."""
 
@@ -46,8 +47,12 @@ def names() -> tuple[str, ...]:
     return tuple(_table()["family"])
 
 
-def family(name: str) -> Family:
+def family(name: str, config: Any = None) -> Family:
     """The family of this name.
+
+    Args:
+        config: of a model: where it says whether the weights of the chosen experts are renormalised
+            (``norm_topk_prob``), that decides what the gate brings; else the family's default does.
 
     Raises:
         UsageError: there is none, or it is one that needs an adapter.
@@ -59,4 +64,7 @@ def family(name: str) -> Family:
         raise unknown_name("family", name, names())
     record = table["family"][name]
     gate = record.get("gate", "")
+    renormalised = getattr(config, "norm_topk_prob", None)
+    if gate and isinstance(renormalised, bool):
+        gate = "1/K" if renormalised else record.get("plain", gate)
     return Family(name, {**record.get("roles", {}), **(table["experts"] if gate else {}), **table["shared"]}, gate)

@@ -225,7 +225,7 @@ def plan(
     if multiplied is not None:
         raise UsageError(f"a plan sets no multiplier, and {multiplied} has one in this gauge; take the gauge table3")
     kind = getattr(getattr(model, "config", None), "model_type", None)
-    own = None if kind is None or (roles and not _known(kind)) else family(kind)
+    own = None if kind is None or (roles and not _known(kind)) else family(kind, model.config)
     roles = roles or {}
     _check_roles(roles, numbers)
     entries, used = [], Counter[str]()
@@ -320,7 +320,7 @@ def _left(numbers: Recipe, own: Family | None, tied: bool) -> dict[str, float]:
     """The multipliers' factors without what the gate brings itself; ``out`` for logits of a tied embedding."""
     found = {name: setting.factor for name, setting in numbers.multipliers.items()}
     way = numbers.way
-    if "alpha" in found and own is not None and own.gate:
+    if "alpha" in found and own is not None and own.gate in ("1/K", "1/M"):
         axis = own.gate.removeprefix("1/")
         found["alpha"] *= way.target[axis] / way.base[axis]
     if tied and way.target["N"] > way.base["N"]:

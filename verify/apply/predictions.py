@@ -44,11 +44,11 @@ def predicted(numbers: Recipe, gate: str = "") -> Mapping[tuple[str, str], Expon
     Args:
         gate: what the family's gate brings to the sum over experts: ``1/K``: a softmax over the chosen experts.
             ``1/M``: a softmax over all, of which the chosen ones stay: what is claimed of it holds of both gates.
-            Empty: the gate of the recipe.
+            Empty or 1: the gate of the recipe.
     """
     found: dict[tuple[str, str], Exponents] = {}
     for d in numbers.derivations:
-        looks = [_look(d, _softmax(d.network))] if gate and _live(d) else []
+        looks = [_look(d, _softmax(d.network))] if gate in ("1/K", "1/M") and _live(d) else []
         looks += [_look(d, d.network)] if not looks or gate == "1/M" else []
         for key, name in _names(d.network):
             rows = [_series(look, name, 0 if key[1] in ("init", "A1") else HORIZON) for look in looks]
