@@ -120,7 +120,7 @@ class Relaxation(System):
         return None
 
     def _alone(self, values: Values, kept: Sequence[Clause]) -> bool:
-        """Does no other point have these shortfalls? One unknown after the other: z3 is quick where the rest is held."""
+        """Does no other point have these shortfalls? Unknown after unknown: z3 is quick where the rest is held."""
         held = list(kept)
         for name in self._exponents:
             apart = Clause(APART, self.other({name: values[name]}), "not the one found")
