@@ -326,7 +326,7 @@ Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
     **dict.fromkeys(("NAME", "NAMES", "NAME,NAME", "TEXT", "AXIS", "AXES", "NAME=VALUE", "OPTION=CHOICE"), Maker.text),
-    **dict.fromkeys(("FILE.toml", "CONFIG.json", "SHAPES.toml", "NAME|FILE.toml", "NAME|FILE.toml|fit"), Maker.read),
+    **dict.fromkeys(("FILE.toml", "CONFIG.json", "NAME|FILE.toml", "NAME|FILE.toml|fit"), Maker.read),
     **dict.fromkeys(("FILE", "FILE.smt2"), Maker.written),
     **dict.fromkeys(("DIR", "DIR|FILE"), Maker.place),
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
