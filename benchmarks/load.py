@@ -77,7 +77,7 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
         for cell in cells(setup):
             record = {**like[cell.kind], (SECONDS, 0): np.zeros(1)}
             kept.save(setup.run, setup.name(cell), made(setup, record, cell, powers))
-        kept.describe(setup.run, 0, described(hardware, setup))
+        kept.describe(setup.run, described(hardware, setup))
 
 
 def plan(folder: str) -> str:

@@ -116,9 +116,8 @@ MUTANTS = [
     *_room(
         "store",
         "verify/measuring",
-        ("store.py", "if about != identity(run, cell, names, values) or", "if"),
-        ("store.py", 'if about["format"] > FORMAT:', 'if about["format"] < FORMAT:'),
-        ("store.py", "return replicas in (None, self.array.shape[1])", "return True"),
+        ("store.py", "if version > FORMAT:", "if version > FORMAT + 1:"),
+        ("store.py", "replicas in (None, table.array.shape[1])", "True"),
     ),
     *_room(
         "recipes",

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 
 CHUNK = 2**28
@@ -28,7 +27,7 @@ class Hardware:
     """A device, and how much of its memory may be used.
 
     Attributes:
-        device: of torch: ``cpu``, ``cuda`` or ``cuda:0``.
+        device: of torch: ``cpu`` or ``cuda``.
         most: bytes that the replicas trained at once may take; None for the default.
     """
 
@@ -37,7 +36,7 @@ class Hardware:
 
     @classmethod
     def of(cls, name: str = "auto", most: int | None = None) -> Hardware:
-        """The device called ``auto`` (CUDA if there is one), ``cpu`` or ``cuda``; each process of a node has its own.
+        """The device called ``auto`` (CUDA if there is one), ``cpu`` or ``cuda``.
 
         Raises:
             UsageError: no such device here.
@@ -49,10 +48,7 @@ class Hardware:
             raise UsageError("no CUDA device is available; use --device cpu or auto")
         if name == "cpu" or not available:
             return cls("cpu", most)
-        process = os.environ.get("LOCAL_RANK", "")
-        if not (process.isascii() and process.isdigit() and len(process) < limits.LONGEST):
-            return cls("cuda", most)
-        return cls(f"cuda:{int(process) % torch.cuda.device_count()}", most)
+        return cls("cuda", most)
 
     @property
     def room(self) -> int:
@@ -119,22 +115,7 @@ def machine() -> str:
 def threads() -> int:
     """Half of the cores this process may use: waiting for a busy core costs more than a core brings."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, mine // 2 // beside())
-
-
-def beside() -> int:
-    """Processes on this machine, as torchrun says.
-
-    Raises:
-        UsageError: ``LOCAL_WORLD_SIZE`` is no positive number.
-    """
-    told = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    try:
-        if (found := limits.whole(told)) > 0:
-            return found
-    except ValueError:
-        pass
-    raise UsageError(f"LOCAL_WORLD_SIZE is {told!r}; unset it, or start with torchrun")
+    return max(1, mine // 2)
 
 
 @contextmanager

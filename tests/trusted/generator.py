@@ -392,7 +392,6 @@ FREE |= {
 FREE |= {("derive", "smtlib"), ("experiment", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
-LAUNCHERS = [("RANK", "WORLD_SIZE"), ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")]
 
 
 def parameters(verb: str) -> list[click.Parameter]:
@@ -448,15 +447,6 @@ def contradicting(maker: Maker) -> Case:
     return Case(maker.draw.choice([fixed, std]))
 
 
-def launcher(maker: Maker) -> Case:
-    """Variables of a launcher that make no sense."""
-    mine, every = maker.draw.choice(LAUNCHERS)
-    pairs = [("x", "2"), ("2", "2"), ("-1", "2"), ("0", "x"), ("²", "3"), ("0", "0"), ("1", "9" * 30)]
-    values_ = maker.draw.choice(pairs)
-    more = [(), (("SLURM_ARRAY_TASK_STEP", "0"),)] if mine.startswith("SLURM") else [()]
-    return Case(("verify", *TRAINED), ((mine, values_[0]), (every, values_[1]), *maker.draw.choice(more)))
-
-
 def damaged(maker: Maker) -> Case:
     """A good file with random damage."""
     kind = maker.draw.choice(["network", "assumptions", "law", "plan"])
@@ -467,7 +457,7 @@ def damaged(maker: Maker) -> Case:
     return Case((*verb, maker.file(maker.damaged(GOOD[kind]))), wrong=False)
 
 
-RECIPES: tuple[Callable[[Maker], Case], ...] = (*[option] * 14, word, contradicting, launcher, *[damaged] * 5)
+RECIPES: tuple[Callable[[Maker], Case], ...] = (*[option] * 14, word, contradicting, *[damaged] * 5)
 
 
 # calls -----------------------------------------------------------------------------------------------------------

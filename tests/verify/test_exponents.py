@@ -79,7 +79,7 @@ def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
     """With gates held at mean and slope (MSSP paper, J.2, B2) this product would be n^(-1/2)."""
     aligned, ray = "<g1.router.Q0@1, h1@0>", "N=1/2,N_e=1/2,M=1"
     d = derive(None, "sgd", "mup", ray=ray)
-    m = measure(d, sizes=[256, 400, 676, 1156], seeds=64, steps=1, device="cpu", products=[aligned])
+    m = measure(d, sizes=[256, 400, 676, 1156], seeds=40, steps=1, device="cpu", products=[aligned])
     assert as_trained(d).analysis()("g1.router.Q0", 1).exponent != d.analysis()("g1.router.Q0", 1).exponent
     assert as_trained(derive("III", "sgd", "mup")).network.name == "moe"
     claims = [Claim.parse(f"{aligned}@1={exponent}") for exponent in ("-1/2", "0")]

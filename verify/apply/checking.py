@@ -25,6 +25,7 @@ from scaling_algebra.recipes.sizes import Sizes, way
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import Report, judge
+from scaling_algebra.verify.measuring.batches import descend
 
 from .parts import Parts
 from .plans import Plan, plan
@@ -170,13 +171,13 @@ def _train(model: nn.Module, how: Plan | tuple[str, float], roles: Mapping[str, 
         optimizer = torch.optim.AdamW(model.parameters(), lr=how[1], eps=EPS, weight_decay=0.0)
     tokens = _tokens()
     parts = Parts(model, tokens[:, :-1], roles, layers)
-    found: Found = {}
-    for t in range(steps + 1):
-        if t:
-            optimizer.zero_grad()
-            out = model(tokens[:, :-1])
-            logits = getattr(out, "logits", out)
-            nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
-            optimizer.step()
+    found: Found = {(part.name, 0): (part.key, part.size) for part in parts()}
+
+    def loss(step: int) -> tuple[Tensor, float]:
+        out = model(tokens[:, :-1])
+        logits = getattr(out, "logits", out)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()), 0.0
+
+    for t, _ in enumerate(descend(optimizer, loss, steps), 1):
         found |= {(part.name, t): (part.key, part.size) for part in parts()}
     return found

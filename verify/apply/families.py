@@ -38,13 +38,14 @@ AGGREGATION: Mapping[str, str] = {
 
 
 @cache
-def _table() -> Mapping[str, Any]:
+def table() -> Mapping[str, Any]:
+    """What ``families.toml`` says."""
     return tomllib.loads(files(__package__).joinpath("families.toml").read_text("utf-8"))
 
 
 def names() -> tuple[str, ...]:
     """Every family that is known."""
-    return tuple(_table()["family"])
+    return tuple(table()["family"])
 
 
 def family(name: str, config: Any = None) -> Family:
@@ -57,14 +58,14 @@ def family(name: str, config: Any = None) -> Family:
     Raises:
         UsageError: there is none, or it is one that needs an adapter.
     """
-    table = _table()
-    if name in table["refused"]:
-        raise UsageError(f"{name} has no adapter: {table['refused'][name]}; give a model of {', '.join(names())}")
-    if name not in table["family"]:
+    data = table()
+    if name in data["refused"]:
+        raise UsageError(f"{name} has no adapter: {data['refused'][name]}; give a model of {', '.join(names())}")
+    if name not in data["family"]:
         raise unknown_name("family", name, names())
-    record = table["family"][name]
+    record = data["family"][name]
     gate = record.get("gate", "")
     renormalised = getattr(config, "norm_topk_prob", None)
     if gate and isinstance(renormalised, bool):
         gate = "1/K" if renormalised else record.get("plain", gate)
-    return Family(name, {**record.get("roles", {}), **(table["experts"] if gate else {}), **table["shared"]}, gate)
+    return Family(name, {**record.get("roles", {}), **(data["experts"] if gate else {}), **data["shared"]}, gate)

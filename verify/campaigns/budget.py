@@ -1,9 +1,8 @@
 """How much to measure in a given time and memory: sizes from the speed of this machine, seeds by sequential testing.
 
 A run starts with few seeds at every size. Then the data are looked at up to ``LOOKS`` times: as long as noise leaves
-some exponent open, the time left is spent on the sizes where it narrows those exponents most (Neyman allocation), half
-of it before each further look. Intervals have level 1 - 0.05 / LOOKS (``Job.looks``), so that all looks together are
-wrong as rarely as one (Bonferroni).
+some exponent open, the time left is spent on more seeds, half of it before each further look. Intervals have level
+1 - 0.05 / LOOKS (``Job.looks``), so that all looks together are wrong as rarely as one (Bonferroni).
 Read next: ``session.py`` (runs it), ``sizes.py`` (sizes and seeds without a budget).
 """
 
@@ -13,15 +12,11 @@ import math
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.judging.fit import DRIFT, Verdict
-from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import Row
 from scaling_algebra.verify.measuring.cells import BLOCK, Setup
-from scaling_algebra.verify.measuring.sizes import elements
 
 LOOKS = 5
 
@@ -89,30 +84,7 @@ def open_to_noise(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def allocate(setup: Setup, m: Measurement, rows: Sequence[Row], entries: float) -> tuple[int, ...]:
-    """Seeds at every size that narrow the slopes of ``rows`` most for so many further weight entries.
-
-    Law: seeds at size i ~ sqrt(sum over rows of (weight_i sd_i)^2 / cost_i), where weight_i is the weight of size i in
-    a least-squares slope, sd_i the standard deviation of log2(rms) for one seed, cost_i the entries of a replica.
-    Source: Neyman (1934), On the two different aspects of the representative method, Sec. 3.
-    """
-    x = np.log2(m.sizes)
-    weight = (x - x.mean()) / np.square(x - x.mean()).sum()
-    variance = np.zeros(len(x))
-    for row in rows:
-        for i, v in enumerate(m.values[row.quantity, row.step]):
-            square = np.square(v)
-            if square.mean() > 0:
-                variance[i] += np.square(weight[i] * square.std() / square.mean())
-    cost = np.array([elements(d, setup.network) for d in m.dims], dtype=float)
-    wanted = np.sqrt(variance / cost)
-    now = np.array(setup.seeds, dtype=float)
-    if not wanted.any():
-        return setup.seeds
-    low, high = 0.0, float((now.max() * 1e3) / wanted[wanted > 0].min())
-    for _ in range(60):  # the scale at which exactly these entries are spent
-        middle = (low + high) / 2
-        spent = float((np.maximum(wanted * middle - now, 0) * cost).sum())
-        low, high = (low, middle) if spent > entries else (middle, high)
-    more = np.maximum(wanted * low - now, 0) / BLOCK
-    return tuple(int(n + BLOCK * math.floor(k)) for n, k in zip(setup.seeds, more, strict=True))
+def more_seeds(setup: Setup, entries: float) -> tuple[int, ...]:
+    """As many more seeds at every size, in steps of ``BLOCK``, as cost so many further weight entries."""
+    blocks = int(entries / (BLOCK * sum(setup.entries)))
+    return tuple(n + BLOCK * blocks for n in setup.seeds)

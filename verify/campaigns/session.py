@@ -1,4 +1,4 @@
-"""Does all runs of a plan on some hardware, in one or several processes, with progress, and judges what is there.
+"""Does all runs of a plan on some hardware, with progress.
 
 Read next: ``plans.py`` (what a run is), ``cells.py`` (how it is cut), ``budget.py`` (how long it takes).
 """
@@ -16,26 +16,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
-from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, kept, share
+from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, kept
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
-from .budget import LEAST_ENTRIES, LOOKS, allocate, largest, open_to_noise
+from .budget import LEAST_ENTRIES, LOOKS, largest, more_seeds, open_to_noise
 from .plans import Job, distinct
 
 
 @dataclass
 class Session:
-    """Where and how runs are done.
-
-    Attributes:
-        rank, ranks: which process this is, and of how many.
-    """
+    """Where runs are done and kept."""
 
     store: Store
     hardware: Hardware
-    rank: int = 0
-    ranks: int = 1
     interrupted: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
@@ -50,12 +44,12 @@ class Session:
         return "; ".join(f"begun with {k} {told[k]}, goes on with {here[k]}" for k in changed)
 
     def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, Cell]]:
-        """This process's share of all cells that are not in the store."""
-        every = [(cost(setup, cell), (setup, cell)) for setup in self._setups(jobs) for cell in cells(setup)]
-        return [item for item in share(every, self.rank, self.ranks) if not self._done(*item)]
+        """All cells that are not in the store."""
+        every = ((setup, cell) for setup in self._setups(jobs) for cell in cells(setup))
+        return [item for item in every if not self._done(*item)]
 
     def perform(self, jobs: Sequence[Job]) -> None:
-        """Does this process's share of all cells that are not in the store; an interrupt ends it, nothing is lost."""
+        """Does all cells that are not in the store; an interrupt ends it, nothing is lost."""
         mine = self.todo(jobs)
         total, done = sum(cost(*item) for item in mine), 0
         with _bar() as bar:
@@ -124,7 +118,7 @@ class Session:
                 if look == LOOKS or not undecided or left <= 0:
                     break
                 spend = left * (0.5 if look < LOOKS - 1 else 0.9) * speed / (job.steps + 1)
-                seeds = allocate(setup, job.measured(self.store), undecided, spend)
+                seeds = more_seeds(setup, spend)
                 if seeds == job.seeds:
                     break
                 job = replace(job, seeds=seeds)
@@ -143,7 +137,7 @@ class Session:
         try:
             runs.perform(setup, todo, self.hardware, self.store, progress)
         finally:
-            self.store.describe(setup.run, self.rank, runs.described(self.hardware, setup))
+            self.store.describe(setup.run, runs.described(self.hardware, setup))
 
     def _fitting(self, setup: Setup, entries: float) -> tuple[int, ...]:
         """Sizes up to so many weight entries, or as many as fit the memory.

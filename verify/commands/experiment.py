@@ -13,7 +13,7 @@ from scaling_algebra import limits
 from scaling_algebra.commands.options import Count, emit, examples, printed
 from scaling_algebra.errors import UsageError
 
-from .shared import DEVICE, RESUME, again, integers
+from .shared import DEVICE, RESUME, again, integers, kept
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -60,7 +60,6 @@ def command(
 
     from scaling_algebra.verify.experiments.presentation import listed, shown
     from scaling_algebra.verify.experiments.runner import EXPERIMENTS, experiment, perform, planned, worst
-    from scaling_algebra.verify.measuring.pieces import Pieces
 
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
@@ -72,13 +71,13 @@ def command(
         return 0
     values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
-    results, pieces, console = [], Pieces(resume), Console(stderr=True)
+    results, store, console = [], kept(resume), Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         for e, how in zip(chosen, plans, strict=True):
             task = bar.add_task(e.name, total=len(e.trials))
             watch = partial(_watch, bar, task)
-            results.append(perform(e, how, watch, pieces))
+            results.append(perform(e, how, watch, store))
             bar.remove_task(task)
             if results[-1].interrupted:
                 break

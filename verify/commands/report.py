@@ -1,4 +1,4 @@
-"""``scalecalc report``: one report of what one or several processes measured."""
+"""``scalecalc report``: one report of what was measured, in one folder or several."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .shared import REPORTING, finish, place, required_share, runs_of
 def command(
     folders: tuple[Path, ...], require: str, every: bool, form: str | None, output: Path | None, evidence: Path | None
 ) -> int:
-    """Merge what one or several processes measured into one report: report.json, report.md, report.html.
+    """Merge what was measured, in one folder or several, into one report: report.json, report.md, report.html.
 
     All DIRs must hold parts of the same plan, as `scalecalc verify -o DIR` writes it. Exit codes as of verify; 3 if
     parts are missing.

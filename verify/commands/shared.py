@@ -20,6 +20,7 @@ from scaling_algebra.errors import UsageError
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
     from scaling_algebra.verify.judging.claims import Claim
+    from scaling_algebra.verify.measuring.store import Store
     from scaling_algebra.verify.reports.output import Judged
 
 Number = TypeVar("Number", int, float)
@@ -96,6 +97,20 @@ def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
     except ValueError:
         pass
     raise UsageError(f"cannot read the {label} {text!r}; write numbers with commas, e.g. 32,64,128")
+
+
+def kept(folder: Path | None) -> Store:
+    """Where pieces are kept: in memory, or in a folder that can be written.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    from scaling_algebra.verify.measuring.store import INSTEAD, Store
+
+    if folder is None:
+        return Store()
+    files.make_folder(folder, INSTEAD)
+    return Store(folder)
 
 
 def again(folder: Path | None) -> str:

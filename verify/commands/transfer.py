@@ -17,7 +17,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS
 
-from .shared import DEVICE, RESUME, integers, reals, resumable
+from .shared import DEVICE, RESUME, integers, kept, reals, resumable
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.networks.base_shapes import Recipe
@@ -105,7 +105,6 @@ def command(**given: Any) -> int:
     import numpy  # noqa: F401  torch warns where it is missing
 
     from scaling_algebra.verify.hardware import Hardware
-    from scaling_algebra.verify.measuring.pieces import Pieces
     from scaling_algebra.verify.networks.base_shapes import recipe
     from scaling_algebra.verify.transfer.presentation import study
     from scaling_algebra.verify.transfer.study import check_memory
@@ -117,8 +116,8 @@ def command(**given: Any) -> int:
     for each in recipes:  # fail before the long part
         check_memory(hardware, each, widths[-1], given["seeds"])
         data.build(each, each.dims(widths[0]), [0], "cpu")
-    seeds, pieces = range(given["seeds"]), Pieces(given["resume"])
-    course = Course(task, data, steps, seeds, hardware, given["compiled"], pieces=pieces)
+    seeds, store = range(given["seeds"]), kept(given["resume"])
+    course = Course(task, data, steps, seeds, hardware, given["compiled"], store=store)
     with resumable(given["resume"]):
         result = _run(course, recipes, (widths, grid, given["extend"], given["tune"]))
     document = study(result)

@@ -114,8 +114,7 @@ if TYPE_CHECKING:
 def command(ctx: click.Context, /, **given: Any) -> int:
     """Train real torch models at several sizes and compare every measured exponent with the predicted one.
 
-    The standard parameterization (--parameterization sp) is predicted by the same engine. Started by torchrun or as a
-    Slurm array with -o DIR, every process does its share; `scalecalc report DIR` merges them.
+    The standard parameterization (--parameterization sp) is predicted by the same engine.
 
     Exit codes: 0 if at least four in five (--require) of the exponents that are not predicted to be exactly zero agree,
     none is refuted and every gate passes; 1 if one is refuted, such as a predicted zero that is not zero; 3 if fewer
@@ -128,13 +127,11 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     required = required_share(given["require"])
 
     from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
-    from scaling_algebra.verify.measuring.cells import rank
     from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
-    mine, processes = rank()
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
-    _check_combination(asked, folder, processes)
+    _check_combination(asked)
     plan = {} if resume is None else read_plan(resume)
     jobs, wanted, said = runs_of(plan) if resume is not None else (*_asked(given), _command())
     time_allowed = plan.get("budget") or time_allowed  # of which so much is left
@@ -146,7 +143,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     from scaling_algebra.verify.campaigns.session import Session
     from scaling_algebra.verify.hardware import Hardware
 
-    session = Session(Store(*[folder] if folder else []), Hardware.of(given["device"], most), mine, processes)
+    session = Session(Store(*[folder] if folder else []), Hardware.of(given["device"], most))
 
     def keep(runs: Sequence[Job], again: bool = False) -> None:
         if folder is not None:
@@ -166,9 +163,6 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             jobs = session.within(jobs, float(time_allowed), keep)
         else:
             session.perform(jobs)
-    if processes > 1:
-        click.echo(f"process {mine} of {processes} is done; merge with: scalecalc report {folder}", err=True)
-        return 130 if session.interrupted else 0
     judged = [(run, run.report(session.store, wanted, session.interrupted, required)) for run in jobs]
     code = finish(judged, said, folder, file, given["form"], given["every"])
     if session.interrupted:
@@ -205,17 +199,13 @@ _WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_i
 _WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
 
 
-def _check_combination(given: set[str], folder: Path | None, processes: int) -> None:
+def _check_combination(given: set[str]) -> None:
     for one, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
         if one in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
             raise UsageError(f"--{one} says what to run; leave out {named}")
     if "budget" in given and given & {"sizes", "seeds"}:
         raise UsageError("--budget chooses sizes and seeds; leave out --sizes and --seeds")
-    if processes > 1 and folder is None:
-        raise UsageError(f"{processes} processes share a folder; give -o DIR")
-    if processes > 1 and "budget" in given:
-        raise UsageError("--budget is for one process; give --sizes and --seeds, or a --campaign")
 
 
 def _command() -> str:

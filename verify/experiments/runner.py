@@ -22,8 +22,8 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.measuring.pieces import Pieces
 from scaling_algebra.verify.measuring.sizes import plan_sizes
+from scaling_algebra.verify.measuring.store import Store
 
 from . import blocks, charts, clusters, digits, quadratic
 from .findings import Conditions, Finding, Observation, findings
@@ -173,15 +173,15 @@ def perform(
     chosen: Experiment,
     how: Conditions,
     watch: Callable[[int, str], None] = lambda done, what: None,
-    pieces: Pieces | None = None,
+    store: Store | None = None,
 ) -> Result:
     """Runs every trial of an experiment; an interruption keeps the trials that are complete.
 
     Args:
         watch: told how many trials are done, and what is being trained.
-        pieces: where complete trials are kept, for the next time.
+        store: where complete trials are kept, for the next time.
     """
-    pieces, started, interrupted = pieces or Pieces(), time.perf_counter(), False
+    store, started, interrupted = store or Store(), time.perf_counter(), False
     asked = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
     judged: dict[str, list[Finding]] = {}
 
@@ -192,7 +192,7 @@ def perform(
         with spare_threads():
             for done, trial in enumerate(chosen.trials):
                 watch(done, trial.title)
-                kept = pieces.of({**asked, "trial": trial.title}, partial(run, done, trial))
+                kept = store.piece({**asked, "trial": trial.title}, partial(run, done, trial))
                 judged[trial.title] = msgspec.convert(kept, list[Finding])
     except KeyboardInterrupt:
         interrupted = True

@@ -1,4 +1,4 @@
-"""A run as a grid of independent cells: what to train, cut into pieces that any process can do in any order.
+"""A run as a grid of independent cells: what to train, cut into pieces that may be done in any order.
 
 Read next: ``runs.py`` (does a cell), ``store.py`` (keeps what cells measured).
 """
@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
-from scaling_algebra import limits
 from scaling_algebra.dynamics.quantities import quantities
-from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -56,8 +53,6 @@ SHARED = 3000
 
 STANDARD = "sp"
 """The parameterization that every other one is told apart from."""
-
-Item = TypeVar("Item")
 
 Kind = Literal["values", "control", "standard", "exact"]
 
@@ -274,43 +269,6 @@ def watched(network: Network) -> tuple[str, ...]:
     made = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
     spread = {round(k * (len(made) - 1) / 2) for k in range(3)} if made else set()
     return tuple(made[k] for k in sorted(spread))
-
-
-def share(items: Sequence[tuple[int, Item]], rank: int, ranks: int) -> list[Item]:
-    """The items of one of several processes, by cost: the most expensive first, each to whoever has least so far."""
-    loads = [0] * ranks
-    mine = set()
-    for k in sorted(range(len(items)), key=lambda k: (-items[k][0], k)):
-        who = loads.index(min(loads))
-        loads[who] += items[k][0]
-        if who == rank:
-            mine.add(k)
-    return [item for k, (_, item) in enumerate(items) if k in mine]
-
-
-RANKS = (("RANK", "WORLD_SIZE", None), ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"))
-"""Where launchers say which process this is, of how many, and where they start to count: torchrun, Slurm arrays."""
-
-
-def rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Which process this is, and of how many.
-
-    Raises:
-        UsageError: the launcher's variables are not numbers that fit.
-    """
-    for mine, all_of_them, least in RANKS:
-        if mine in environment and all_of_them in environment:
-            try:
-                first = limits.whole(environment.get(least, "0")) if least else 0
-                step = limits.whole(environment.get("SLURM_ARRAY_TASK_STEP", "1")) if least else 1
-                found = (limits.whole(environment[mine]) - first) // step, limits.whole(environment[all_of_them])
-            except (ValueError, ZeroDivisionError):
-                found = -1, 0
-            if not 0 <= found[0] < found[1] <= limits.SEEDS:
-                here = f"{mine}={environment[mine]} and {all_of_them}={environment[all_of_them]}"
-                raise UsageError(f"{here} do not name one of several processes; unset both, or start with torchrun")
-            return found
-    return 0, 1
 
 
 def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[Cell]:

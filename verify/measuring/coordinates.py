@@ -27,7 +27,7 @@ from scaling_algebra.verify.networks.base_shapes import Layer, recipe
 from scaling_algebra.verify.networks.scales import BATCH, BETAS, BLOCKS, CONTEXT, HEAD, TRANSFORMER, TRANSFORMER_LR
 from scaling_algebra.verify.networks.transformer import Transformer
 
-from .batches import Batch, cross_entropy, text
+from .batches import Batch, cross_entropy, descend, text
 from .cells import Cell, Setup
 from .predictions import PARTS
 
@@ -77,14 +77,19 @@ def _record(model: Transformer, batches: Sequence[Batch], probe: Tensor) -> Reco
     with torch.no_grad():
         first = model.stream(probe)
     masks = [layer.gates > 0 for layer in first[1]]
-    for t in range(len(batches) + 1):
+
+    def look(t: int) -> None:
         with torch.no_grad():
-            record |= {(name, t): rms(x) for name, x in split_layers(model, start, first, masks, probe).items()}
-        if t < len(batches):
-            tokens, targets = batches[t]
-            stepper.zero_grad()
-            cross_entropy(model(tokens)[0], targets).sum().backward()
-            stepper.step()
+            parts = split_layers(model, start, first, masks, probe)
+            record.update({(name, t): rms(x) for name, x in parts.items()})
+
+    def loss(step: int) -> tuple[Tensor, float]:
+        tokens, targets = batches[step]
+        return cross_entropy(model(tokens)[0], targets), 0.0
+
+    look(0)
+    for t, _ in enumerate(descend(stepper, loss, len(batches)), 1):
+        look(t)
     return {key: x.cpu().numpy() for key, x in record.items()}
 
 

@@ -74,7 +74,7 @@ def measure(
         perform(setup, cells(setup), hardware, store, progress)
     except KeyboardInterrupt:
         interrupted = True
-    store.describe(setup.run, 0, described(hardware, setup))
+    store.describe(setup.run, described(hardware, setup))
     return collect(setup, store, interrupted)
 
 

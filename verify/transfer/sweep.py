@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend
-from scaling_algebra.verify.measuring.pieces import Pieces
+from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks.base_shapes import Recipe
 from scaling_algebra.verify.networks.scales import Dims
 
@@ -38,7 +38,7 @@ class Course:
         seeds: one replica for each.
         compiled: train what ``torch.compile`` makes of the network.
         say: told what is being trained.
-        pieces: where losses are kept.
+        store: where losses are kept.
     """
 
     task: Task
@@ -48,7 +48,7 @@ class Course:
     hardware: Hardware = field(default_factory=Hardware)
     compiled: bool = False
     say: Callable[[str], None] = lambda message: None
-    pieces: Pieces = field(default_factory=Pieces)
+    store: Store = field(default_factory=Store)
 
 
 def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], extend: int = 0) -> LossCurve:
@@ -104,7 +104,7 @@ def losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array
         "dims": dict(dims),
         "lr": lr,
     }
-    late, held = course.pieces.of(what, lambda: [part.tolist() for part in trained_losses(course, recipe, dims, lr)])
+    late, held = course.store.piece(what, lambda: [part.tolist() for part in trained_losses(course, recipe, dims, lr)])
     return np.array(late), np.array(held)
 
 
