@@ -17,6 +17,7 @@ from scaling_algebra.proofs.relaxation import Undetermined, relax
 from scaling_algebra.proofs.smtlib import RESET, scripts_of
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
@@ -24,6 +25,7 @@ from .options import (
     GAUGE,
     GIVEN,
     READOUT_INIT,
+    STRICT,
     WHERE,
     Place,
     emit,
@@ -66,10 +68,12 @@ CODES = {True: 0, False: 1, None: 3}
     metavar="FILE.smt2",
     help="With --prove: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
 )
+@STRICT
 @printed
 def command(
     parameterization: str | None,
     gauge: str,
+    strict: bool,
     proving: bool,
     relaxing: bool,
     drop: bool,
@@ -85,10 +89,13 @@ def command(
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --relax every signal stays O(1), and what must be Theta(1) may vanish, each as slowly as those before it allow;
     exit code 1 if something does, 3 if that is undecided.
+    With --strict what assumes more than counting powers (notes, "assumes") is undecided, exit code 3.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     if (drop or smtlib) and not proving:
         raise UsageError("--drop and --smtlib need --prove")
+    if strict and (proving or relaxing):
+        raise UsageError("--strict is about what is derived; leave out --prove and --relax")
     if relaxing and proving:
         raise UsageError("--relax is a search of its own; leave out --prove")
     if drop and where["given"]:
@@ -105,6 +112,8 @@ def command(
     for configuration in asked:
         try:
             found = (relax if relaxing else derive)(configuration).in_gauge(gauge)
+            if strict and found.assumes:
+                raise Undetermined(f"{configuration}: UNDECIDED, since it assumes {listed(found.assumes)}")
             codes.append(1 if relaxing and found.unmet else 0)
             documents.append(found.document())
         except NotFound as error:

@@ -234,6 +234,9 @@ GIVEN = click.option(
 )
 
 
+STRICT = click.option("--strict", is_flag=True, help="Undecided is all that assumes more than counting powers.")
+
+
 GAUGE = click.option(
     "--gauge",
     type=Name("gauge", GAUGES),

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from scaling_algebra import limits
+from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.every_ray import every_ray as _every_ray
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import Count, completing, configured, emit, examples, printed, quantity_names
+from .options import STRICT, Count, completing, configured, emit, examples, printed, quantity_names
 
 
 @click.command(
@@ -35,14 +36,26 @@ from .options import Count, completing, configured, emit, examples, printed, qua
     **completing(quantity_names),
 )
 @click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
+@STRICT
 @printed
 def command(
-    asked: Configuration, steps: int, names: tuple[str, ...], every_ray: bool, form: str | None, output: Path | None
+    asked: Configuration,
+    steps: int,
+    names: tuple[str, ...],
+    every_ray: bool,
+    strict: bool,
+    form: str | None,
+    output: Path | None,
 ) -> None:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 
-    An exponent without a certificate is printed as undecided. With --every-ray a size is a maximum of powers of the
-    axes instead, on the whole cone of rays on which the formula of this ray is the parameterization.
+    An exponent without a certificate is printed as undecided, with --strict one that assumes anything, too.
+    With --every-ray a size is a maximum of powers of the axes instead, on the whole cone of rays on which the formula
+    of this ray is the parameterization.
     """
-    found = (_every_ray if every_ray else signals)(asked, steps=steps, quantities=names or None)
-    emit(found.document(), form, output)
+    if every_ray and strict:
+        raise UsageError("--strict is about the exponents of one ray; leave out --every-ray")
+    if every_ray:
+        return emit(_every_ray(asked, steps=steps, quantities=names or None).document(), form, output)
+    found = signals(asked, steps=steps, quantities=names or None)
+    emit((found.strict() if strict else found).document(), form, output)

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Rung, Signal
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
+from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -80,6 +80,12 @@ class Answer:
     low: Fraction | None = field(default=None, compare=False)
     high: Fraction | None = field(default=None, compare=False)
     assumes: frozenset[str] = field(default=frozenset(), compare=False)
+
+    def strict(self) -> Answer:
+        """The same, undecided where it rests on more than counting powers."""
+        if not self.decided or not self.assumes:
+            return self
+        return Answer(None, None, decided=False, why=f"it assumes {listed(self.assumes)}")
 
     @property
     def zero(self) -> bool:

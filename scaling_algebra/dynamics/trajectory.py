@@ -272,12 +272,18 @@ class Trajectory:
 
         Law: the largest of its uses; rms(u v) = rms(u) rms(v) where no index is summed, for polynomials of Gaussians.
         """
-        sizes = [self.entry(role, factors) for factors in self.factors(role, t)]
-        return max((x for x in sizes if x is not None), default=None)
+        return self._largest([self.entry(role, factors) for factors in self.factors(role, t)])
+
+    def _largest(self, sizes: Sequence[int | None]) -> int | None:
+        """Packed size of a sum, from those of its terms."""
+        found = sorted((x for x in sizes if x is not None), key=self.algebra.value)
+        if len(found) > 1 and self.algebra.value(found[-2]) == self.algebra.value(found[-1]):
+            self.note("generic-constants")
+        return max(found, default=None)
 
     def update_size(self, role: str, t: int) -> int | None:
         """Packed entry size of ``W_t - W_0``."""
-        return max((size for _, size in self.update_sizes(role, t)), default=None)
+        return self._largest([size for _, size in self.update_sizes(role, t)])
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, int]]:
         """Every step of ``W_t - W_0`` that is not zero, with its packed entry size."""

@@ -17,6 +17,7 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
@@ -49,6 +50,7 @@ class Derivation(Rendered):
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
         unmet: the desiderata that do not hold with the exponents that are given, or where nothing meets all of them, a
             line each.
+        assumes: what the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``.
         gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
 
@@ -60,6 +62,7 @@ class Derivation(Rendered):
     unique: bool | None = None
     unmet: tuple[str, ...] = ()
     gauge: str = OWN
+    assumes: tuple[str, ...] = ()
 
     def in_gauge(self, name: str) -> Derivation:
         """The same parameterization in another gauge, one of ``GAUGES``.
@@ -163,6 +166,7 @@ class Derivation(Rendered):
             "structure": list(self.structure),
             "unique": self.unique,
             "unmet": list(self.unmet),
+            "assumes": list(self.assumes),
             "cone": None if self.cone is None else list(self.cone.inequalities),
             "tensors": tensors,
         }
@@ -185,6 +189,16 @@ class Signals(Rendered):
     steps: int
     quantities: Mapping[str, tuple[Answer, ...]]
 
+    def strict(self) -> Signals:
+        """The same, undecided where an exponent rests on more than counting powers."""
+        return replace(self, quantities={name: tuple(a.strict() for a in row) for name, row in self.quantities.items()})
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``."""
+        names = set().union(*(a.assumes for row in self.quantities.values() for a in row if a.decided))
+        return tuple(x for x in ASSUMPTIONS if x in names)
+
     def prediction(self) -> dict[str, tuple[Fraction | None, ...]]:
         """Exponents of n by quantity and step, None for exactly zero; undecided quantities are left out."""
         return {
@@ -199,7 +213,12 @@ class Signals(Rendered):
             ]
             for name, row in self.quantities.items()
         }
-        return {**self.derivation.configuration.as_json(), "steps": list(range(self.steps + 1)), "quantities": cells}
+        return {
+            **self.derivation.configuration.as_json(),
+            "steps": list(range(self.steps + 1)),
+            "quantities": cells,
+            "assumes": list(self.assumes),
+        }
 
     @property
     def about(self) -> str:
@@ -282,9 +301,10 @@ def _derived(asked: Configuration) -> Derivation:
     if asked.given:  # then the readout init is held as well
         solution = solved(asked)
         unmet = tuple(failure for _, failure in solution.unmet)
-        found = _reasons(asked.network, solution) | _given_reasons(asked, solution)
-        reasons = {key: found[key] for key in _settings(asked.network) if key in found}
-        return Derivation(asked, solution.scaling, reasons, _structure(solution, asked), solution.fixed_by, unmet=unmet)
+        why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
+        reasons = {key: why[key] for key in _settings(asked.network) if key in why}
+        found = Derivation(asked, solution.scaling, reasons, _structure(solution, asked), solution.fixed_by)
+        return replace(found, unmet=unmet, assumes=solution.assumes)
     solution = solved(asked.but(readout_init=rule.readout_init))
     scaling, reasons = solution.scaling, _reasons(asked.network, solution)
     if asked.readout_init != rule.readout_init:
@@ -292,7 +312,8 @@ def _derived(asked: Configuration) -> Derivation:
         std = None if asked.readout_init == "zero" else solved(largest).scaling.tensors["readout"].init_std
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
-    return Derivation(asked, scaling, reasons, _structure(solution, asked), solution.fixed_by)
+    structure = _structure(solution, asked)
+    return Derivation(asked, scaling, reasons, structure, solution.fixed_by, assumes=solution.assumes)
 
 
 @lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each

@@ -47,6 +47,7 @@ class Solution:
         fixed_by: what fixes each unknown that is not given.
         rejected: structures tried before, each with the demand it failed.
         unmet: the demands that do not hold with what is given, each with the reason.
+        assumes: what the sizes that show this rest on, beyond counting powers.
     """
 
     scaling: Scaling
@@ -54,6 +55,7 @@ class Solution:
     fixed_by: Mapping[str, Fixing]
     rejected: tuple[tuple[Structure, str], ...] = ()
     unmet: tuple[tuple[Demand, str], ...] = ()
+    assumes: tuple[str, ...] = ()
 
 
 class Solver:
@@ -96,7 +98,7 @@ class Solver:
                     failure = str(problem)
                     continue
                 scaling = self._scaling(look, forms, structure, given)
-                found = Solution(scaling, structure, forms, tuple(rejected), unmet)
+                found = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
                 if not unmet:
                     return found
                 failure = unmet[0][1]

@@ -18,6 +18,7 @@ from scaling_algebra.documents.blocks import (
     literal,
 )
 from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.scaling import Scaling
 
@@ -63,6 +64,8 @@ def derivation(d: Derivation) -> Document:
         until = f" (proved for t = 0 .. {HORIZON})"
         notes.append(("the same formula for all rays with K = M and: ", *bounds, until))
     notes += [(typeset(note),) for note in dict.fromkeys(rule.note for rule in d.optimizer.rules) if note]
+    if d.assumes:
+        notes.append((f"assumes {listed(d.assumes)}",))
     if d.unmet and not d.configuration.given:
         notes.append((f"that no signal grows is examined at t = 0 .. {HORIZON + 1}",))
     if notes:
@@ -95,8 +98,13 @@ def signals(s: Signals) -> Document:
     """Exponents of n, one line per quantity."""
     header = ("quantity", *(f"t={t}" for t in range(s.steps + 1)))
     grid = Grid.of(header, ((name, *map(_size, row)) for name, row in s.quantities.items()))
-    what = Lines.of("sizes as powers of n; 0 is exactly zero")
-    return Document((Heading(literal(s.about)), what, grid), s.as_json())
+    blocks = [Heading(literal(s.about)), Lines.of("sizes as powers of n; 0 is exactly zero"), grid]
+    if s.assumes:
+        blocks.append(Lines.of(f"assumes {listed(s.assumes)}"))
+    reasons = dict.fromkeys(a.why for row in s.quantities.values() for a in row if not a.decided and a.why)
+    if reasons:
+        blocks += [Heading("undecided", 2), Lines.of(*map(typeset, reasons), listed=True)]
+    return Document(tuple(blocks), s.as_json())
 
 
 def _size(a: Answer) -> Piece:

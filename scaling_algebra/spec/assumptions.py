@@ -5,6 +5,8 @@ Read next: ``scaling_algebra/dynamics/rules.py`` and ``steps.py`` (which assume 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 ASSUMPTIONS: dict[str, str] = {
     "generic-constants": "terms of one size, added up, do not cancel: their constants are generic",
     "held-gates": "a gate is held at its mean and slope, independent of the weights (standing assumption B2)",
@@ -17,3 +19,8 @@ ASSUMPTIONS: dict[str, str] = {
     "tensor-floor": "the rms of a tensor, which its steps are relative to, stays above the floor of the rule",
 }
 """Every assumption, by the name that answers carry."""
+
+
+def listed(names: Collection[str]) -> str:
+    """Some of them, in the order above."""
+    return ", ".join(x for x in ASSUMPTIONS if x in names)

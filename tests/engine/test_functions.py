@@ -3,8 +3,11 @@
 The expected sizes of T1 to T5 are those that training shows (tests/measure/test_random_networks.py).
 """
 
+import json
+import re
 from fractions import Fraction
 from math import factorial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from click.testing import CliRunner
 from scaling_algebra import derive, network
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import FUNCTIONS
 from scaling_algebra.spec.optimizers import optimizer
@@ -152,6 +156,38 @@ def test_shares_of_what_a_step_moved_have_no_second_moment():
     assert [sizes(small, "h", "u", t=t) for t in (1, 2)] == [[0, -1], [0, "undecided"]]
     for rule in ("adam", "signsgd"):
         assert sizes(look(SHARES, rule, "b.W2=0,d.W1=1,d.W2=1"), "u", "f", t=2) == [-1, 0]
+
+
+# what an answer assumes ----------------------------------------------------------------------------------------
+
+
+def test_every_answer_names_what_it_assumes():
+    linear = look("h[a] = W1[a,x] data[x]\nf = W2[a] h[a]", "sgd")
+    assert linear("h", 1).assumes == set() and linear("h", 1).strict().decided
+    assert linear("h.change", 2).assumes == {"generic-constants"}
+    for rule, text, name in (
+        ("sgd", TANH_MLP, "polynomials"),
+        ("adam", TANH_MLP, "first-hermite"),
+        ("signsgd", SILU, "rank-one-sign"),
+        ("muon", TANH_MLP, "singular-directions"),
+        ("sgd", SILU.replace("silu(h[a])", "gate(h[a])"), "held-gates"),
+        ("sgd", TOP, "random-selection"),
+    ):
+        answer = look(text, rule, None if text == TANH_MLP else "b.W2=1")("f.change", 1)
+        assert name in answer.assumes and not answer.strict().decided, (rule, text)
+
+
+def test_strict_answers_are_undecided_where_they_assume():
+    asked = ["--architecture", "mlp", "--ray", "N=1", "--strict"]
+    shown = CliRunner().invoke(main, ["signals", *asked, "--steps", "2", "--format", "json"])
+    found = json.loads(shown.output)
+    assert found["assumes"] == [] and found["quantities"]["h1"] == ["0", "undecided", "undecided"]
+    shown = CliRunner().invoke(main, ["derive", *asked])
+    assert shown.exit_code == 3 and "it assumes generic-constants, first-hermite" in shown.output
+    named = re.findall(
+        r"^\| `([a-z-]+)` \| (.*) \|$", (Path(__file__).parents[2] / "docs/promises.md").read_text(), re.M
+    )
+    assert dict(named) == ASSUMPTIONS
 
 
 # two sides ------------------------------------------------------------------------------------------------------
