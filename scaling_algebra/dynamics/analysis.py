@@ -23,7 +23,7 @@ from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun, bounded
 from .quantities import Quantity, quantities, quantity, with_decay
-from .sparse_routing import algebra_for, trajectory_for
+from .sparse_routing import algebra_for, bounds_for, trajectory_for
 from .trajectory import BeyondPowerCounting, Trajectory
 
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
@@ -371,7 +371,7 @@ class Analysis:
     @cached_property
     def bounds(self) -> BoundRun:
         """Upper bounds on every size after any number of updates, or why there are none."""
-        return bounded(self.network, self._algebra(LADDER[0]), self.point, self.optimizer)
+        return bounded(bounds_for(self.network, self._algebra(LADDER[0]), self.point, self.optimizer, self.routed))
 
     def upper(self, name: str) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""

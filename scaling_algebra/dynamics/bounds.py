@@ -273,11 +273,10 @@ class BoundRun(Trajectory):
         return not any(x.zero for x in factors)
 
 
-def bounded(network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> BoundRun:
-    """A run whose bounds one more update keeps, or one that says why none are found."""
-    run = BoundRun(network, algebra, point, optimizer)
+def bounded(run: BoundRun) -> BoundRun:
+    """The run with bounds that one more update keeps, or one that says why none are found."""
     try:
-        with algebra.noting() as run.assumes:
+        with run.algebra.noting() as run.assumes:
             run.why = "" if run.settled() else "no bounds that one more update keeps were found"
     except (Exhausted, BeyondPowerCounting) as reason:
         run.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"

@@ -285,7 +285,7 @@ class _Softmax(_Entrywise):
     def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
-        share = tr.algebra.scale({tr.network.letters[s.over]: -1})
+        share = tr.algebra.scale({tr.shares.get(s.out, tr.network.letters[s.over]): -1})
         return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
 
     def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:

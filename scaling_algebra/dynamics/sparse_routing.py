@@ -3,7 +3,9 @@
 Model: a step averages over many tokens (more than any power of n that matters), each routed to K of M experts at
 random, independently of the weights. The update of an expert is then an average over its share K/M of the batch, and
 sums over experts inside an update run over all M with weight K/M, while a token sees its own K experts. With K = M both
-are the block itself. Read next: ``trajectory.py`` (what it runs in), ``analysis.py`` (who asks for one).
+are the network itself. That is exact where nothing behind a sum over active experts is a function of it; gates may be.
+A selection (top-K) is the routing, and a softmax with one is normalised over the active experts, another over all.
+Read next: ``trajectory.py`` (what it runs in), ``analysis.py`` (who asks for one).
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from fractions import Fraction
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.language import SPARE, Factor, Mode, Network, Product, Statement, Sum
+from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
-from .rules import BeyondPowerCounting, Which
+from .bounds import BoundRun
+from .rules import BeyondPowerCounting, Modes, Which
 from .trajectory import Increment, Known, Trajectory, unknowns
 
 
@@ -38,8 +41,11 @@ def algebra_for(
     if not (routed or sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing)
         return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept)
-    if network.live:
-        raise UsageError(f"{network.name} selects experts in a way of its own; give a ray with K = M")
+    if behind := _behind(network):
+        raise UsageError(
+            f"{network.name}: {behind.out} is a function of a sum over active experts, and every token has its own; "
+            "give a ray with K = M"
+        )
     seen, among = active(network)
     letters = {**network.letters, **seen.letters}
     kept = "".join(x for x, axis in letters.items() if axis in growing)
@@ -51,6 +57,14 @@ def trajectory_for(
 ) -> Trajectory:
     """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
     made = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
+    return made(network, algebra, point, optimizer)
+
+
+def bounds_for(
+    network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False
+) -> BoundRun:
+    """A run of upper bounds. ``routed``: as for ``algebra_for``."""
+    made = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
     return made(network, algebra, point, optimizer)
 
 
@@ -70,6 +84,7 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
         return Factor(x.name, x.letters.translate(swap))
 
     def statement(s: Statement) -> Statement:
+        s = _routed(s)
         if isinstance(s, Product):
             return replace(s, tensor=s.tensor and factor(s.tensor), factors=tuple(map(factor, s.factors)))
         if isinstance(s, Sum):
@@ -95,13 +110,36 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     return seen, among
 
 
+def _routed(s: Statement) -> Statement:
+    """A statement whose selection is the routing."""
+    return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and s.kind.selects else s
+
+
+def _behind(network: Network) -> Function | None:
+    """A function of what a sum over experts made, if there is one."""
+    summed = {s.out for s in network.aggregations}
+    for s in network.statements:
+        if any(x.name in summed for x in s.inputs):
+            if isinstance(s, Function) and s in network.live:
+                return s
+            summed.add(s.out)
+    return None
+
+
 class RoutedTrajectory(Trajectory):
     """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
 
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
         seen, self._among = active(network)
         super().__init__(seen, algebra, point, optimizer)
-        self._batch = self._over_all(network)
+        self._batch = self._over_all(replace(network, statements=tuple(map(_routed, network.statements))))
+        self._batch.shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and s.kind.selects}
+        self._whole = {
+            s.out
+            for s in network.live
+            if s.kind.kind == "softmax" and not s.kind.selects and s.over in self._among.values()
+        }
+        """Shares of all experts."""
         self._batch.ledger, self._batch._name = self.ledger, "batch"
         share = algebra.scale({"K": 1, "M": -1})
         label = "aggregation multiplier times K/M, the share of the batch"
@@ -113,11 +151,30 @@ class RoutedTrajectory(Trajectory):
         """The same training, with the signals of all experts."""
         return Trajectory(network, self.algebra, self.point, self.optimizer)
 
+    def value(self, signal: str, t: int) -> Signal:
+        return self._seen(self._batch.value(signal, t)) if signal in self._whole else super().value(signal, t)
+
+    def change(self, signal: str, t: int) -> Signal:
+        return self._seen(self._batch.change(signal, t)) if signal in self._whole else super().change(signal, t)
+
+    def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
+        for s, _ in self.network.consumers(signal):
+            if s.out in self._whole and via in ("", s.out):
+                raise BeyondPowerCounting(
+                    f"{s.out} has shares of all experts, and a token has the gradients of its own"
+                )
+        return super()._gradient(signal, t, modes, via)
+
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         return super().part(self._own(statement), mode, which, t, x)
 
     def regated(self, statement: Product, t: int) -> Signal:
         return super().regated(self._own(statement), t)
+
+    def spread(self, function: Function, t: int) -> Signal:
+        own = self.network.producer(function.out)
+        assert isinstance(own, Function)
+        return super().spread(own, t)
 
     def decaying(self) -> Trajectory:
         raise BeyondPowerCounting("weight decay at K < M is not covered")
@@ -161,3 +218,15 @@ class RoutedTrajectory(Trajectory):
         for new, old in self._among.items():
             signal = self.algebra.restricted(signal, old, new)
         return signal
+
+
+class RoutedBounds(RoutedTrajectory, BoundRun):
+    """Upper bounds of one token's signals, from those of the batch."""
+
+    _batch: BoundRun
+
+    def _over_all(self, network: Network) -> BoundRun:
+        return BoundRun(network, self.algebra, self.point, self.optimizer)
+
+    def settled(self) -> bool:
+        return self._batch.settled() and super().settled()

@@ -69,6 +69,8 @@ class Trajectory:
         """Axes that count as growing whatever the ray says."""
         self.raised = False
         """Are the polynomials that stand for functions two degrees higher?"""
+        self.shares: dict[str, str] = {}
+        """The axis over which shares sum to one, where it is not that of their index."""
         self._initial: dict[str, Signal] = {}
         for role, tensor in network.tensors.items():
             b = point.b[role]

@@ -98,7 +98,7 @@ def signals(s: Signals) -> Document:
     """Exponents of n, one line per quantity."""
     header = ("quantity", *(f"t={t}" for t in range(s.steps + 1)))
     grid = Grid.of(header, ((name, *map(_size, row)) for name, row in s.quantities.items()))
-    blocks = [Heading(literal(s.about)), Lines.of("sizes as powers of n; 0 is exactly zero"), grid]
+    blocks: list[Block] = [Heading(literal(s.about)), Lines.of("sizes as powers of n; 0 is exactly zero"), grid]
     if s.assumes:
         blocks.append(Lines.of(f"assumes {listed(s.assumes)}"))
     reasons = dict.fromkeys(a.why for row in s.quantities.values() for a in row if not a.decided and a.why)

@@ -8,9 +8,14 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra import UsageError, derive, explain, signals
+from scaling_algebra import UsageError, derive, explain, network, signals
 from scaling_algebra.cli import main
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Point
 from scaling_algebra.verify.judging.report import judge
 from scaling_algebra.verify.measuring.runs import measure
 from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
@@ -88,6 +93,37 @@ def test_measured_with_few_active_experts(ray):
     assert {row.quantity for row in wrong} >= {"h3.A1", "g3i.init"}  # K = M is refuted where it differs
 
 
+GATED = """h1[a] = W1[a,x] data[x]
+psi[i] = Q[i,a] h1[a]
+phi[i] = topk_softmax(psi[i]; i)
+h2[i,k] = W2[i,k,a] h1[a]
+h3i[i,b] = W3[i,b,k] h2[i,k]
+h3[b] = alpha phi[i] h3i[i,b]
+f = W4[b] h3[b]"""
+
+
+@pytest.mark.parametrize(
+    "gate, share, above, gphi", [("topk_softmax", "-1/2", True, "0"), ("softmax", "-1", False, "1/2")]
+)
+def test_shares_of_active_and_of_all_experts(gate, share, above, gphi):
+    """Of K active ones 1/K, also in the batch, of all 1/M, whose token's gradient at the logits is not known; the sizes
+    are measured (tests/measure/test_sparse_gates.py)."""
+    half = Fraction(1, 2)
+    b, alpha = {"W1": 0, "Q": half, "W2": half, "W3": half, "W4": 1}, 0 if above else -half
+    c = {"W1": -1, "Q": 0, "W2": -1, "W3": -1, "W4": 1}
+    net = network(f"gated-{gate}", GATED.replace("topk_softmax", gate), MOE_BLOCK.axes)
+    point = Point(
+        {x: Fraction(y) for x, y in b.items()},
+        {x: Fraction(y) for x, y in c.items()},
+        dict.fromkeys(b, Fraction(0)),
+        {"alpha": Fraction(alpha)},
+    )
+    look = Analysis(Ray({"N": 1, "N_e": 1, "M": 1, "K": half}), point, optimizer("sgd"), net)
+    assert str(look("phi", 1)) == share and look("gpsi", 1).decided == above
+    assert "random-routing" in look("phi.change", 1).assumes
+    assert [str(look(name, 1)) for name in ("h2.change", "h3i.change", "gphi")] == ["0", "0", gphi]
+
+
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
     assert "active experts" in text and "times K/M, the share of the batch" in text
@@ -100,7 +136,8 @@ def test_explanations_say_over_what_a_sum_runs():
 
 
 def test_what_sparse_routing_does_not_reach():
-    with pytest.raises(UsageError, match="give a ray with K = M"):
-        derive(None, "sgd", "mup", ray="N=1,N_e=0,M=1,K=0", architecture="routers-sigmoid")
+    block, axes = GATED.replace("f = W4[b] h3[b]", "u[b] = tanh(h3[b])\nf = W4[b] u[b]"), MOE_BLOCK.axes
+    with pytest.raises(UsageError, match=r"u is a function of a sum over active experts.*give a ray with K = M"):
+        derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, axes))
     result = CliRunner().invoke(main, ["derive", "--ray", SPARSE[0], "--parameterization", "mup", "--prove"])
     assert result.exit_code == 2 and "proofs are for K = M" in result.stderr
