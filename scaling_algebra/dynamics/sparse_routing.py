@@ -60,9 +60,7 @@ def trajectory_for(
     return made(network, algebra, point, optimizer)
 
 
-def bounds_for(
-    network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False
-) -> BoundRun:
+def bounds_for(network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False) -> BoundRun:
     """A run of upper bounds. ``routed``: as for ``algebra_for``."""
     made = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
     return made(network, algebra, point, optimizer)
