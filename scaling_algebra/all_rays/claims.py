@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver
+from scaling_algebra.linear.clauses import Clause, ClauseSolver
+from scaling_algebra.linear.cone import Sides
+from scaling_algebra.linear.linear import Linear, Vector
 from scaling_algebra.proofs.prover import provable
 from scaling_algebra.solver.cones import descent
-from scaling_algebra.solver.convexity import Looks, cone_holds
-from scaling_algebra.solver.polyhedra import Vector
-from scaling_algebra.solver.walls import open_axes
+from scaling_algebra.solver.convexity import Looks, cone_holds, open_axes
 from scaling_algebra.spec.desiderata import Structure, horizon, interventions
 from scaling_algebra.spec.scaling import Scaling
 
-from .covering import Face, Piece, Side, Sides, covering
-from .facts import linear
+from .covering import Face, Piece, covering
 from .queries import NUMBERS, Decision, Region, directions, nowhere
 
 
@@ -79,12 +78,12 @@ def steps(face: Face) -> tuple[int, int]:
     return last + 1, last
 
 
-def region(sides: Sequence[Side], fixed: frozenset[str], outside: Sequence[Piece] = ()) -> Region:
+def region(sides: Sequence[Linear], fixed: frozenset[str], outside: Sequence[Piece] = ()) -> Region:
     """The rays between some sides and in none of some pieces."""
     text = ", ".join(map(str, sides))
-    left = tuple(tuple(side.complement.atom for side in piece.sides) for piece in outside)
+    left = tuple(tuple(side.complement for side in piece.cone.sides) for piece in outside)
     text += (", outside " * bool(text) or "outside ") + ", ".join(p.name for p in outside) if outside else ""
-    return Region(tuple(side.atom for side in sides), fixed, text or "all rays", left)
+    return Region(tuple(sides), fixed, text or "all rays", left)
 
 
 def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
@@ -99,12 +98,12 @@ def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vec
     return Decision("undecided" if "undecided" in why else "refuted", why=why)
 
 
-def alone(face: Face, scaling: Scaling, structure: Structure, sides: Sequence[Side]) -> Decision:
+def alone(face: Face, scaling: Scaling, structure: Structure, sides: Sequence[Linear]) -> Decision:
     """Do no parameters but those of a formula meet the demands on a cone?"""
     return none_in(face, structure, region(sides, face.fixed), apart(face, scaling))
 
 
-def none_in(face: Face, structure: Structure, where: Region, other: Sequence[Atom] = ()) -> Decision:
+def none_in(face: Face, structure: Structure, where: Region, other: Sequence[Linear] = ()) -> Decision:
     """Do no parameters meet the demands on a cone, or none of which one of some atoms holds?"""
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
     if not reason and "L" in face.axes:
@@ -114,19 +113,19 @@ def none_in(face: Face, structure: Structure, where: Region, other: Sequence[Ato
     return nowhere(face.network, face.rule, structure, where, other)
 
 
-def apart(face: Face, scaling: Scaling) -> tuple[Atom, ...]:
+def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
     """At least one parameter is not that of a formula; with an epsilon it is the learning rate over epsilon."""
     plain = descent(scaling) if face.optimizer.epsilon else scaling
     names = [f"b.{role}" for role, t in plain.tensors.items() if t.init_std is not None]
     names += [*(f"c.{role}" for role in plain.tensors), *plain.multipliers]
     powers = {x: {a: -e for a, e in plain.unknown(x).terms if a not in face.fixed} for x in names}
-    return tuple(linear({x: 1, **power}, "!=") for x, power in powers.items())
+    return tuple(Linear.of({x: 1, **power}, "!=") for x, power in powers.items())
 
 
 def covered(face: Face, parts: Sequence[Sides]) -> Decision:
     """Is every ray in one of these cones?"""
     name = "in none of the cones"
-    outside = [Clause(name, tuple(side.complement.atom for side in sides), _text(sides)) for sides in parts]
+    outside = [Clause(name, tuple(side.complement for side in sides), _text(sides)) for sides in parts]
     axes = open_axes(face.network)
     rays = [Clause("the rays", (x,), "") for x in directions(axes, face.fixed)]
     solver = ClauseSolver()
@@ -149,9 +148,9 @@ def _on(face: Face) -> Iterator[Claim]:
     for p in solved:
         assert p.scaling is not None
         what = f"{title} with {p.structure}" if face.rule.structural else title
-        exists = partial(holds, face, p.scaling, p.structure, p.rays)
-        unique = partial(alone, face, p.scaling, p.structure, p.sides)
-        made = partial(Claim, sides=p.sides, fixed=face.fixed, routed=face.routed, scaling=p.scaling)
+        exists = partial(holds, face, p.scaling, p.structure, p.cone.rays)
+        unique = partial(alone, face, p.scaling, p.structure, p.cone.sides)
+        made = partial(Claim, sides=p.cone.sides, fixed=face.fixed, routed=face.routed, scaling=p.scaling)
         yield made(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
         if face.routed:  # clauses are for K = M
             continue
@@ -168,9 +167,9 @@ def _on(face: Face) -> Iterator[Claim]:
     left = [p for p in parts if p.scaling is None]
     if len(left) < 2:  # then all rays, if its sides are left to others
         for p in left:
-            none = partial(none_in, face, face.base, region(p.sides, face.fixed))
-            yield Claim(f"{p.name} none{suffix}", f"no {title}", p.sides, face.fixed, none)
-        decide = partial(covered, face, [p.sides for p in parts])
+            none = partial(none_in, face, face.base, region(p.cone.sides, face.fixed))
+            yield Claim(f"{p.name} none{suffix}", f"no {title}", p.cone.sides, face.fixed, none)
+        decide = partial(covered, face, [p.cone.sides for p in parts])
         yield Claim(f"cover{suffix}", "every ray is in one of these cones", (), face.fixed, decide)
     else:
         none = partial(none_in, face, face.base, region((), face.fixed, solved))
@@ -181,5 +180,5 @@ def _suffix(face: Face) -> str:
     return "".join(f", {axis} fixed" for axis in sorted(face.fixed)) + ", K < M" * face.routed
 
 
-def _text(sides: Sequence[Side]) -> str:
+def _text(sides: Sequence[Linear]) -> str:
     return "not in the cone " + (", ".join(map(str, sides)) or "of all rays")

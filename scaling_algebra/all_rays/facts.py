@@ -7,16 +7,16 @@ Read next: ``queries.py`` (asks z3 about a cone of rays).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Sequence
 from functools import lru_cache
-from math import lcm
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.formulas.graded import Bounds
 from scaling_algebra.formulas.search import UpperBounds
-from scaling_algebra.proofs.clauses import Atom, Clause, Facts, Sense, sized
+from scaling_algebra.linear.clauses import Clause
+from scaling_algebra.linear.linear import Linear, Sense
+from scaling_algebra.proofs.clauses import Facts, sized
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -38,8 +38,8 @@ class AllRays(Facts):
         self._search = UpperBounds(network, OPTIMIZERS["sgd"], structure, sized(demands), fixed)
         self._known: dict[tuple[str, int], Bounds | None] = {}
 
-    def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Atom:
-        return linear({**dict(form.power.terms), **dict(form.unknowns), **dict(more)}, sense)
+    def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
+        return Linear.of({**dict(form.power.terms), **dict(form.unknowns), **dict(more)}, sense)
 
     def bounds(self, name: str, t: int) -> Bounds | None:
         """Forms that are sizes of monomials, and forms that nothing exceeds; None if these are too many."""
@@ -49,12 +49,6 @@ class AllRays(Facts):
             except Exhausted:
                 self._known[name, t] = None
         return self._known[name, t]
-
-
-def linear(counts: Mapping[str, Fraction | int], sense: Sense) -> Atom:
-    """A sum of rates and unknowns, compared with zero, in whole numbers."""
-    scale = lcm(*(Fraction(n).denominator for n in counts.values()))
-    return Atom(Fraction(0), tuple((name, int(n * scale)) for name, n in counts.items() if n), sense)
 
 
 @lru_cache(maxsize=64)

@@ -5,18 +5,17 @@ Read next: ``documents`` (how that is printed).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.solver.presentation import powers
 
-if TYPE_CHECKING:
-    from .theorems import Theorem, Theorems
+from .theorems import Theorem, Theorems, said
 
 VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
 
 
+@document_of.register(Theorems)
 def theorems(found: Theorems) -> Document:
     """The assumptions, and one heading for each theorem."""
     blocks: list[Block] = [Heading(typeset(f"theorems: {found.about}"))]
@@ -30,8 +29,6 @@ def theorems(found: Theorems) -> Document:
 
 
 def _theorem(x: Theorem, found: Theorems) -> list[Block]:
-    from .theorems import said
-
     head = Heading(typeset(f"{x.claim.name}: {VERDICTS[x.decision.verdict]}"), 2)
     lines: list[Piece] = [typeset(said(x.claim, found.whole))]
     lines += [typeset(x.decision.why)] if x.decision.why else []

@@ -7,14 +7,17 @@ Read next: ``theorems.py`` (which questions are asked), ``facts.py`` (the clause
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.proofs.clauses import Atom, Clause, ClauseSolver, Undecided, label
-from scaling_algebra.proofs.prover import Unmet, expressible, unmet
+from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
+from scaling_algebra.linear.linear import SIDES, Linear
+from scaling_algebra.linear.refine import refine
+from scaling_algebra.proofs.clauses import label
+from scaling_algebra.proofs.prover import expressible, unmet
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.language import Network
@@ -22,10 +25,8 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Point
 
-from .facts import clauses, linear
+from .facts import clauses
 
-ROUNDS = 60
-"""Points that are examined before a question counts as undecided."""
 _QUICK = 20_000
 """Nodes spent on a first look at a point."""
 NUMBERS = ("M",)
@@ -45,10 +46,10 @@ class Region:
         text: what they say: ``N_e + M >= N, M <= N``. ``beside``: of each group of conditions one holds, too.
     """
 
-    bounds: tuple[Atom, ...]
+    bounds: tuple[Linear, ...]
     fixed: frozenset[str]
     text: str
-    beside: tuple[tuple[Atom, ...], ...] = ()
+    beside: tuple[tuple[Linear, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def nowhere(
     parameterization: Parameterization,
     structure: Structure,
     region: Region,
-    apart: Sequence[Atom] = (),
+    apart: Sequence[Linear] = (),
     demands: Sequence[Demand] | None = None,
 ) -> Decision:
     """Does no ray of a cone, with no parameters, meet the demands?
@@ -91,48 +92,50 @@ def nowhere(
     solver = ClauseSolver()
     for clause in known:
         solver.add(clause)
-    for _ in range(ROUNDS):
-        try:
-            model = solver.model((RAYS, APART, *names), ())
-            if model is None:
-                core = solver.core(())
-                needed = tuple(c for c in known if c.label in core)
-                return Decision("proved", tuple(x for x in core if x not in (RAYS, APART)), needed)
-            ray = Ray({axis: model[axis] for axis in axes})
-            found = _examined(network, structure, demands, ray, model)
-        except Undecided as reason:
-            return Decision("undecided", why=str(reason))
-        if found is None:
-            shown = ", ".join(f"{x}={v}" for x, v in model.items() if x.partition(".")[0] in ("b", "c", "alpha"))
-            return Decision("refuted", why=f"{shown} meets the desiderata on {ray}")
-        demand, form, why = found
-        if form is None:
-            return Decision("undecided", why=f"{why} on {ray}, which the bounds for all rays do not show")
-        known.append(Clause(label(demand), (linear({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why))
-        solver.add(known[-1])
-    return Decision("undecided", why=f"no end after {ROUNDS} counterexamples")
+
+    def learn(clause: Clause) -> None:
+        known.append(clause)
+        solver.add(clause)
+
+    def ray_of(model: Mapping[str, Fraction]) -> Ray:
+        return Ray({axis: model[axis] for axis in axes})
+
+    try:
+        model = refine(
+            lambda: solver.model((RAYS, APART, *names), ()),
+            lambda model: _examined(network, structure, demands, ray_of(model), model),
+            learn,
+        )
+    except Undecided as reason:
+        return Decision("undecided", why=str(reason))
+    if model is not None:
+        shown = ", ".join(f"{x}={v}" for x, v in model.items() if x.partition(".")[0] in ("b", "c", "alpha"))
+        return Decision("refuted", why=f"{shown} meets the desiderata on {ray_of(model)}")
+    core = solver.core(())
+    needed = tuple(c for c in known if c.label in core)
+    return Decision("proved", tuple(x for x in core if x not in (RAYS, APART)), needed)
 
 
-def directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Atom, ...]:
+def directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Linear, ...]:
     """The rays on which axes grow, one for each direction: the first rate is 1, the others are not negative, and
     numbers of experts grow.
 
     Law: desiderata depend on a ray, not on how fast it is run through.
     """
     first, *others = (axis for axis in axes if axis not in fixed)
-    one = (Atom(Fraction(-1), ((first, 1),), "<="), Atom(Fraction(-1), ((first, 1),), ">="))
-    positive = [linear({axis: 1}, ">=") for axis in others]
-    held = [linear({axis: 1}, "=") for axis in axes if axis in fixed]
-    return (*one, *positive, *held, *(linear({axis: 1}, "!=") for axis in others if axis in NUMBERS))
+    one = tuple(Linear(((first, 1),), sense, Fraction(-1)) for sense in SIDES)
+    positive = [Linear.of({axis: 1}, ">=") for axis in others]
+    held = [Linear.of({axis: 1}, "=") for axis in axes if axis in fixed]
+    return (*one, *positive, *held, *(Linear.of({axis: 1}, "!=") for axis in others if axis in NUMBERS))
 
 
 def _examined(
-    network: Network, structure: Structure, demands: Sequence[Demand], ray: Ray, model: dict[str, Fraction]
-) -> Unmet | None:
-    """A demand that fails on a ray at a point of gradient descent; None if all hold, with certificates.
+    network: Network, structure: Structure, demands: Sequence[Demand], ray: Ray, model: Mapping[str, Fraction]
+) -> Clause | None:
+    """What rules out a point of gradient descent on a ray, and is true on every ray; None if all demands hold there.
 
     Raises:
-        Undecided: no certificate, or the engine cannot express the point.
+        Undecided: no certificate, the engine cannot express the point, or nothing like that rules it out.
     """
     zero, roles = Fraction(0), network.tensors
     point = Point(
@@ -145,4 +148,10 @@ def _examined(
     with expressible():
         look = Analysis(ray, point, OPTIMIZERS["sgd"], network)
         quick = Analysis(ray, point, OPTIMIZERS["sgd"], network).limited(_QUICK, gap=zero)
-        return unmet(demands, quick, certified=False) or unmet(demands, look, False) or unmet(demands, look, True)
+        failed = unmet(demands, quick, certified=False) or unmet(demands, look, False) or unmet(demands, look, True)
+    if failed is None:
+        return None
+    demand, form, why = failed
+    if form is None:
+        raise Undecided(f"{why} on {ray}, which the bounds for all rays do not show")
+    return Clause(label(demand), (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.proofs.prover import EPSILON, Outcome, provable
 from scaling_algebra.proofs.smtlib import RESET, script
@@ -117,7 +117,7 @@ class Theorems(Rendered):
                     "name": x.claim.name,
                     "statement": said(x.claim, self.whole),
                     "rays": [str(side) for side in x.claim.sides],
-                    "outside": [[str(side) for side in p.sides] for p in x.claim.outside],
+                    "outside": [[str(side) for side in p.cone.sides] for p in x.claim.outside],
                     "formula": None if x.claim.scaling is None else written(x.claim.scaling),
                     "fixed": sorted(x.claim.fixed),
                     "routed": x.claim.routed,
@@ -129,11 +129,6 @@ class Theorems(Rendered):
                 for x in self.items
             ],
         }
-
-    def document(self) -> Document:
-        from .presentation import theorems
-
-        return theorems(self)
 
 
 _FIXED = "".join(f"(, {axis} fixed)?" for axis in NUMBERS)
@@ -147,7 +142,7 @@ def said(claim: Claim, whole: Face) -> str:
     grow = ["K < M"] * claim.routed
     grow += [f"{axis} is fixed and the other axes grow" if axis in claim.fixed else f"{axis} grows" for axis in numbers]
     places = [", ".join(map(str, claim.sides))] * bool(claim.sides)
-    places += [" and ".join(f"not ({', '.join(map(str, p.sides))})" for p in claim.outside)] * bool(claim.outside)
+    places += [" and ".join(f"not ({', '.join(map(str, p.cone.sides))})" for p in claim.outside)] * bool(claim.outside)
     if not places and not grow:
         return claim.about
     return f"where {' and '.join((*places, *grow))}{': ' if places else ', '}{claim.about}"

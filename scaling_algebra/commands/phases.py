@@ -8,6 +8,7 @@ import click
 
 from scaling_algebra.documents import FORMATS
 from scaling_algebra.errors import UsageError
+from scaling_algebra.phase_map.nearest import nearest
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
@@ -61,7 +62,7 @@ def command(
         raise UsageError("--near prints rays, no map: leave out --prove, svg and html")
     found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
     if ray is not None:
-        emit(found.near(ray).document(), form, output)
+        emit(nearest(found, ray).document(), form, output)
         return
     if drawn not in ("svg", "html"):
         emit(found.document(), form, output)

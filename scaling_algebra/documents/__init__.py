@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +17,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from . import writers
 from .blocks import Document
 
-__all__ = ["FORMATS", "Document", "Rendered", "format_of", "render", "suffixes"]
+__all__ = ["FORMATS", "Document", "Rendered", "document_of", "format_of", "render", "suffixes"]
 
 FORMATS: tuple[str, ...] = tuple(module.name for module in pkgutil.iter_modules(writers.__path__))
 """Every format, by name."""
@@ -51,11 +52,17 @@ def format_of(path: Path, default: str = "") -> str:
     raise UsageError(f"cannot tell the format of {path} by its ending; give one of {known}, or --format")
 
 
+@singledispatch
+def document_of(result: object) -> Document:
+    """What a result says. The presentation of its room registers this for it, and the room imports both."""
+    raise NotImplementedError(f"no document of {type(result).__name__}")
+
+
 class Rendered:
     """A result that says what it says as a document: ``str()`` is the text, a notebook shows the page."""
 
     def document(self) -> Document:
-        raise NotImplementedError
+        return document_of(self)
 
     @property
     def about(self) -> str:

@@ -9,26 +9,28 @@ Read next: ``solver/cones.py`` (the cone), ``presentation.py`` (how it is printe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 from scaling_algebra import limits
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
-from scaling_algebra.documents import Document, Rendered
-from scaling_algebra.documents.blocks import Piece
+from scaling_algebra.documents import Rendered
+from scaling_algebra.documents.blocks import ZERO, Piece, Text
+from scaling_algebra.documents.notation import latex_power
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantity
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver.cones import Cone, cone
+from scaling_algebra.linear.cone import Cone
+from scaling_algebra.linear.linear import Linear, Vector, direction, eliminate
+from scaling_algebra.linear.maxform import Counts
+from scaling_algebra.solver.cones import cone, rays_of
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import solved
-from scaling_algebra.solver.linear import solve_linear
-from scaling_algebra.solver.polyhedra import Vector, corners, direction
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
@@ -37,7 +39,7 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.spec.trained import single
 
-from .search import Counts, Search
+from .search import Search
 
 _ORDER = ("N", "M", "N_e")
 """Axes in which powers are written where rays lie on a wall, the first that suffice."""
@@ -63,10 +65,10 @@ class Largest:
 
     @property
     def piece(self) -> Piece:
-        """For documents."""
-        from .presentation import largest
-
-        return largest(self)
+        """For documents: ``max(M^(-1/2), N_e N^-1)``."""
+        if not self.decided or len(self.powers) < 2:
+            return self.powers[0] if self.powers else ZERO if self.decided else "undecided"
+        return Text(str(self), rf"$\max({', '.join(map(latex_power, self.powers))})$")
 
     def __str__(self) -> str:
         if not self.decided or not self.powers:
@@ -100,7 +102,7 @@ class EveryRay(Rendered):
             name: [[p.as_strings() for p in x.powers] if x.decided else "undecided" for x in row]
             for name, row in self.sizes.items()
         }
-        rays = [{axis: str(rate) for axis, rate in ray.rates.items()} for ray in self.cone.rays]
+        rays = [{axis: str(rate) for axis, rate in ray.rates.items()} for ray in rays_of(self.cone)]
         head = {**self.configuration.as_json(), "structure": str(self.structure)}
         return {**head, "cone": list(self.cone.inequalities), "rays": rays} | {
             "steps": list(range(self.steps + 1)),
@@ -110,11 +112,6 @@ class EveryRay(Rendered):
     @property
     def about(self) -> str:
         return str(self.configuration)
-
-    def document(self) -> Document:
-        from .presentation import every_ray
-
-        return every_ray(self)
 
 
 def every_ray(asked: Configuration, *, steps: int = HORIZON, quantities: Sequence[str] | None = None) -> EveryRay:
@@ -151,23 +148,21 @@ def _searched(asked: Configuration) -> tuple[Cone, Inserted]:
     held = cone(found.scaling, single(asked.optimizer, _CONES), asked.parameterization, found.structure)
     if held is None:
         raise UsageError(f"the formula on {asked.ray} is proved on no cone of rays; ask for this ray alone, or another")
-    return held, Inserted(asked, found.structure, found.scaling, held.rays)
+    return held, Inserted(asked, found.structure, found.scaling, held)
 
 
 class Inserted(Search):
     """The search for monomials with the parameters of one formula inserted, on the cone that some rays span."""
 
-    def __init__(self, asked: Configuration, structure: Structure, scaling: Scaling, rays: Sequence[Ray]) -> None:
-        still = frozenset(axis for axis in ("N", "N_e", "M") if not any(ray[axis] for ray in rays))
+    def __init__(self, asked: Configuration, structure: Structure, scaling: Scaling, held: Cone) -> None:
+        still = frozenset(axis for k, axis in enumerate(held.axes) if not any(rates[k] for rates in held.rays))
         super().__init__(asked.network, single(asked.optimizer, _CONES), structure, fixed=still)
         self.scaling = scaling
         self.growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
-        spanned = [direction([ray[axis] for axis in self.axes]) for ray in rays]
-        if len(spanned) > len(self.axes):
-            raise UsageError(f"the cone has {len(spanned)} spanning rays; give a ray of a simpler one")
-        self.simplices = [[spanned[0], *pair] for pair in pairwise(spanned[1:])] or [spanned]
-        self.first = [direction([sum(x) for x in zip(*spanned, strict=True)]), *spanned]
-        self.basis = self._basis(self.simplices[0])
+        sides = ({axis: n for axis, n in side.counts if axis in self.axes} for side in held.sides)
+        self.cone = Cone(self.axes, tuple(map(Linear.of, sides, (side.sense for side in held.sides))))
+        self.first = [direction([sum(x) for x in zip(*self.cone.rays, strict=True)]), *self.cone.rays]
+        self.basis = self._basis()
         self._looks: dict[Vector, Analysis] = {}
 
     @property
@@ -182,15 +177,6 @@ class Inserted(Search):
             return Largest((), decided=False)
         order = sorted((form.power for form in found.forms), key=lambda p: [-abs(e) for _, e in p.terms])
         return Largest(tuple(order[::-1]))
-
-    def leading(self, power: Power, others: Iterable[Power]) -> list[Vector]:
-        own = self.vector(power)
-        walls = [
-            direction([x - y for x, y in zip(own, self.vector(other), strict=True)])
-            for other in others
-            if other != power
-        ]
-        return list(dict.fromkeys(ray for simplex in self.simplices for ray in corners(simplex, walls)))
 
     def _sizes(
         self, quantity: Quantity, t: int, rates: Vector, rung: Rung
@@ -209,27 +195,32 @@ class Inserted(Search):
             self._looks[rates] = Analysis(ray, point, self.optimizer, self.network, growing=self.growing)
         return self._looks[rates]
 
-    def _basis(self, simplex: Sequence[Vector]) -> tuple[str, ...]:
-        """Axes whose powers tell sizes on the cone apart."""
-        for axes in combinations([axis for axis in _ORDER if axis in self.axes], len(simplex)):
-            if self._solved(simplex, axes, Power()) is not None:
-                return axes
-        raise LookupError("the rays are linearly dependent")
+    def _basis(self) -> tuple[str, ...]:
+        """Axes whose powers tell sizes on the cone apart: the first in which every power can be written."""
+        for count in range(1, len(self.axes) + 1):
+            for axes in combinations([axis for axis in _ORDER if axis in self.axes], count):
+                if all(self._solved(axes, Power.of({axis: 1})) is not None for axis in self.axes):
+                    return axes
+        raise LookupError("the cone has no rays")
 
     def _written(self, power: Power) -> Power:
         """The same on every ray of the cone, in the axes of the basis."""
-        found = self._solved(self.simplices[0], self.basis, power)
+        found = self._solved(self.basis, power)
         assert found is not None
         return found
 
-    def _solved(self, simplex: Sequence[Vector], axes: Sequence[str], power: Power) -> Power | None:
+    def _solved(self, axes: Sequence[str], power: Power) -> Power | None:
+        """A power of some axes that is this one on every ray of the cone, if there is one."""
         rows = []
-        for rates in simplex:
+        for rates in self.cone.rays:
             at = dict(zip(self.axes, rates, strict=True))
-            value = sum((e * at.get(axis, 0) for axis, e in power.terms), Fraction(0))
-            rows.append(({axis: at[axis] for axis in axes if at[axis]}, value))
-        found = solve_linear(rows, list(axes))
-        return None if found is None else Power.of(found)
+            rows.append(
+                ({axis: at[axis] for axis in axes}, sum((e * at.get(a, 0) for a, e in power.terms), Fraction(0)))
+            )
+        found, consistent = eliminate(rows)
+        if not consistent:
+            return None
+        return Power.of({axis: found[axis][1] for axis in axes if axis in found})
 
 
 _CONES = "a cone of rays"

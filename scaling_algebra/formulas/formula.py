@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import Monomial, monomial
 from scaling_algebra.limits import rational
+from scaling_algebra.linear.cone import Cone
+from scaling_algebra.linear.linear import Linear, eliminate
+from scaling_algebra.linear.maxform import leading
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
@@ -38,6 +41,7 @@ from scaling_algebra.spec.scaling import Point
 from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .graded import STEPS, Graded
+from .notation import inequality, latex, text
 from .search import Search, winning
 
 if TYPE_CHECKING:
@@ -181,26 +185,28 @@ class Formula(Rendered):
         function: Callable[..., Any] = sympy.lambdify(self._symbols(names), self.expr)
         return function
 
+    def text(self) -> str:
+        """``Theta(multiplier^2 sigma_input^2 max(N, M))``."""
+        return text([t.form for t in self.terms], self.complete)
+
     def latex(self) -> str:
         """``\\Theta(\\max(...))`` without dollar signs."""
-        from .presentation import latex
-
-        return latex(self)
+        return latex([t.form for t in self.terms], self.complete)
 
     def leads(self, term: Term) -> tuple[str, ...]:
         """Where a monomial exceeds the others with the same parameters: ``N_e M >= N``; empty: everywhere."""
-        from .presentation import inequalities
+        cone = leading(Cone(self.axes), term.form.power, term.beside)
+        rays = [dict(zip(self.axes, rates, strict=True)) for rates in cone.rays]
 
-        return inequalities(self, term)
+        def bounds(side: Linear) -> bool:
+            on, _ = eliminate((ray, Fraction(0)) for ray in rays if not side.at(ray))
+            return len(on) >= len(self.axes) - 1
+
+        return tuple(inequality(side.counts) for side in dict.fromkeys(cone.sides) if bounds(side))
 
     @property
     def about(self) -> str:
         return f"{self.quantity}@{self.step}, {self.network.title}, {self.optimizer.name}, {self.structure}"
-
-    def document(self) -> Document:
-        from .presentation import formula
-
-        return formula(self)
 
     def _on(self, ray: Ray, values: Mapping[str, Fraction | None], known: dict[str, Fraction]) -> Fraction | None:
         """``known``: exponents of divisors, kept."""
@@ -392,8 +398,8 @@ def _order(form: Form) -> tuple[Any, ...]:
 
 def _behind(search: Search, name: str, t: int, form: Form, beside: tuple[Power, ...]) -> Monomial | None:
     """The network behind a monomial, on a ray on which it leads among those with its parameters."""
-    cone = search.leading(form.power, beside)
-    run = search.run(tuple(sum(x) for x in zip(*cone, strict=True)))
+    rays = leading(search.cone, form.power, beside).rays
+    run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
     signal = quantity(quantities(search.network), name).read(run, t)
     assert isinstance(signal, Graded)
     for grade, part in signal.parts.items():

@@ -1,21 +1,21 @@
-"""All monomials of a size, at every ray and every parameter, with a proof that none is missing.
+"""All monomials of a size, at every ray and every parameter: the engine is asked on rays, with unknown parameters.
 
-Law: the part of a size that has one combination of unknowns (its grade) is a maximum of monomials, so on rays it is
-convex. Where it equals the known monomials at the corners of every cone on which one of them leads, it exceeds them
-nowhere. So the engine is asked at corners, exactly, until they show nothing new.
-Read next: ``formula.py`` (what is made of it), ``graded.py`` (the engine with unknown parameters).
+Read next: ``linear/maxform.py`` (on which rays), ``formula.py`` (what is made of it), ``graded.py`` (the engine with
+unknown parameters).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.quantities import Quantity
-from scaling_algebra.solver.polyhedra import Vector, corners, direction, dot
+from scaling_algebra.linear.clauses import Clause, ClauseSolver
+from scaling_algebra.linear.cone import Cone
+from scaling_algebra.linear.linear import Linear, Vector, direction
+from scaling_algebra.linear.maxform import Counts, MaxForm, max_form
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
@@ -32,22 +32,6 @@ _RUNGS = (
 _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 """Climbed until nothing is missing; where that takes too much work, few kernels are kept and the rest is bounded."""
 _WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
-_ROUNDS = 20
-Counts = tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Found:
-    """The monomials of a size.
-
-    Attributes:
-        forms: each leads somewhere among those with the same unknowns.
-        slack: None if nothing is missing. Else the size is at most the largest form times (product of all axes)^slack,
-            as far as it has only combinations of unknowns that occur in ``forms``.
-    """
-
-    forms: tuple[Form, ...]
-    slack: Fraction | None = None
 
 
 class Search:
@@ -69,18 +53,18 @@ class Search:
         self.network, self.optimizer, self.structure, self.sparse = network, optimizer, structure, sparse
         there = {*network.axes.values(), *["K"] * sparse} - {*["K"] * (not sparse), "L"} - fixed
         self.axes = tuple(axis for axis in AXES if axis in there)
-        self.spanning = spanning(self.axes)
-        self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.spanning]
+        self.cone = Cone(self.axes)
+        self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.cone.rays]
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
         self._sized: frozenset[str] = frozenset()
 
-    def forms(self, quantity: Quantity, t: int) -> Found:
+    def forms(self, quantity: Quantity, t: int) -> MaxForm:
         """The monomials of a quantity after t updates.
 
         Raises:
             Exhausted: they are too many.
         """
-        best: Found | None = None
+        best: MaxForm | None = None
         for rung in _RUNGS:
             try:
                 best = self._forms(quantity, t, rung)
@@ -109,37 +93,13 @@ class Search:
         top = max(rates)
         return Ray({axis: Fraction(x, top) for axis, x in zip(self.axes, rates, strict=True)})
 
-    def vector(self, power: Power) -> tuple[Fraction, ...]:
-        return tuple(power[axis] for axis in self.axes)
-
-    def leading(self, power: Power, others: Iterable[Power]) -> list[Vector]:
-        """Corners of the cone of rays on which a power is not below any of the others."""
-        own = self.vector(power)
-        walls = ([x - y for x, y in zip(own, self.vector(other), strict=True)] for other in others if other != power)
-        return corners(self.spanning, map(direction, walls))
-
     # inside --------------------------------------------------------------------------------------------------------
 
-    def _forms(self, quantity: Quantity, t: int, rung: Rung) -> Found:
-        grades: dict[Counts, dict[Power, None]] = {}
-        asked: dict[Vector, Mapping[Counts, tuple[Form | None, Fraction]]] = {}
-        todo = self.first
-        for _ in range(_ROUNDS):
-            for rates in todo:
-                asked[rates] = self._sizes(quantity, t, rates, rung)
-                for counts, (form, _) in asked[rates].items():
-                    known = grades.setdefault(counts, {})
-                    if form is not None:
-                        known[form.power] = None
-            cones = {g: {p: self.leading(p, powers) for p in powers} for g, powers in grades.items()}
-            needed = dict.fromkeys(r for cells in cones.values() for rays in cells.values() for r in rays)
-            todo = [r for r in needed if r not in asked]
-            if not todo:
-                break
-        else:
+    def _forms(self, quantity: Quantity, t: int, rung: Rung) -> MaxForm:
+        found = max_form(lambda rates: self._sizes(quantity, t, rates, rung), self.cone, self.first)
+        if found is None:
             raise Exhausted
-        forms = tuple(Form(p, g) for g, cells in cones.items() for p in cells if self._wide(p, cells))
-        return Found(forms, self._slack(grades, asked))
+        return found
 
     def _sizes(
         self, quantity: Quantity, t: int, rates: Vector, rung: Rung
@@ -152,28 +112,6 @@ class Search:
             form = None if low is None else run.forms.graded(grade, low)
             found[run.forms.graded(grade, high).unknowns] = form, run.forms.value(high)
         return found
-
-    def _wide(self, power: Power, cells: Mapping[Power, Sequence[Vector]]) -> bool:
-        """It alone leads somewhere."""
-        rays, own = cells[power], self.vector(power)
-        inner = [sum(x) for x in zip(*rays, strict=True)] if rays else []
-        return bool(rays) and all(dot(own, inner) > dot(self.vector(p), inner) for p in cells if p != power)
-
-    def _slack(
-        self,
-        grades: Mapping[Counts, Mapping[Power, None]],
-        asked: Mapping[Vector, Mapping[Counts, tuple[Form | None, Fraction]]],
-    ) -> Fraction | None:
-        """How far the certified upper bounds exceed the known monomials; None if nowhere."""
-        worst = Fraction(0)
-        for rates, sizes in asked.items():
-            ray = self.ray(rates)
-            for counts, (_, high) in sizes.items():
-                known = max((p.on(ray) for p in grades[counts]), default=None)
-                if known is None:
-                    return Fraction(0)
-                worst = max(worst, (high - known) / sum(ray[axis] for axis in self.axes))
-        return worst or None
 
 
 class UpperBounds(Search):
@@ -224,11 +162,6 @@ class UpperBounds(Search):
         return found
 
 
-def spanning(axes: Sequence[str]) -> list[Vector]:
-    """Rays that span all rays: on each one axis grows alone, but K, which needs M."""
-    return [tuple(int(x == axis or (axis == "K" and x == "M")) for x in axes) for axis in axes]
-
-
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
     """The forms that exceed all others somewhere: at some ray and some value of every unknown.
 
@@ -236,30 +169,24 @@ def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
     """
     if len(forms) < 2:
         return forms
-    import z3
-
-    solver = z3.SolverFor("QF_LRA", ctx=(context := z3.Context()))
-    names = {*axes, *(u for f in forms for u, _ in f.unknowns)}
-    real = {name: z3.Real(name, context) for name in sorted(names)}
+    solver = ClauseSolver()
     for axis in axes:
-        solver.add(real[axis] >= 0)
+        solver.add(Clause("rays", (Linear(((axis, 1),), ">="),), ""))
     if "K" in axes:
-        solver.add(real["K"] <= real["M"])
-    values = [
-        z3.Sum(
-            [
-                z3.RealVal(0, context),
-                *(z3.RealVal(str(e), context) * real[a] for a, e in f.power.terms),
-                *(n * real[u] for u, n in f.unknowns),
-            ]
-        )
-        for f in forms
-    ]
-    kept = []
-    for k, form in enumerate(forms):
-        solver.push()
-        solver.add(*(values[k] > other for j, other in enumerate(values) if j != k))
-        if solver.check() == z3.sat:
-            kept.append(form)
-        solver.pop()
-    return tuple(kept)
+        solver.add(Clause("rays", (Linear((("M", 1), ("K", -1)), ">="),), ""))
+
+    def leads(form: Form) -> bool:
+        apart = (minus(form, other) for other in forms if other is not form)
+        more = [Clause("rays", (Linear.of(counts, ">"),), "") for counts in apart]
+        return solver.possible(("rays",), more)
+
+    return tuple(form for form in forms if leads(form))
+
+
+def minus(form: Form, other: Form) -> dict[str, Fraction]:
+    """By how much a form exceeds another, in rates and unknowns."""
+    counts = dict(form.power.terms)
+    for sign, x in ((1, Form(Power(), form.unknowns)), (-1, other)):
+        for name, n in (*x.power.terms, *((u, Fraction(k)) for u, k in x.unknowns)):
+            counts[name] = counts.get(name, Fraction(0)) + sign * n
+    return counts

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from scaling_algebra.files import write
+from scaling_algebra.linear.linear import Linear
 from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.phase_map.picture import FRAME, phases_map
+from scaling_algebra.phase_map.plane import PLANE_AXES
 from scaling_algebra.phase_map.presentation import status
-from scaling_algebra.solver.walls import PLANE_AXES, Wall
 from scaling_algebra.spec.axes import Ray
 
 KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mup", "mssp"))
@@ -31,7 +32,7 @@ def drawn(optimizer: str, parameterization: str) -> dict[str, Any]:
         "about": p.about,
         "plane": list(p.plane),
         "frame": FRAME,
-        "walls": [list(w.coefficients) for w in p.walls],
+        "walls": [list(w.over(PLANE_AXES)) for w in p.walls],
         "cells": [
             {"name": c.name if c.scaling else "", "inequalities": list(c.inequalities), "status": status(c)}
             for c in p.cells
@@ -51,10 +52,10 @@ def place(ray: Ray, record: Mapping[str, Any]) -> str:
     """Where a ray lies on a map: in a cell, with what bounds it, or on walls between cells; empty for K < M."""
     if ray["K"] != ray["M"] or ray["L"]:
         return ""
-    walls = [Wall(tuple(found)) for found in record["walls"]]
-    rates = [ray[axis] for axis in PLANE_AXES]
+    walls = [Linear.wall(PLANE_AXES, values) for values in record["walls"]]
+    rates = {axis: ray[axis] for axis in PLANE_AXES}
     on = [wall for wall in walls if wall.at(rates) == 0]
-    sides = {wall.side(rates) for wall in walls if wall not in on}
+    sides = {str(wall.facing(wall.at(rates))) for wall in walls if wall not in on}
     beside = [cell for cell in record["cells"] if sides <= set(cell["inequalities"])]
     if on:
         names = sorted(dict.fromkeys(cell["name"] for cell in beside if cell["name"]))

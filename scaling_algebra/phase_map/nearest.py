@@ -10,21 +10,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
-from typing import TYPE_CHECKING
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
+from scaling_algebra.linear.linear import Linear
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.newton import Solver
-from scaling_algebra.solver.walls import PLANE_AXES, Wall
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
-if TYPE_CHECKING:
-    from .phases import Phases, Point2
-
-Line = tuple[Fraction, Fraction, Fraction]
-"""``a x + b y + c``, in the plane."""
+from .phases import Phases
+from .plane import Plane, Point2
 
 
 @dataclass(frozen=True)
@@ -63,11 +59,6 @@ class Nearest(Rendered):
     def about(self) -> str:
         return f"{self.map.parameterization.title}, {self.map.optimizer.name}, {self.asked}"
 
-    def document(self) -> Document:
-        from .presentation import nearest
-
-        return nearest(self)
-
 
 def nearest(p: Phases, ray: Ray) -> Nearest:
     """Where a parameterization is found next to a ray. Each is solved on its ray, with certificates.
@@ -75,22 +66,20 @@ def nearest(p: Phases, ray: Ray) -> Nearest:
     Raises:
         UsageError: K < M, or the axis that the map holds at 1 does not grow.
     """
-    at = p.point(ray)
+    at, where = p.point(ray), Plane(p.plane)
     if at is None or ray["K"] != ray["M"]:
-        (third,) = (axis for axis in PLANE_AXES if axis not in p.plane)
-        raise UsageError(f"{ray} is not on this map, which is for K = M and growing {third}")
-    regions = [*_cells(p), *_edges(p)]
+        raise UsageError(f"{ray} is not on this map, which is for K = M and growing {where.third}")
     found: dict[tuple[bool, bool], Near] = {}
-    for where, equal, above in regions:
-        for q in _candidates(at, equal, above):
-            if any(_at(line, q) < 0 for line in above) or any(_at(line, q) for line in equal):
+    for name, sides in (*_cells(p, where), *_edges(p, where)):
+        for q in _candidates(at, [side.over((*p.plane, where.third)) for side in sides], sides[0].sense == "="):
+            if not all(side.holds(where.rates(q)) for side in sides):
                 continue
             moved = (q[0] != at[0], q[1] != at[1])
             distance = (q[0] - at[0]) ** 2 + (q[1] - at[1]) ** 2
             if moved not in found or distance < found[moved].distance:
                 axes = tuple(axis for axis, x in zip(p.plane, moved, strict=True) if x)
-                found[moved] = Near(_ray(p, q), axes, where, distance)
-    asked = _ray(p, at)
+                found[moved] = Near(where.ray(q), axes, name, distance)
+    asked = where.ray(at)
     structure, why = _solved(p, asked)
     if not why:
         return Nearest(p, asked, "", (Near(asked, (), "", Fraction(0), structure),))
@@ -121,31 +110,36 @@ def _useful(rays: Iterable[Near]) -> Iterable[Near]:
             yield x
 
 
-def _cells(p: Phases) -> Iterable[tuple[str, list[Line], list[Line]]]:
+def _cells(p: Phases, where: Plane) -> Iterable[tuple[str, list[Linear]]]:
     for cell in p.cells:
         if cell.scaling is not None:
-            middle = _middle(cell.corners)
-            sides = [_facing(_line(p, w), middle) for w in p.walls]
-            yield f"cell {cell.name}", [], [*sides, *_QUADRANT]
+            yield f"cell {cell.name}", _around(p, where, cell.corners)
 
 
-def _edges(p: Phases) -> Iterable[tuple[str, list[Line], list[Line]]]:
+def _edges(p: Phases, where: Plane) -> Iterable[tuple[str, list[Linear]]]:
     for e in p.edges:
         if e.scaling is not None:
-            sides = [_facing(_line(p, w), _middle(e.ends)) for w in p.walls if w != e.wall]
-            yield f"wall {e.wall}", [_line(p, e.wall)], [*sides, *_QUADRANT]
+            others = [side for side in _around(p, where, e.ends) if side.wall_of != e.wall]
+            yield f"wall {e.wall}", [e.wall, *others]
 
 
-_QUADRANT: list[Line] = [(Fraction(1), Fraction(0), Fraction(0)), (Fraction(0), Fraction(1), Fraction(0))]
+def _around(p: Phases, where: Plane, points: Sequence[Point2]) -> list[Linear]:
+    """The sides of walls on which some points lie, and of the quadrant."""
+    x, y = (sum((point[k] for point in points), Fraction(0)) / len(points) for k in (0, 1))
+    sides = [w.facing(where.size(w, (x, y))) for w in p.walls]
+    return [*sides, *(Linear(((axis, 1),), ">=") for axis in p.plane)]
 
 
-def _candidates(at: Point2, equal: Sequence[Line], above: Sequence[Line]) -> Iterable[Point2]:
-    """The nearest point of a region, and the nearest along each axis, are among these."""
-    lines = [*equal, *above]
-    if not equal:
+def _candidates(at: Point2, lines: Sequence[tuple[int, ...]], flat: bool) -> Iterable[Point2]:
+    """The nearest point of a region, and the nearest along each axis, are among these.
+
+    Args:
+        lines: coefficients of both axes, and a constant. flat: the region lies on the first.
+    """
+    if not flat:
         yield at
     for a, b, c in lines:
-        size = _at((a, b, c), at)
+        size = a * at[0] + b * at[1] + c
         yield at[0] - a * size / (a * a + b * b), at[1] - b * size / (a * a + b * b)
         if a:
             yield -(b * at[1] + c) / a, at[1]
@@ -153,29 +147,4 @@ def _candidates(at: Point2, equal: Sequence[Line], above: Sequence[Line]) -> Ite
             yield at[0], -(a * at[0] + c) / b
     for (a, b, c), (d, e, f) in combinations(lines, 2):
         if det := a * e - b * d:
-            yield (b * f - c * e) / det, (c * d - a * f) / det
-
-
-def _at(line: Line, q: Point2) -> Fraction:
-    return line[0] * q[0] + line[1] * q[1] + line[2]
-
-
-def _line(p: Phases, wall: Wall) -> Line:
-    found = dict(zip(PLANE_AXES, map(Fraction, wall.coefficients), strict=True))
-    x, y = (found.pop(axis) for axis in p.plane)
-    return x, y, next(iter(found.values()))
-
-
-def _facing(line: Line, inside: Point2) -> Line:
-    a, b, c = line
-    return line if _at(line, inside) > 0 else (-a, -b, -c)
-
-
-def _middle(points: Sequence[Point2]) -> Point2:
-    n = len(points)
-    return sum((x for x, _ in points), Fraction(0)) / n, sum((y for _, y in points), Fraction(0)) / n
-
-
-def _ray(p: Phases, q: Point2) -> Ray:
-    rates = dict(zip(p.plane, q, strict=True))
-    return Ray({axis: rates.get(axis, Fraction(1)) for axis in PLANE_AXES})
+            yield Fraction(b * f - c * e, det), Fraction(c * d - a * f, det)

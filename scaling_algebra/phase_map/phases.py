@@ -2,37 +2,38 @@
 
 A formula is in powers of the axes, and the cone of rays on which it meets every demand is proved. The walls of these
 cones cut the plane into polygons and themselves into edges. Where a polygon or edge lies in no such cone, the solver
-has looked at a ray inside it. Read next: ``covering.py`` (finds the cones), ``presentation.py`` (what the map says),
+has looked at a ray inside it. Read next: ``all_rays/covering.py`` (finds the cones), ``plane.py`` (cuts the plane),
+``presentation.py`` (what the map says),
 ``picture.py`` (draws it), ``families.py`` (where models lie).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.all_rays.covering import Face, Piece, covering
+from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
-from scaling_algebra.proofs.prover import provable
-from scaling_algebra.solver.walls import PLANE_AXES, Wall
+from scaling_algebra.linear.cone import simplicity
+from scaling_algebra.linear.linear import Linear
+from scaling_algebra.proofs.prover import Prover, provable
+from scaling_algebra.solver.cones import rays_of
+from scaling_algebra.solver.convexity import Looks, cone_holds
+from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.spec.trained import OptimizerInput, single
 
-from .covering import SIDE as SIDE
-from .covering import Corners, Covering, Found, inside, powers_of
-from .covering import Point2 as Point2
-
-if TYPE_CHECKING:
-    from .nearest import Nearest
+from .plane import PLANE_AXES, Corners, Plane, Point2, inside
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Edge:
         scaling, structure, why, holds: as of a cell; where both its sides have a formula, one of them.
     """
 
-    wall: Wall
+    wall: Linear
     ends: tuple[Point2, Point2]
     ray: Ray
     scaling: Scaling | None
@@ -95,40 +96,23 @@ class Phases(Rendered):
     parameterization: Parameterization
     optimizer: Optimizer
     plane: tuple[str, str]
-    walls: tuple[Wall, ...]
+    walls: tuple[Linear, ...]
     cells: tuple[Cell, ...]
     edges: tuple[Edge, ...]
 
     def point(self, ray: Ray) -> Point2 | None:
         """Where a ray lies in the plane; None if the axis of rate 1 does not grow on it."""
-        (third,) = (axis for axis in PLANE_AXES if axis not in self.plane)
-        return None if not ray[third] else (ray[self.plane[0]] / ray[third], ray[self.plane[1]] / ray[third])
+        return Plane(self.plane).point(ray)
 
-    def near(self, ray: Ray) -> Nearest:
-        """Rays next to one that have a parameterization.
-
-        Raises:
-            UsageError: K < M, or the axis that the map holds at 1 does not grow.
-        """
-        from .nearest import nearest
-
-        return nearest(self, ray)
-
-    def walls_of(self, ray: Ray) -> tuple[Wall, ...]:
+    def walls_of(self, ray: Ray) -> tuple[Linear, ...]:
         """The walls a ray lies on."""
-        return tuple(w for w in self.walls if w.at([ray[axis] for axis in PLANE_AXES]) == 0)
+        return tuple(w for w in self.walls if w.at({axis: ray[axis] for axis in PLANE_AXES}) == 0)
 
     @property
     def about(self) -> str:
-        third = next(axis for axis in PLANE_AXES if axis not in self.plane)
         epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
         who = f"{self.parameterization.name}, {self.optimizer.name}{epsilon}"
-        return f"{who}: rates of {self.plane[0]} and {self.plane[1]} where {third} = 1 and K = M"
-
-    def document(self) -> Document:
-        from .presentation import phases
-
-        return phases(self)
+        return f"{who}: rates of {self.plane[0]} and {self.plane[1]} where {Plane(self.plane).third} = 1 and K = M"
 
 
 def phases(
@@ -159,51 +143,102 @@ def phases(
     found = _phases(rule, stepper, plane)
     if not prove:
         return found
-    where = Covering(rule, stepper, plane)
     return replace(
-        found, cells=tuple(c if c.scaling else replace(c, proved=where.impossible(c.ray)) for c in found.cells)
+        found, cells=tuple(c if c.scaling else replace(c, proved=_impossible(found, c)) for c in found.cells)
     )
 
 
 def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
     """The map, made anew."""
+    where, face, looks = Plane(plane), Face(MOE_BLOCK, optimizer, rule), Looks()
+    pieces = [p for p in covering(face) if p.scaling is not None]
+    proved = [p for p in pieces if _holds(p, face, looks)]
     # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
-    walls = _phases(_parameterization("mup"), optimizer, plane).walls if rule.structural else ()
-    where = Covering(rule, optimizer, plane, walls)
-    while True:
-        pieces, walls = where.cells(), where.walls
-        found = [(w, ends, where.on(ends)) for w in walls for ends in _ends(w, [x for x, _ in pieces], where)]
-        if where.walls == walls:  # what is found on an edge may hold on cells, too
-            break
-    names, cells = dict[object, str](), []
-    for _, x in pieces:
-        names.setdefault(_key(x), chr(ord("A") + len(names)))
-    for corners, x in pieces:
-        sides = tuple(w.side(where.rates(inside(corners))) for w in where.walls)
-        proved = [names[_key(y)] for y in where.holding(corners)]
-        ray = where.ray(inside(corners)) if proved else x.ray
-        also = tuple(dict.fromkeys(name for name in proved if name != names[_key(x)]))
-        cells.append(Cell(names[_key(x)], corners, sides, x.scaling, x.structure, x.why, ray, bool(proved), also))
-    edges = [_edge(w, ends, x, where) for w, ends, x in found]
-    return Phases(rule, optimizer, plane, where.walls, tuple(cells), tuple(edges))
+    walls = set(_phases(_parameterization("mup"), optimizer, plane).walls) if rule.structural else set()
+    walls |= {side.wall_of for p in proved if p.cone.open for side in p.cone.sides if side.sense != "="}
+    ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
+
+    def holding(corners: Corners, among: Sequence[Shown]) -> list[Shown]:
+        """What is found on all of a polygon or segment."""
+        rates = [tuple(where.rates(p).values()) for p in corners]
+        return [x for x in among if x.piece and all(x.piece.cone.contains(r) for r in rates)]
+
+    shown = [Shown(p.scaling, str(p.structure), "", p) for p in pieces]
+    sure = [x for x in shown if x.piece in proved]
+    polygons = where.polygons(ordered)
+    on = [(corners, (holding(corners, [*sure, *shown]) or [_look(face, where, corners)])[0]) for corners in polygons]
+    names = dict[object, str]()
+    for _, x in on:
+        names.setdefault(x.key, chr(ord("A") + len(names)))
+    cells = []
+    for corners, x in on:
+        at, own = inside(corners), names[x.key]
+        sides = tuple(str(w.facing(where.size(w, at))) for w in ordered)
+        others = [names[y.key] for y in holding(corners, sure) if y.key in names]
+        also = tuple(dict.fromkeys(name for name in others if name != own))
+        cells.append(Cell(own, corners, sides, x.scaling, x.structure, x.why, where.ray(at), x in sure, also))
+    edges = []
+    for w in ordered:
+        for ends in where.ends(w, polygons):
+            x = min(holding(ends, sure), key=lambda x: x.length, default=None) or _look(face, where, ends)
+            edges.append(Edge(w, ends, where.ray(inside(ends)), x.scaling, x.structure, x.why, x in sure))
+    return Phases(rule, optimizer, plane, tuple(ordered), tuple(cells), tuple(edges))
 
 
 _phases = lru_cache(maxsize=16)(chart)
 
 
-def _key(x: Found) -> object:
-    return None if x.scaling is None else (tuple(powers_of(x.scaling)), x.scaling.tied, x.structure)
+@dataclass(frozen=True)
+class Shown:
+    """What is found on a polygon or an edge.
+
+    Attributes:
+        scaling: the formula; None where there is none, and then ``why`` says what failed without interventions.
+        piece: the piece of the covering that it belongs to, if there is one.
+    """
+
+    scaling: Scaling | None
+    structure: str
+    why: str = ""
+    piece: Piece | None = None
+
+    @property
+    def powers(self) -> list[Power | None]:
+        """Every power of the formula, in one order."""
+        return [] if self.scaling is None else powers_of(self.scaling)
+
+    @property
+    def key(self) -> object:
+        """What tells it from other formulas."""
+        return None if self.scaling is None else (tuple(self.powers), self.scaling.tied, self.structure)
+
+    @property
+    def length(self) -> int:
+        return sum(len(x.terms) for x in self.powers if x is not None)
 
 
-def _edge(wall: Wall, ends: tuple[Point2, Point2], x: Found, where: Covering) -> Edge:
-    return Edge(wall, ends, where.ray(inside(ends)), x.scaling, x.structure, x.why, x in where.holding(ends))
+def powers_of(s: Scaling) -> list[Power | None]:
+    """Every power of a formula, in one order."""
+    return [s.alpha, *(power for t in s.tensors.values() for power in (t.init_std, t.lr, t.eps))]
 
 
-def _ends(wall: Wall, polygons: Iterable[Corners], where: Covering) -> Sequence[tuple[Point2, Point2]]:
-    """The sides of cells that lie on a wall, each once."""
-    found = {}
-    for corners in polygons:
-        for p, q in pairwise((*corners, corners[0])):
-            if wall.at(where.rates(p)) == wall.at(where.rates(q)) == 0:
-                found[frozenset((p, q))] = (min(p, q), max(p, q))
-    return sorted(found.values())
+def _holds(p: Piece, face: Face, looks: Looks) -> bool:
+    """Is a formula proved on all of its cone?"""
+    assert p.scaling is not None
+    return not cone_holds(p.scaling, face.optimizer, face.rule, rays_of(p.cone), p.structure, looks=looks)
+
+
+def _look(face: Face, where: Plane, corners: Corners) -> Shown:
+    """What the search finds on a ray inside a polygon or an edge."""
+    try:
+        s = Solver(face.network, where.ray(inside(corners)), face.optimizer).solve(face.rule)
+    except Infeasible as failure:
+        return Shown(None, "", str(failure))
+    return Shown(s.scaling, str(s.structure))
+
+
+def _impossible(p: Phases, cell: Cell) -> Ray | None:
+    """The ray of a cell, if it is proved that nothing meets the demands there."""
+    base = p.parameterization.base_structure(p.parameterization.readout_init)
+    attempts = Prover(MOE_BLOCK, cell.ray, p.optimizer).attempts(p.parameterization, base)
+    return cell.ray if attempts[-1].verdict == "impossible" else None

@@ -17,13 +17,13 @@ from textwrap import wrap
 
 from scaling_algebra.documents.blocks import Document
 from scaling_algebra.documents.writers.html import fragment
-from scaling_algebra.solver.walls import PLANE_AXES
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
-from .phases import SIDE, Cell, Edge, Phases, Point2
+from .phases import Cell, Edge, Phases
+from .plane import PLANE_AXES, SIDE, Point2
 from .presentation import formulas, status
 
 _SIDE, _LEFT, _TOP, _WIDTH, _HEIGHT = 340, 44, 34, 400, 414

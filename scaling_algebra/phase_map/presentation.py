@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text
 from scaling_algebra.documents.notation import formula, typeset
 from scaling_algebra.solver.presentation import powers
-from scaling_algebra.solver.walls import PLANE_AXES
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
 from .nearest import Nearest
-from .phases import Cell, Edge, Phases, Point2
+from .phases import Cell, Edge, Phases
+from .plane import PLANE_AXES, Point2
 
 
+@document_of.register(Phases)
 def phases(p: Phases) -> Document:
     """Cells with their formulas, edges where they add something, and where the regimes lie."""
     walls = [piece for w in p.walls for piece in ("; ", formula(str(w)))][1:]
@@ -46,6 +48,7 @@ def phases(p: Phases) -> Document:
     return Document(tuple(blocks), _record(p))
 
 
+@document_of.register(Nearest)
 def nearest(n: Nearest) -> Document:
     """What fails on a ray, and the rays next to it on which nothing does."""
     title, rows = n.map.parameterization.title, []

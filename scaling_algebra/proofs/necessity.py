@@ -14,12 +14,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
+from scaling_algebra.linear.refine import ROUNDS
 from scaling_algebra.solver.demands import concerns
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.scaling import Point
 
-from .clauses import Clause, ClauseSolver, Undecided, label
-from .prover import ROUNDS, Proof, Prover, System, unmet
+from .clauses import label
+from .prover import Proof, Prover, System, unmet
 
 
 def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:

@@ -6,15 +6,13 @@ Read next: ``documents`` (how that is printed).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
+from scaling_algebra.solver.derivation import Derivation
 
-if TYPE_CHECKING:
-    from scaling_algebra.solver.derivation import Derivation
-
-    from .prover import Outcome, Proof
+from .prover import Outcome, Proof
 
 Freed = Mapping[str, tuple[str, ...] | None]
 """The unknowns that each desideratum determines, as ``necessity.freed`` finds them."""
@@ -26,6 +24,7 @@ VERDICTS = {
 }
 
 
+@document_of.register(Proof)
 def proof(p: Proof, freed: Freed | None = None) -> Document:
     """What was proved, from which desiderata, and what each of them determines."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")

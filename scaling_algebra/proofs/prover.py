@@ -18,11 +18,14 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, Unpack
 
 from scaling_algebra.counting.signals import Algebra, Rung
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.graded import form_algebra
+from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
+from scaling_algebra.linear.linear import SIDES, Linear
+from scaling_algebra.linear.refine import refine
 from scaling_algebra.solver.demands import HORIZON, NotFound, concerns, violation
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
@@ -35,19 +38,13 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point, Scaling
 from scaling_algebra.spec.trained import OptimizerInput
 
-from .clauses import Atom, Clause, ClauseSolver, RayFacts, Sense, Undecided, label
+from .clauses import RayFacts, label
 from .every_step import EveryStep, every_step
 
 _FORMS = 100
 """Forms that one product may have in a proof: more of them than that are replaced by bounds."""
 _QUICK = 20_000
 """Nodes spent on the search for a violated demand at a candidate, before a closer look."""
-ROUNDS = 60
-SINGLE_POINTS = 8
-"""Points that may be ruled out one by one, before the search counts as endless."""
-
-SIDES: tuple[Sense, Sense] = ("<=", ">=")
-"""Of an equation."""
 
 APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
@@ -126,11 +123,6 @@ class Proof(Rendered):
     @property
     def about(self) -> str:
         return str(self.configuration)
-
-    def document(self) -> Document:
-        from .presentation import proof
-
-        return proof(self)
 
     def shown(self, attempt: Outcome) -> list[str]:
         """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
@@ -296,7 +288,7 @@ class System:
         self.held = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
         for name, x in self.held.items():
             for sense in SIDES if x in self._equations() else ():
-                atom = Atom(-prover.given.held[x].on(self.ray), ((x, 1),), sense)
+                atom = Linear(((x, 1),), sense, -prover.given.held[x].on(self.ray))
                 self._add(Clause(name, (atom,), "held"))
 
     def decide(self) -> Outcome:
@@ -344,20 +336,12 @@ class System:
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
-        single = 0
-        for _ in range(ROUNDS):
+
+        def propose() -> dict[str, Fraction] | None:
             model = self.model(apart)
-            if model is None:
-                return None
-            values = {name: model.get(name, Fraction(0)) for name in self.names}
-            new = self.examine(self.demands, values)
-            if new is None:
-                return values
-            single += new.atoms[0].sense == "!="
-            if single > SINGLE_POINTS:
-                raise Undecided(f"{new.because}, at point after point")
-            self._add(new)
-        raise Undecided(f"no end after {ROUNDS} counterexamples")
+            return None if model is None else {name: model.get(name, Fraction(0)) for name in self.names}
+
+        return refine(propose, lambda values: self.examine(self.demands, values), self._add)
 
     def model(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """Values of the unknowns under all clauses; None if there are none."""
@@ -406,9 +390,9 @@ class System:
                     raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
         return cut
 
-    def other(self, values: Mapping[str, Fraction]) -> tuple[Atom, ...]:
+    def other(self, values: Mapping[str, Fraction]) -> tuple[Linear, ...]:
         """At least one unknown differs."""
-        return tuple(Atom(-value, ((name, 1),), "!=") for name, value in values.items())
+        return tuple(Linear(((name, 1),), "!=", -value) for name, value in values.items())
 
     def look(self, point: Point, rule: Trained) -> Analysis:
         """The engine at a point."""

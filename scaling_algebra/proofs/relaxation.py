@@ -15,6 +15,9 @@ from fractions import Fraction
 from typing import Unpack
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.linear.clauses import Clause, Undecided
+from scaling_algebra.linear.linear import SIDES, Linear
+from scaling_algebra.linear.refine import ROUNDS
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES
@@ -26,8 +29,8 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
 
-from .clauses import Atom, Clause, Undecided, label, shortfall
-from .prover import APART, ROUNDS, SIDES, Prover, System, expressible
+from .clauses import label, shortfall
+from .prover import APART, Prover, System, expressible
 
 Values = dict[str, Fraction]
 
@@ -115,7 +118,7 @@ class Relaxation(System):
                     raise Undecided(f"{demand.quantities[0]} is undecided at a candidate")
                 size = max((a.size for a in answers if a.size is not None), default=None)
                 if size is None or -size > values[name]:
-                    more = () if size is None else (Atom(size, ((name, 1),), ">="),)
+                    more = () if size is None else (Linear(((name, 1),), ">=", size),)
                     return Clause(label(demand), (*self.other(exponents), *more), f"{label(demand)} falls short")
         return None
 
@@ -150,7 +153,7 @@ class Relaxation(System):
             if least is None:
                 raise Undecided("nothing keeps every signal O(1)")
             values = self.next([*kept, *_equal(name, least)])
-            less = Clause(APART, (Atom(-least, ((name, 1),), "<"),), "less")
+            less = Clause(APART, (Linear(((name, 1),), "<", -least),), "less")
             if values is not None and self.next([*kept, less]) is None:
                 return least, values
         raise Undecided(f"no end of a shortfall after {ROUNDS} rounds")
@@ -193,7 +196,7 @@ def relax(
 
 
 def _equal(name: str, value: Fraction) -> list[Clause]:
-    return [Clause(APART, (Atom(-value, ((name, 1),), sense),), "what comes before") for sense in SIDES]
+    return [Clause(APART, (Linear(((name, 1),), sense, -value),), "what comes before") for sense in SIDES]
 
 
 def _derivation(asked: Configuration, structure: Structure, found: Relaxed) -> Derivation:

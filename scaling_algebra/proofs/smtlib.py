@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .clauses import Atom, Clause
+from scaling_algebra.linear.clauses import Clause
+from scaling_algebra.linear.linear import Linear
+
 from .prover import Outcome, Proof
 
 RESET = "(reset)\n"
@@ -40,7 +42,7 @@ def _clause(clause: Clause) -> str:
     return "false" if not atoms else atoms[0] if len(atoms) == 1 else f"(or {' '.join(atoms)})"
 
 
-def _atom(atom: Atom) -> str:
+def _atom(atom: Linear) -> str:
     terms = [_number(atom.constant)]
     terms += [_symbol(name) if n == 1 else f"(* {_number(Fraction(n))} {_symbol(name)})" for name, n in atom.counts]
     total = f"(+ {' '.join(terms)})" if len(terms) > 1 else terms[0]

@@ -24,7 +24,7 @@ from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.laws.entries import made, read
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial, parameter
-from scaling_algebra.solver.linear import Equation, eliminate
+from scaling_algebra.linear.linear import Row, eliminate
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {
@@ -299,7 +299,7 @@ def strings(m: Monomial) -> dict[str, str]:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _equations(parts: Iterable[HeldMonomial], axis: str) -> list[Equation]:
+def _equations(parts: Iterable[HeldMonomial], axis: str) -> list[Row]:
     """One equation for each monomial: the exponents of an axis add up to zero."""
     return [({q: Fraction(str(m[q])) for q in QUANTITIES if m[q] != 0}, -Fraction(str(m[axis]))) for _, m in parts]
 

@@ -9,11 +9,13 @@ on one ray).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
+from scaling_algebra.linear.cone import Cone, bounding, simplicity
+from scaling_algebra.linear.linear import Linear, Vector, dot
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
@@ -21,45 +23,11 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
-from .convexity import Looks, cone_holds, growing, normalises
+from .convexity import Looks, cone_holds, growing, normalises, open_axes, ray_along
 from .demands import HORIZON
-from .polyhedra import Vector, corners
-from .walls import Rates, Wall, bounding, open_axes, orthant, ray_along, routing
 
 _WORK = 5_000
 """Nodes of matching searches spent on a corner that may lie outside."""
-
-
-@dataclass(frozen=True)
-class Cone:
-    """Rays (with K = M) on which a formula meets every demand.
-
-    All of them; of an optimizer that normalises without an epsilon all on which its normalisers are one power each.
-
-    Attributes:
-        walls: what bounds it; none if it is every ray.
-        rays: what spans it.
-    """
-
-    walls: tuple[Wall, ...]
-    rays: tuple[Ray, ...]
-
-    @property
-    def inequalities(self) -> tuple[str, ...]:
-        """What bounds it, e.g. ``N_e + M >= N``."""
-        return tuple(wall.side(self._middle) for wall in self.walls)
-
-    def contains(self, rates: Rates) -> bool:
-        """Does a ray, by its rates >= 0, lie in it, its walls included?"""
-        sides = ((wall.at(self._middle), wall.at(rates)) for wall in self.walls)
-        return all(inner * here > 0 if inner and here else not here for inner, here in sides)
-
-    @property
-    def _middle(self) -> Rates:
-        return tuple(sum((ray[axis] for ray in self.rays), Fraction(0)) for axis in self.walls[0].axes)
-
-    def __str__(self) -> str:
-        return ", ".join(self.inequalities) or "every ray"
 
 
 def cone(
@@ -83,9 +51,14 @@ def cone(
     """
     looks = looks or Looks()
     found = reach(scaling, optimizer, parameterization, structure, ray, looks)
-    if found is None or cone_holds(scaling, optimizer, parameterization, found.rays, structure, looks=looks):
+    if found is None:
         return None
-    return found
+    return None if cone_holds(scaling, optimizer, parameterization, rays_of(found), structure, looks=looks) else found
+
+
+def rays_of(cone: Cone, fixed: frozenset[str] = frozenset()) -> tuple[Ray, ...]:
+    """What spans a cone, rates that sum to 1."""
+    return tuple(_scaled(cone.axes, rates, fixed) for rates in cone.rays)
 
 
 def reach(
@@ -112,29 +85,27 @@ def reach(
         plain = _multiplied(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
     axes = open_axes(looks.network, fixed, looks.routed)
     demands = parameterization.demanded(looks.network, structure)
-    walls: list[Wall] = []
-    kept = routing(axes)
+    found = Cone(axes)
     done: set[tuple[Vector, frozenset[str]]] = set()
-    left = corners(orthant(axes), kept)
-    while left:
-        grown = growing([ray_along(axes, c, fixed) for c in left])
-        corner = next((c for c in left if (c, grown) not in done), None)
+    while True:
+        grown = growing([ray_along(axes, r, fixed) for r in found.rays])
+        corner = next((r for r in found.rays if (r, grown) not in done), None)
         if corner is None:
             break
         look = looks.at(plain, _scaled(axes, corner, fixed), OPTIMIZERS["sgd"], grown, _WORK)
         wall = _broken(plain, demands, look, axes)
-        if wall is None or not wall.at(corner):
+        size = 0 if wall is None else dot(wall.over(axes), corner)
+        if wall is None or not size:
             done.add((corner, grown))
             continue
-        walls.append(wall)
-        kept.append(tuple(-x if wall.at(corner) > 0 else x for x in wall.coefficients))
-        left = corners(orthant(axes), kept)
-    if not left:
+        found = found.between(wall.facing(-size))
+    if not found.rays:
         return None
-    found = bounding(walls, left)
-    flat = [w for w in found if not any(map(w.at, left))]
-    walls = [w if w in flat else _simplest(w, flat) for w in found]
-    return Cone(tuple(walls), tuple(_scaled(axes, c, fixed) for c in left))
+    walls = bounding([side.wall_of for side in found.sides], axes, found.rays)
+    flat = [w for w in walls if not any(dot(w.over(axes), r) for r in found.rays)]
+    middle = [sum(x) for x in zip(*found.rays, strict=True)]
+    simple = [w if w in flat else _simplest(w, flat, axes) for w in walls]
+    return Cone(axes, tuple(w.facing(dot(w.over(axes), middle)) for w in simple), found.rays)
 
 
 def descent(scaling: Scaling) -> Scaling:
@@ -148,11 +119,12 @@ def descent(scaling: Scaling) -> Scaling:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _simplest(wall: Wall, flat: Sequence[Wall]) -> Wall:
+def _simplest(wall: Linear, flat: Sequence[Linear], axes: tuple[str, ...]) -> Linear:
     """A wall as it meets the walls that a cone lies on: ``M = N + N_e`` is M = N where N_e = 0."""
-    sums = ([a + k * b for a, b in zip(wall.coefficients, w.coefficients, strict=True)] for w in flat for k in (-1, 1))
-    same = [wall, *(Wall.of([Fraction(x) for x in values], wall.axes) for values in sums)]
-    return min(same, key=lambda w: sum(map(abs, w.coefficients)))
+    own = wall.over(axes)
+    sums = ([a + k * b for a, b in zip(own, w.over(axes), strict=True)] for w in flat for k in (-1, 1))
+    same = [wall, *(Linear.wall(axes, values) for values in sums)]
+    return min(same, key=lambda w: simplicity(w, axes)[0])
 
 
 def _scaled(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
@@ -167,7 +139,7 @@ def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 
 
-def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Wall | None:
+def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Linear | None:
     """Where a formula for gradient descent first breaks a demand on a ray: the wall of the size that grows most."""
     demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(max((d.horizon for d in demands), default=0) + 2):
@@ -176,5 +148,5 @@ def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: t
         worst = max(grown, key=lambda x: x[0], default=None)
         if worst is not None and worst[0] > 0:
             power = scaling.size(worst[1])
-            return Wall.of([power[axis] for axis in axes], axes)
+            return Linear.wall(axes, [power[axis] for axis in axes])
     return None

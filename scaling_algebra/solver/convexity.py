@@ -5,7 +5,7 @@ Read next: ``cones.py`` (finds the cone of a formula), ``demands.py`` (how deman
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -23,7 +23,6 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import HORIZON, violation
-from .walls import ray_along
 
 
 class Looks:
@@ -61,6 +60,18 @@ class Looks:
             look = Analysis(ray, point, optimizer, self.network, algebras, growing=grown, routed=self.routed)
             self._known[key] = look if work is None else look.limited(work)
         return self._known[key]
+
+
+def open_axes(network: Network, fixed: Collection[str] = (), routed: bool = False) -> tuple[str, ...]:
+    """The axes of a network that grow, K with M; ``routed``: K is an axis of its own."""
+    grown = {*network.axes.values(), *("K" for _ in range(routed))}
+    return tuple(axis for axis in AXES if axis in grown and axis not in fixed)
+
+
+def ray_along(axes: Sequence[str], rates: Sequence[int | Fraction], fixed: Collection[str] = ()) -> Ray:
+    """The ray of some rates."""
+    grown = {axis: Fraction(rate) for axis, rate in zip(axes, rates, strict=True)}
+    return Ray({axis: grown.get(axis, Fraction(0)) for axis in AXES if axis in grown or axis in fixed})
 
 
 def growing(rays: Sequence[Ray]) -> frozenset[str]:

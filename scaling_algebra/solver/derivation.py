@@ -34,7 +34,7 @@ from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
 
 if TYPE_CHECKING:
-    from .cones import Cone
+    from scaling_algebra.linear.cone import Cone
 
 
 @dataclass(frozen=True, repr=False)

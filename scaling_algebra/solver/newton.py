@@ -17,6 +17,7 @@ from scaling_algebra.counting.signals import Algebra, Rung
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import unknowns
 from scaling_algebra.errors import UsageError
+from scaling_algebra.linear.linear import Row, solve_linear
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
@@ -28,7 +29,6 @@ from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
 from .demands import Fixing, Infeasible, check, concerns, diverges, largest, look_ahead, met, unfaithful, violation
 from .layerwise import axes_power, layerwise, summed
-from .linear import Row, solve_linear
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -229,9 +229,10 @@ class Solver:
                     raise Infeasible("the demands that fix the unknowns leave one of them free")
                 return look, forms
             # The first independent rows decide: the simplest, and where these hold already, those that do not hold.
-            order = sorted(zip(met, rows, strict=True), key=lambda x: (stuck and x[0], sum(map(abs, x[1][0].values()))))
+            counts = [sum(abs(Fraction(n)) for n in row.values()) for row, _ in rows]
+            ranked = sorted(zip(met, counts, range(len(rows)), strict=True), key=lambda x: (stuck and x[0], x[1]))
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
-            found = {**values, **(solve_linear([row for _, row in order] + keep, names) or {})}
+            found = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck = found, found == values
         raise Infeasible("the demands that fix the unknowns have no common solution")
 

@@ -8,8 +8,8 @@ import pytest
 
 from scaling_algebra import REGIMES, Infeasible, Ray, UsageError, derive, signals
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.linear.linear import solve_linear
 from scaling_algebra.solver.demands import violation
-from scaling_algebra.solver.linear import solve_linear
 from scaling_algebra.spec.desiderata import ABOUT, Structure, mssp_demands, mup_demands
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer

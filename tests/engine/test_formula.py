@@ -15,7 +15,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.formula import Term
 from scaling_algebra.formulas.search import winning
-from scaling_algebra.solver.polyhedra import corners
+from scaling_algebra.linear.cone import corners
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scaling_algebra import Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.linear.linear import SIDES
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
-from scaling_algebra.proofs.prover import SIDES
 from scaling_algebra.solver.demands import unfaithful, violation
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.desiderata import Structure

@@ -8,17 +8,21 @@ import pytest
 from click.testing import CliRunner
 
 from scaling_algebra import derive
+from scaling_algebra.all_rays import covering
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
-from scaling_algebra.phase_map import covering
+from scaling_algebra.linear.cone import Cone, bounding
+from scaling_algebra.linear.linear import Linear
+from scaling_algebra.phase_map import phases as maps
 from scaling_algebra.phase_map.families import families
+from scaling_algebra.phase_map.nearest import nearest
 from scaling_algebra.phase_map.phases import chart, phases
 from scaling_algebra.phase_map.picture import phases_html, phases_svg
+from scaling_algebra.phase_map.plane import PLANE_AXES
 from scaling_algebra.phase_map.presentation import status
-from scaling_algebra.solver.cones import Cone, cone
+from scaling_algebra.solver.cones import cone, rays_of
 from scaling_algebra.solver.convexity import cone_holds
 from scaling_algebra.solver.newton import Solver
-from scaling_algebra.solver.walls import PLANE_AXES, Wall, bounding
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
@@ -106,6 +110,7 @@ def wrong_router(solve, where=lambda ray: True):
 def test_a_wrong_formula_is_not_proved(monkeypatch):
     """Negative control: where the solver is wrong the map says UNDECIDED, and only there."""
     monkeypatch.setattr(Solver, "solve", wrong_router(Solver.solve, lambda ray: ray["N_e"] < ray["N"] < ray["M"]))
+    monkeypatch.setattr(maps, "covering", covering.covering.__wrapped__)
     p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     wrong = [c for c in p.cells if c.scaling is not None and not c.holds]
@@ -114,39 +119,28 @@ def test_a_wrong_formula_is_not_proved(monkeypatch):
 
 
 def test_a_wrong_wall_is_seen(monkeypatch):
-    """Negative control: a cone without one of its walls holds rays on which a demand fails, and so do its cells."""
-    made = covering.cone
+    """Negative control: a cone without one of its walls holds rays on which a demand fails, and nothing is proved."""
+    reach = covering.reach
 
     def wider(*args):
-        found = made(*args)
-        kept = None if found is None else tuple(w for w in found.walls if str(w) != "N_e + M = N")
-        return found and replace(found, walls=kept)
+        found = reach(*args)
+        kept = tuple(side for side in found.sides if str(side) != "N_e + M >= N")
+        return Cone(found.axes, kept)
 
-    monkeypatch.setattr(covering, "cone", wider)
-    p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
-    (cell,) = (c for c in p.cells if c.inequalities == ("M <= N", "N_e <= N"))
-    corners = [ray(1, *c) for c in cell.corners]
-    assert cell.holds and "mu-1" in cone_holds(cell.scaling, optimizer("sgd"), MUP, corners, Structure())
+    monkeypatch.setattr(covering, "reach", wider)
+    monkeypatch.setattr(maps, "covering", covering.covering.__wrapped__)
+    cells = chart(MUP, optimizer("sgd"), ("N_e", "M")).cells
+    assert not any(c.holds for c in cells if {"M <= N", "N_e <= N"} <= set(c.inequalities))
 
 
 def test_a_second_formula_on_a_cell_is_said(monkeypatch):
     """Negative control: a cone that is taken for every ray lies over the cells of other formulas."""
-    made, every = covering.cone, Cone((), tuple(ray(*x) for x in ((1, 0, 0), (0, 1, 0), (0, 0, 1))))
-    wide = lambda *args: every if min(args[4]["M"], args[4]["N_e"]) > 1 else made(*args)  # noqa: E731
-    monkeypatch.setattr(covering, "cone", wide)
+    pieces = covering.covering(covering.Face(MOE_BLOCK, optimizer("sgd"), MUP))
+    wide = [replace(p, cone=Cone(p.cone.axes)) if p.name == "E" else p for p in pieces]
+    monkeypatch.setattr(maps, "covering", lambda face: wide)
+    monkeypatch.setattr(maps, "_holds", lambda *_: True)
     p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
-    assert [(c.name, c.also) for c in p.cells] == [("A", ()), *((x, ("A",)) for x in "BCD"), ("A", ())]
-    assert str(p).count("; so is the formula of cell A)") == 3
-
-
-def test_a_wall_between_one_formula_is_seen():
-    """Negative control: a wall that is given where no cone ends has one formula on both sides."""
-    where, beside = covering.Covering(MUP, optimizer("sgd"), ("N_e", "M"), [Wall((-3, 2, 0))]), {}
-    for corners, found in where.cells():
-        ends = frozenset(c for c in corners if c[0] == Fraction(3, 2))
-        beside.setdefault(ends, []).append(found.scaling)
-    pieces = [formulas for ends, formulas in beside.items() if len(ends) == 2]
-    assert len(pieces) == 2 and all(left == right for left, right in pieces)
+    assert sum(len(c.also) for c in p.cells) == 3 and str(p).count("; so is the formula of cell ") == 3
 
 
 def test_no_mup_where_experts_are_few_and_narrow(mup):
@@ -207,7 +201,7 @@ def test_the_cone_of_a_formula_is_its_cell(adam):
         found = cone(cell.scaling, optimizer("adam"), MUP, Structure())
         assert found is not None and set(found.inequalities) <= set(cell.inequalities)
         spans = {tuple(r[axis] / sum(r[x] for x in PLANE_AXES) for axis in PLANE_AXES) for r in CONES[name]}
-        assert {tuple(r[axis] for axis in PLANE_AXES) for r in found.rays} == spans
+        assert {tuple(r[axis] for axis in PLANE_AXES) for r in rays_of(found)} == spans
 
 
 def test_a_derivation_names_its_cone():
@@ -233,11 +227,13 @@ def test_a_flat_cone_keeps_its_ends(ray, bounds):
 
 def test_what_bounds_a_cone():
     """Of a polygon the walls along its sides, of a ray all that it lies on; a ray beyond any of them is not in it."""
-    walls = [Wall((-1, 0, 1)), Wall((-1, 1, 0)), Wall((-1, 1, 1))]
+    walls = [Linear.wall(PLANE_AXES, x) for x in ((-1, 0, 1), (-1, 1, 0), (-1, 1, 1))]
     at = [tuple(r[axis] for axis in PLANE_AXES) for r in CONES["C"]]
-    assert [str(w) for w in bounding(walls, at)] == ["M = N", "N_e = N", "N_e + M = N"]
-    assert [str(w) for w in bounding(walls, at[2:])] == ["M = N", "N_e = N"]
-    whole, one = Cone(tuple(walls), tuple(CONES["C"])), Cone(tuple(walls[:2]), tuple(CONES["C"][2:]))
+    assert [str(w) for w in bounding(walls, PLANE_AXES, at)] == ["M = N", "N_e = N", "N_e + M = N"]
+    assert [str(w) for w in bounding(walls, PLANE_AXES, at[2:])] == ["M = N", "N_e = N"]
+    sides = [w.facing(size) for w, size in zip(walls, (-1, -1, 1), strict=True)]
+    whole, one = Cone(PLANE_AXES, tuple(sides)), Cone(PLANE_AXES, tuple(walls[:2]))
+    assert set(whole.rays) == set(at) and one.rays == ((1, 1, 1),)
     assert whole.contains((4, 3, 2)) and not whole.contains((4, 2, 1)) and not whole.contains((4, 3, 5))
     assert one.contains((2, 2, 2)) and not one.contains((4, 3, 2))
     assert whole.inequalities == ("M <= N", "N_e <= N", "N_e + M >= N") and one.inequalities == ("M = N", "N_e = N")
@@ -249,7 +245,7 @@ def test_epsilon_must_be_the_gradient_on_the_whole_cone():
     assert d.cone is not None
     more = Power.of({"N": 1})
     wrong = {r: TensorScaling(t.init_std, t.lr + more, t.eps + more) for r, t in d.scaling.tensors.items()}
-    found = cone_holds(Scaling(wrong, d.scaling.multipliers), d.optimizer, MUP, d.cone.rays, Structure())
+    found = cone_holds(Scaling(wrong, d.scaling.multipliers), d.optimizer, MUP, rays_of(d.cone), Structure())
     assert "mu-3" in found
 
 
@@ -388,7 +384,7 @@ def test_errors(args, says):
 def test_the_nearest_rays_with_a_mup(at, mup):
     """By hand: on x + y < 1 the foot of the perpendicular to x + y = 1, and the ends of both lines along an axis."""
     x, y = map(Fraction, at)
-    found = mup.near(ray(1, x, y))
+    found = nearest(mup, ray(1, x, y))
     assert "but h" in found.why and " ~ n^(" in found.why
     half = (1 - x - y) / 2
     points = {(r.ray["N_e"], r.ray["M"]) for r in found.rays}
@@ -397,7 +393,7 @@ def test_the_nearest_rays_with_a_mup(at, mup):
 
 
 def test_the_nearest_rays_with_an_mssp(mssp):
-    found = mssp.near(ray(1, Fraction(3, 4), 1))
+    found = nearest(mssp, ray(1, Fraction(3, 4), 1))
     assert [(str(x.ray["N_e"]), str(x.ray["M"]), x.moved) for x in found.rays] == [
         ("1", "1", ("N_e",)),
         ("3/4", "1/4", ("M",)),
@@ -407,9 +403,9 @@ def test_the_nearest_rays_with_an_mssp(mssp):
 
 def test_a_ray_that_has_one_is_its_own_neighbour(mup):
     """Negative control, also of rays that the map does not hold."""
-    found = mup.near(ray(2, 2, 1))
+    found = nearest(mup, ray(2, 2, 1))
     assert not found.why and [x.moved for x in found.rays] == [()]
     assert found.rays[0].ray == ray(1, 1, HALF)
     for wrong in ({"N": 0, "N_e": 1, "M": 1}, {"N": 1, "N_e": 1, "M": 1, "K": 0}):
         with pytest.raises(UsageError, match="not on this map"):
-            mup.near(Ray(wrong))
+            nearest(mup, Ray(wrong))

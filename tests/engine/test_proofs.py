@@ -16,7 +16,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.formulas.graded import FormTrajectory, form_algebra, size_of
-from scaling_algebra.proofs import prover
+from scaling_algebra.linear import refine
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.prover import Prover, System, prove
@@ -313,7 +313,7 @@ def test_json_of_a_proof(tmp_path):
 
 def test_nothing_decided_is_no_certificate(tmp_path, monkeypatch):
     """Where no counterexample may be examined: exit code 3, and no empty file."""
-    monkeypatch.setattr(prover, "ROUNDS", 0)
+    monkeypatch.setattr(refine, "ROUNDS", 0)
     file = tmp_path / "c.smt2"
     args = ("--regime", "I", "--optimizer", "sgd", "--architecture", "mlp", "--prove", "--smtlib", str(file))
     result = run(*args)

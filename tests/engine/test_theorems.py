@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from scaling_algebra import UsageError
 from scaling_algebra.all_rays.claims import apart, claims, covered, holds, region
-from scaling_algebra.all_rays.covering import Face, Side, without
+from scaling_algebra.all_rays.covering import Face
 from scaling_algebra.all_rays.facts import AllRays
 from scaling_algebra.all_rays.queries import nowhere
 from scaling_algebra.all_rays.theorems import Theorem, Theorems, theorems
@@ -20,10 +20,11 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.graded import form_algebra
+from scaling_algebra.linear.cone import Cone
+from scaling_algebra.linear.linear import Linear
 from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.prover import Outcome
 from scaling_algebra.proofs.smtlib import script
-from scaling_algebra.solver.walls import Wall
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, interventions
 from scaling_algebra.spec.networks.grammar import network
@@ -157,7 +158,7 @@ def test_the_cells_are_all_rays():
     answer("cover, M fixed")
     sides = [known()[name].sides for name in ("A none", "B exists", "C exists", "D exists", "E exists")]
     assert covered(face(), sides).verdict == "proved"
-    double = Side(Wall((-2, 0, 1)), ">=")
+    double = Linear.of({"N": -2, "M": 1}, ">=")
     moved = [[double if str(s) == "M >= N" else s for s in x] for x in sides]
     assert covered(face(), moved).verdict == "refuted"
     assert "not so at N=1" in covered(face(), sides[1:]).why
@@ -167,7 +168,7 @@ def test_the_cells_are_all_rays():
 
 
 def off_walls(*walls):
-    return region([Side(Wall(w), "!=") for w in walls], GROWING)
+    return region([Linear.wall(("N", "N_e", "M"), w).but("!=") for w in walls], GROWING)
 
 
 WALLS = (-1, 1, 0), (-1, 1, 1)
@@ -263,11 +264,9 @@ def test_what_a_dense_network_has_not_is_refuted():
 
 def test_a_covering_takes_each_inside_once():
     """What a cone leaves of all rays, and of another cone, has an inside and none in common with it."""
-    on = face(network="bottleneck")
-    wall = Wall((-1, 1), ("N", "N_e"))
-    assert without(on, (), (Side(wall, ">="),)) == [(Side(wall, "<="),)]
-    assert without(on, (Side(wall, "<="),), (Side(wall, ">="),)) == [(Side(wall, "<="),)]
-    assert without(on, (Side(wall, ">="),), ()) == []
+    wall = Linear.wall(("N", "N_e"), (-1, 1))
+    whole, above, below = (Cone(("N", "N_e"), sides) for sides in ((), (wall.but(">="),), (wall.but("<="),)))
+    assert whole.without(above) == [below] and below.without(above) == [below] and above.without(whole) == []
 
 
 def test_bounds_for_all_rays_do_not_count_layers():

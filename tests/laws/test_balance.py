@@ -17,8 +17,9 @@ from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, expression
 from scaling_algebra.laws.monomials import simplified
 from scaling_algebra.laws.numeric import checked
+from scaling_algebra.linear.cone import corners
+from scaling_algebra.linear.linear import direction
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.solver.polyhedra import corners, direction
 
 P = "N**(-2*beta/d)"
 

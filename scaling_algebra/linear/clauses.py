@@ -1,0 +1,180 @@
+"""Clauses of linear inequalities, and z3 to solve them: the only place that calls it.
+
+Read next: ``refine.py`` (examines what is proposed here), ``proofs/clauses.py`` (desiderata as clauses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from .linear import COMPARED, Linear
+
+_SIMPLE = 48
+"""A fraction is simple if its denominator divides this."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """At least one of the atoms holds.
+
+    Attributes:
+        label: the desideratum that demands it.
+        because: the fact of the engine behind it.
+    """
+
+    label: str
+    atoms: tuple[Linear, ...]
+    because: str
+
+
+class Undecided(Exception):
+    """Something a proof needs is not known."""
+
+
+class ClauseSolver:
+    """z3 over rational numbers, with one assumption for each label, in a context of its own: what other solvers of the
+    process were asked before changes no answer.
+
+    Args:
+        unit: the largest rate of the ray; z3 counts in it, so that a ray times a constant gets the same answers.
+    """
+
+    def __init__(self, unit: Fraction = Fraction(1)) -> None:
+        import z3
+
+        self._z3, self._context = z3, z3.Context()
+        self._solver = z3.SolverFor("QF_LRA", ctx=self._context)
+        self._unit = unit
+        self._labels: dict[str, Any] = {}
+        self._reals: dict[str, Any] = {}
+        self._known: dict[Linear, Any] = {}
+
+    def add(self, clause: Clause) -> None:
+        self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
+
+    def model(self, labels: Iterable[str], more: Iterable[Clause]) -> dict[str, Fraction] | None:
+        """Values of the unknowns under the clauses with these labels, and more; None if there are none."""
+        self._solver.push()
+        for clause in more:
+            self.add(clause)
+        model = self._model(*(self._labels[name] for name in labels if name in self._labels))
+        found = None if model is None else self._values(model)
+        self._solver.pop()
+        return found
+
+    def possible(self, labels: Iterable[str], more: Iterable[Clause]) -> bool:
+        """Are there values of the unknowns under the clauses with these labels, and more?"""
+        self._solver.push()
+        for clause in more:
+            self.add(clause)
+        answer = self._solver.check(*(self._labels[name] for name in labels if name in self._labels))
+        self._solver.pop()
+        return bool(answer == self._z3.sat)
+
+    def anew(self, clauses: Iterable[Clause]) -> dict[str, Fraction] | None:
+        """Values of the unknowns under clauses, by a solver that was asked nothing before; None if there are none.
+
+        What it has learned from easy questions may cost z3 minutes at a hard one.
+        """
+        solver = self._z3.SolverFor("QF_LRA", ctx=self._context)
+        for clause in clauses:
+            solver.add(self._any(clause.atoms))
+        model = self._model(solver=solver)
+        return None if model is None else self._values(model)
+
+    def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
+        """The smallest value of an unknown under clauses; None if nothing meets them.
+
+        Raises:
+            Undecided: z3 gives up, or nothing bounds it from below.
+        """
+        search = self._z3.Optimize(ctx=self._context)
+        for clause in clauses:
+            search.add(self._any(clause.atoms))
+        search.minimize(self._reals[name])
+        answer = search.check()
+        if answer == self._z3.unsat:
+            return None
+        if answer == self._z3.unknown:
+            raise Undecided(f"z3 gave up: {search.reason_unknown()}")
+        return self._value(search.model(), self._reals[name]) * self._unit
+
+    def leave_out_one(self, labels: Iterable[str]) -> None:
+        """From now on the clauses of exactly one of these labels need not hold."""
+        self._solver.add(self._z3.PbEq([(self._z3.Not(self._label(name)), 1) for name in labels], 1))
+
+    def where_left_out(self, name: str, atoms: Sequence[Linear]) -> None:
+        """One of the atoms holds where the clauses of a label are left out."""
+        self._solver.add(self._z3.Or(self._label(name), self._any(atoms)))
+
+    def keep(self, name: str) -> None:
+        """From now on the clauses of a label are not left out."""
+        self._solver.add(self._label(name))
+
+    def left_out(self) -> tuple[str, dict[str, Fraction]] | None:
+        """A label that can be left out, and values of the unknowns without it; None if there is none."""
+        model = self._model()
+        if model is None:
+            return None
+        return next(n for n, x in self._labels.items() if self._z3.is_false(model.eval(x))), self._values(model)
+
+    def core(self, more: Iterable[Clause]) -> tuple[str, ...]:
+        """Labels of clauses that are unsatisfiable together with ``more``; none of them can be left out."""
+        self._solver.push()
+        for clause in more:
+            self.add(clause)
+        self._solver.set("core.minimize", True)  # it slows down every other question
+        self._solver.check(*self._labels.values())
+        found = {str(x) for x in self._solver.unsat_core()}
+        self._solver.set("core.minimize", False)
+        self._solver.pop()
+        return tuple(name for name, x in self._labels.items() if str(x) in found)
+
+    def _model(self, *assumed: Any, solver: Any = None) -> Any:
+        """A model, with simple fractions one after the other as far as that goes; None if there is none."""
+        solver = self._solver if solver is None else solver
+        answer = solver.check(*assumed)
+        if answer == self._z3.unknown:
+            raise Undecided(f"z3 gave up: {solver.reason_unknown()}")
+        if answer == self._z3.unsat:
+            return None
+        model, kept = solver.model(), list(assumed)
+        for real in self._reals.values():
+            value = self._value(model, real)
+            if _SIMPLE % value.denominator:
+                simple = real == str(Fraction(round(value * _SIMPLE), _SIMPLE))
+                if solver.check(*kept, simple) == self._z3.sat:
+                    model, kept = solver.model(), [*kept, simple]
+        return model
+
+    def _values(self, model: Any) -> dict[str, Fraction]:
+        return {name: self._value(model, real) * self._unit for name, real in self._reals.items()}
+
+    def _value(self, model: Any, real: Any) -> Fraction:
+        value = model.eval(real, model_completion=True)
+        return Fraction(value.numerator_as_long(), value.denominator_as_long())
+
+    def _label(self, name: str) -> Any:
+        if name not in self._labels:
+            self._labels[name] = self._z3.Bool(name, self._context)
+        return self._labels[name]
+
+    def _any(self, atoms: Sequence[Linear]) -> Any:
+        return (
+            self._compared(atoms[0])
+            if len(atoms) == 1
+            else self._z3.Or([self._compared(atom) for atom in atoms], self._context)
+        )
+
+    def _compared(self, atom: Linear) -> Any:
+        if atom not in self._known:
+            for name, _ in atom.counts:
+                if name not in self._reals:
+                    self._reals[name] = self._z3.Real(name, self._context)
+            total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
+            against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)
+            self._known[atom] = COMPARED[atom.sense](total, against)
+        return self._known[atom]

@@ -1,0 +1,162 @@
+"""A linear form compared with zero: the one encoding of an inequality, of an equation and of a wall between cones.
+
+Names are axes, whose rates they stand for, and unknown exponents. Read next: ``clauses.py`` (several of them, and z3),
+``cone.py`` (rays between some of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import gcd, lcm
+from operator import eq, ge, gt, le, lt, ne
+from typing import Literal
+
+Sense = Literal["<=", ">=", "!=", "<", ">", "="]
+SIDES: tuple[Sense, Sense] = ("<=", ">=")
+"""Of an equation."""
+COMPARED = {"<=": le, ">=": ge, "!=": ne, "<": lt, ">": gt, "=": eq}
+_NOT: dict[Sense, Sense] = {"<=": ">", ">=": "<", "<": ">=", ">": "<=", "=": "!=", "!=": "="}
+_STRICT: dict[Sense, Sense] = {"<=": "<", ">=": ">"}
+
+Vector = tuple[int, ...]
+"""Coprime integers: a direction."""
+Row = tuple[Mapping[str, int | Fraction], Fraction]
+"""An equation: coefficients by unknown, and the right-hand side."""
+Solved = dict[str, tuple[dict[str, Fraction], Fraction]]
+"""By unknown that is solved for: coefficients of the free ones, and the right-hand side."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``constant + sum of counts times names``, compared with zero."""
+
+    counts: tuple[tuple[str, int], ...]
+    sense: Sense = "="
+    constant: Fraction = Fraction(0)
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Fraction | int], sense: Sense = "=") -> Linear:
+        """A sum without a constant, in whole numbers."""
+        scale = lcm(*(Fraction(n).denominator for n in counts.values()))
+        return cls(tuple((name, int(n * scale)) for name, n in counts.items() if n), sense)
+
+    @classmethod
+    def wall(cls, axes: Sequence[str], values: Iterable[Fraction | int]) -> Linear:
+        """The equation of a plane of rays, as each plane has only one: coprime, the last coefficient positive.
+
+        Examples:
+            >>> str(Linear.wall(("N", "N_e", "M"), [2, -2, -2]))
+            'N_e + M = N'
+        """
+        whole = direction(values)
+        sign = 1 if next(x for x in reversed(whole) if x) > 0 else -1
+        return cls(tuple((axis, sign * x) for axis, x in zip(axes, whole, strict=True) if x))
+
+    def over(self, axes: Sequence[str]) -> Vector:
+        """The coefficients of some axes."""
+        counts = dict(self.counts)
+        return tuple(counts.get(axis, 0) for axis in axes)
+
+    def at(self, rates: Mapping[str, Fraction | int]) -> Fraction:
+        return sum((n * Fraction(rates[name]) for name, n in self.counts), self.constant)
+
+    def holds(self, rates: Mapping[str, Fraction | int]) -> bool:
+        return bool(COMPARED[self.sense](self.at(rates), 0))
+
+    def but(self, sense: Sense) -> Linear:
+        return replace(self, sense=sense)
+
+    def facing(self, size: Fraction | int) -> Linear:
+        """The side of a wall on which it has this size, the wall included."""
+        return self.but("=" if not size else ">=" if size > 0 else "<=")
+
+    @property
+    def wall_of(self) -> Linear:
+        """The wall that a side ends at."""
+        return self.but("=")
+
+    @property
+    def complement(self) -> Linear:
+        return self.but(_NOT[self.sense])
+
+    @property
+    def strict(self) -> Linear:
+        """A side without its wall."""
+        return self.but(_STRICT.get(self.sense, self.sense))
+
+    @property
+    def beyond(self) -> Linear:
+        """The other side of the wall, the wall included."""
+        return self.but(">=" if self.sense == "<=" else "<=")
+
+    def __str__(self) -> str:
+        parts = []
+        for sign in (1, -1):
+            terms = [(abs(n), name) for name, n in self.counts if n * sign > 0]
+            parts.append(" + ".join(name if n == 1 else f"{n} {name}" for n, name in terms) or "0")
+        return f" {self.sense} ".join(parts)
+
+
+def direction(values: Iterable[Fraction | int]) -> Vector:
+    """The coprime integers along a vector.
+
+    Examples:
+        >>> direction([Fraction(1, 2), 0, Fraction(-1, 3)])
+        (3, 0, -2)
+    """
+    exact = [Fraction(x) for x in values]
+    scale = lcm(*(x.denominator for x in exact))
+    whole = [int(x * scale) for x in exact]
+    common = gcd(*whole) or 1
+    return tuple(x // common for x in whole)
+
+
+def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction | int:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def eliminate(rows: Iterable[Row], order: Sequence[str] = ()) -> tuple[Solved, bool]:
+    """Solves the first independent rows; is the rest consistent with them?
+
+    Args:
+        order: which unknown of a row is solved for: the first of these; without it, the first of the row.
+
+    Examples:
+        >>> eliminate([({"x": 1, "y": 2}, Fraction(3)), ({"x": 2, "y": 4}, Fraction(7))])
+        ({'x': ({'y': Fraction(2, 1)}, Fraction(3, 1))}, False)
+    """
+    solved: Solved = {}
+    consistent = True
+    for row, rhs in rows:
+        left = {name: Fraction(n) for name, n in row.items() if n}
+        right = rhs
+        for name in [n for n in left if n in solved]:
+            factor = left.pop(name)
+            other, value = solved[name]
+            right -= factor * value
+            for k, x in other.items():
+                left[k] = left.get(k, Fraction(0)) - factor * x
+        left = {k: x for k, x in left.items() if x}
+        if not left:
+            consistent = consistent and not right
+            continue
+        pivot = min(left, key=order.index) if order else next(iter(left))
+        scale = left.pop(pivot)
+        new = ({k: x / scale for k, x in left.items()}, right / scale)
+        for name, (other, value) in solved.items():
+            if pivot in other:
+                factor = other.pop(pivot)
+                merged = {
+                    k: other.get(k, Fraction(0)) - factor * new[0].get(k, Fraction(0)) for k in {**other, **new[0]}
+                }
+                solved[name] = ({k: x for k, x in merged.items() if x}, value - factor * new[1])
+        solved[pivot] = new
+    return solved, consistent
+
+
+def solve_linear(rows: Iterable[Row], names: list[str]) -> dict[str, Fraction] | None:
+    """The exact solution of the first independent rows; None if they leave an unknown free."""
+    solved, _ = eliminate(rows)
+    return {name: solved[name][1] for name in names} if all(n in solved and not solved[n][0] for n in names) else None

@@ -1,0 +1,95 @@
+"""A size as a maximum of monomials on all rays of a cone, with a proof that none is missing.
+
+Law: the part of a size that has one combination of unknowns (its grade) is a maximum of monomials, so on rays it is
+convex. Where it equals the known monomials at the corners of every cone on which one of them leads, it exceeds them
+nowhere. So sizes are asked for at corners until these show nothing new.
+Read next: ``formulas/search.py`` (who is asked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scaling_algebra.spec.powers import Form, Power
+
+from .cone import Cone
+from .linear import Linear, Vector, direction, dot
+
+_ROUNDS = 20
+Counts = tuple[tuple[str, int], ...]
+Grades = Mapping[Counts, tuple[Form | None, Fraction]]
+"""At a ray, of every grade the monomial that leads, if it is known, and what the size does not exceed."""
+
+
+@dataclass(frozen=True)
+class MaxForm:
+    """The monomials of a size.
+
+    Attributes:
+        forms: each leads somewhere among those with the same unknowns.
+        slack: None if nothing is missing. Else the size is at most the largest form times (product of all axes)^slack,
+            as far as it has only combinations of unknowns that occur in ``forms``.
+    """
+
+    forms: tuple[Form, ...]
+    slack: Fraction | None = None
+
+
+def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector]) -> MaxForm | None:
+    """The monomials of what is asked for; None if they are too many.
+
+    Args:
+        first: rays that are asked before any corner.
+    """
+    powers: dict[Counts, dict[Power, None]] = {}
+    asked: dict[Vector, Grades] = {}
+    todo = list(first)
+    for _ in range(_ROUNDS):
+        for rates in todo:
+            asked[rates] = ask(rates)
+            for counts, (form, _) in asked[rates].items():
+                known = powers.setdefault(counts, {})
+                if form is not None:
+                    known[form.power] = None
+        ends = {g: {p: leading(cone, p, grade).rays for p in grade} for g, grade in powers.items()}
+        todo = [
+            r for r in dict.fromkeys(r for x in ends.values() for rays in x.values() for r in rays) if r not in asked
+        ]
+        if not todo:
+            forms = (Form(p, g) for g, grade in ends.items() for p in grade if _alone(cone.axes, p, grade))
+            return MaxForm(tuple(forms), _slack(cone.axes, powers, asked))
+    return None
+
+
+def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
+    """Where a power is not below any of the others."""
+    apart = (direction(power[axis] - x[axis] for axis in cone.axes) for x in others if x != power)
+    return cone.between(*(Linear.of(dict(zip(cone.axes, values, strict=True)), ">=") for values in apart))
+
+
+def _alone(axes: Sequence[str], power: Power, ends: Mapping[Power, Sequence[Vector]]) -> bool:
+    """It alone leads somewhere."""
+    inner = [sum(x) for x in zip(*ends[power], strict=True)]
+    size = _size(axes, power, inner)
+    return bool(inner) and all(size > _size(axes, p, inner) for p in ends if p != power)
+
+
+def _size(axes: Sequence[str], power: Power, rates: Sequence[int]) -> Fraction | int:
+    return dot([power[axis] for axis in axes], rates) if rates else 0
+
+
+def _slack(
+    axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], asked: Mapping[Vector, Grades]
+) -> Fraction | None:
+    """How far the certified upper bounds exceed the known monomials; None if nowhere."""
+    worst = Fraction(0)
+    for rates, grades in asked.items():
+        top = max(rates)
+        for counts, (_, high) in grades.items():
+            known = max((_size(axes, p, rates) for p in powers[counts]), default=None)
+            if known is None:
+                return Fraction(0)
+            worst = max(worst, (high * top - known) / sum(rates))
+    return worst or None
