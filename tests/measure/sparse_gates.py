@@ -52,6 +52,8 @@ GATES = {
 """A gate, and the exponent of one over the multiplier."""
 SIZES = (16, 25, 36, 64, 100)
 SEEDS, STEPS, TOKENS = 10, 2, 400
+SMALL, STRENGTH = 0.3, 0.3
+"""Constants of logits and of learning rates: a few shares are alike only where logits are small."""
 
 
 def trained(gate, alpha, rule, n, seed):
@@ -60,7 +62,11 @@ def trained(gate, alpha, rule, n, seed):
     shapes = {"W1": (n,), "Q": (n, n), "W2": (n, n, n), "W3": (n, n, n), "W4": (n,)}
     active = round(n**0.5)
     w = {
-        name: (n ** -float(SPREAD[name]) * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
+        name: (
+            (SMALL if name == "Q" else 1.0)
+            * n ** -float(SPREAD[name])
+            * torch.randn(shape, generator=draw, dtype=torch.float64)
+        ).requires_grad_()
         for name, shape in shapes.items()
     }
     picked = torch.rand(TOKENS, n, generator=draw).topk(active, -1).indices
@@ -91,7 +97,11 @@ def trained(gate, alpha, rule, n, seed):
         found |= {(f"g{name}", t): g.square().mean().sqrt().item() for name, g in grads.items()}
         with torch.no_grad():
             for name, x in w.items():
-                x -= n ** -float(RATES[rule][name]) * (grads[name].sign() if rule == "signsgd" else grads[name])
+                x -= (
+                    STRENGTH
+                    * n ** -float(RATES[rule][name])
+                    * (grads[name].sign() if rule == "signsgd" else grads[name])
+                )
     return found
 
 
