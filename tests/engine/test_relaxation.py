@@ -72,9 +72,9 @@ def test_where_all_demands_can_be_met_it_is_what_is_derived():
     assert not relax(**asked).unmet
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_few_experts_whose_width_grows_slower(optimizer):
-    d = relax(ray="N=1,N_e=1/2,M=0", optimizer=optimizer, parameterization="mup")
+def test_a_few_experts_whose_width_grows_slower():
+    """Under Adam, which is searched as gradient descent and examined as itself."""
+    d = relax(ray="N=1,N_e=1/2,M=0", optimizer="adam", parameterization="mup")
     assert [x.partition(" ~ ")[2] for x in d.unmet] == ["n^(-1/4)"] * 2
     assert all("effective update" in x for x in d.unmet) and d.unique
 
