@@ -14,13 +14,13 @@ from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.quantities import Quantity
 from scaling_algebra.linear.clauses import Clause, ClauseSolver
 from scaling_algebra.linear.cone import Cone
-from scaling_algebra.linear.linear import Linear, Vector, direction
+from scaling_algebra.linear.linear import SIDES, Linear, Vector, direction
 from scaling_algebra.linear.maxform import Counts, MaxForm, max_form
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.powers import Form, Power
+from scaling_algebra.spec.powers import Form
 
 from .graded import Bounds, FormTrajectory, RoutedForms, form_algebra
 
@@ -175,18 +175,12 @@ def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
     if "K" in axes:
         solver.add(Clause("rays", (Linear((("M", 1), ("K", -1)), ">="),), ""))
 
-    def leads(form: Form) -> bool:
-        apart = (minus(form, other) for other in forms if other is not form)
-        more = [Clause("rays", (Linear.of(counts, ">"),), "") for counts in apart]
-        return solver.possible(("rays",), more)
-
-    return tuple(form for form in forms if leads(form))
-
-
-def minus(form: Form, other: Form) -> dict[str, Fraction]:
-    """By how much a form exceeds another, in rates and unknowns."""
-    counts = dict(form.power.terms)
-    for sign, x in ((1, Form(Power(), form.unknowns)), (-1, other)):
-        for name, n in (*x.power.terms, *((u, Fraction(k)) for u, k in x.unknowns)):
-            counts[name] = counts.get(name, Fraction(0)) + sign * n
-    return counts
+    for k, form in enumerate(forms):
+        counts = {"top": Fraction(1)} | {axis: -e for axis, e in form.power.terms}
+        counts |= {u: Fraction(-n) for u, n in form.unknowns}
+        solver.add(Clause(f"below {k}", (Linear.of(counts, ">"),), ""))
+        for sense in SIDES:
+            solver.add(Clause(f"top {k}", (Linear.of(counts, sense),), ""))
+    below = [f"below {k}" for k in range(len(forms))]
+    labels = (("rays", f"top {k}", *below[:k], *below[k + 1 :]) for k in range(len(forms)))
+    return tuple(form for form, names in zip(forms, labels, strict=True) if solver.possible(names, ()))
