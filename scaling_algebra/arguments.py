@@ -59,7 +59,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             for label, given, hint in each:
                 if not _fits(given, hint):
                     raise UsageError(f"{function.__qualname__}: {label} is {shown(given)}; give {_described(hint)}")
-        return function(*arguments, **named)
+        try:
+            return function(*arguments, **named)
+        except RecursionError:
+            raise UsageError(
+                f"{function.__qualname__}: the network is too deep; give layers that are alike one letter"
+            ) from None
 
     return call
 

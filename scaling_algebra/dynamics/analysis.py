@@ -5,6 +5,7 @@ Read next: ``quantities.py`` (what can be asked), ``newton.py`` and ``derivation
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -48,6 +49,10 @@ WITNESSES = (
     Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
 )
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
+_DEEP = 24
+"""Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""
+_FRAMES, _DEEPEST = 200, 60_000
+"""Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
 _SIMPLEST = replace(LADDER[0], work=500, total=2_000)
 _QUICK = (LADDER[0], LADDER[2])
 """Rungs that a lower bound may climb."""
@@ -137,6 +142,8 @@ class Analysis:
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised = growing, routed, raised
+        frames = min(_FRAMES * len(network.statements), _DEEPEST)
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), frames))
         self.table: Mapping[str, Quantity] = quantities(network) | with_decay(network, optimizer)
         self._algebras = algebras if algebras is not None else {}
         self._runs: dict[Rung, Trajectory] = {}
@@ -401,7 +408,8 @@ class Analysis:
         if rung not in self._algebras:
             some = next(iter(self._algebras.values()), None)
             some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
-            self._algebras[rung] = some.at(rung)
+            deep = len(self.network.statements) > _DEEP
+            self._algebras[rung] = some.at(replace(rung, leaves=None) if deep else rung)
         return self._algebras[rung]
 
     def _run(self, rung: Rung) -> Trajectory:

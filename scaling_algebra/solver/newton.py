@@ -120,7 +120,7 @@ class Solver:
         held = {name: power.on(self.ray) for name, power in given.held.items()}
         begin: Mapping[str, Fraction] = {**start, **held}
         if self._stands(demands, structure, begin):
-            return self._iterate(demands, structure, begin, held)
+            return self._iterate(demands, structure, begin, held, steady=True)
         if any(rule.epsilon for rule in self.optimizer.rules):
             begin = self._after_descent(demands, structure, begin, held)
         return self._iterate(demands, structure, begin, held)
@@ -203,7 +203,9 @@ class Solver:
         structure: Structure,
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
+        steady: bool = False,
     ) -> tuple[Analysis, dict[str, Fixing]]:
+        """Newton's method; at a start that is steady nothing diverges."""
         known = {*held, *(f"b.{role}" for role in structure.zero)}
         wanted = [d for d in demands if d.fixes and d.fixes not in known]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
@@ -216,7 +218,7 @@ class Solver:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
                 raise Infeasible("the demands that fix the unknowns have no common solution that is found") from None
-            forms, steady = {}, not any(diverges(look, demand) for demand in wanted)
+            forms, steady = {}, steady or not any(diverges(look, demand) for demand in wanted)
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
@@ -233,7 +235,7 @@ class Solver:
             ranked = sorted(zip(met, counts, range(len(rows)), strict=True), key=lambda x: (stuck and x[0], x[1]))
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
             found = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
-            values, stuck = found, found == values
+            values, stuck, steady = found, found == values, False
         raise Infeasible("the demands that fix the unknowns have no common solution")
 
     def _row(self, form: Form, held: Mapping[str, Fraction]) -> Row:
