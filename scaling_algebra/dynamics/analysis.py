@@ -6,7 +6,8 @@ Read next: ``quantities.py`` (what can be asked), ``newton.py`` and ``derivation
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -142,8 +143,6 @@ class Analysis:
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised = growing, routed, raised
-        frames = min(_FRAMES * len(network.statements), _DEEPEST)
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), frames))
         self.table: Mapping[str, Quantity] = quantities(network) | with_decay(network, optimizer)
         self._algebras = algebras if algebras is not None else {}
         self._runs: dict[Rung, Trajectory] = {}
@@ -326,7 +325,7 @@ class Analysis:
         for rung in LADDER:
             run = self._run(rung)
             try:
-                with run.ledger.question():
+                with run.ledger.question(), self._deep():
                     run.sound = True
                     scalars = run.scalars(role, t)
             except (Exhausted, BeyondPowerCounting):
@@ -361,8 +360,19 @@ class Analysis:
 
     def _signal(self, name: str, t: int, run: Trajectory) -> Signal | int | None:
         run.sound = True
-        read: Signal | int | None = quantity(self.table, name).read(run, t)
+        with self._deep():
+            read: Signal | int | None = quantity(self.table, name).read(run, t)
         return read
+
+    @contextmanager
+    def _deep(self) -> Iterator[None]:
+        """As many frames of the interpreter as the network may take."""
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(before, min(_FRAMES * len(self.network.statements), _DEEPEST)))
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(before)
 
     def _known(self, algebra: Algebra, name: str, t: int) -> int | None:
         """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
@@ -378,7 +388,9 @@ class Analysis:
     @cached_property
     def bounds(self) -> BoundRun:
         """Upper bounds on every size after any number of updates, or why there are none."""
-        return bounded(bounds_for(self.network, self._algebra(LADDER[0]), self.point, self.optimizer, self.routed))
+        with self._deep():
+            run = bounds_for(self.network, self._algebra(LADDER[0]), self.point, self.optimizer, self.routed)
+            return bounded(run)
 
     def upper(self, name: str) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""

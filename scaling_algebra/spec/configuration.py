@@ -63,7 +63,7 @@ class Configuration:
         >>> print(Configuration.of("I", "adam", epsilon="negligible"))
         muP, adam, regime I (N=1,N_e=1,M=0,K=0,L=0), readout init maximal, epsilon negligible
         >>> print(Configuration.of("III", {"": "adamw", "expert_in": "muon"}))
-        muP, adamw,expert_in=muon, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal
+        muP, adamw,expert_in=muon, regime III (N=1,N_e=1,M=1,K=1,L=0), readout init maximal, epsilon derived
     """
 
     network: Network

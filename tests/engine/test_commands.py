@@ -57,7 +57,7 @@ def test_help_of_every_verb_ends_with_examples_that_are_understood(verb):
 def test_the_same_option_means_the_same_everywhere(verb):
     for option in command(verb).params:
         if option.name == "optimizer":
-            assert option.default == DEFAULT_OPTIMIZER
+            assert option.default == ([DEFAULT_OPTIMIZER] if option.multiple else DEFAULT_OPTIMIZER)
         if option.name == "parameterization" and not option.multiple:
             assert option.default in (DEFAULT_PARAMETERIZATION, None) and (option.default or verb == "derive")
         if "--output" in option.opts:
