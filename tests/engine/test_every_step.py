@@ -104,8 +104,9 @@ def test_what_takes_too_much_work_is_open(monkeypatch):
     def exhausted(*_):
         raise Exhausted
 
+    derivation = derive("III", "sgd", "mup")
     monkeypatch.setattr(Trajectory, "regated", exhausted)
-    found = examined(derive("III", "sgd", "mup"))
+    found = examined(derivation)
     assert not found.holds and "undecided" in found.open[0]
 
 
