@@ -11,8 +11,10 @@ Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 from scaling_algebra.counting.kernels import Exhausted
@@ -29,51 +31,72 @@ from .trajectory import Increment, Trajectory
 _BOTH: tuple[Mode, ...] = ("init", "update")
 ROUNDS = 6
 """Updates of the bounds, before they count as growing without end; on the networks that ship they settle within 4."""
+FAR = 8
+"""Times the largest exponent that is given: what a bound exceeds that grows without end, most within two updates."""
 
-Bounds = dict[tuple[str, str], int]
-"""Packed bound on the size of every ``("change", signal)`` and ``("gradient", signal)`` that is not exactly zero."""
+Bounded = tuple[str, str]
+"""What is bounded: ``("change", signal)`` or ``("gradient", signal)``."""
 
 
 class BoundRun(Trajectory):
     """Training after any number of updates: ``t = 1`` stands for every later step.
 
     Attributes:
-        bounds: what is known so far.
+        bounds: packed bounds known so far, on what is not exactly zero.
         why: what stands in the way of bounds; empty if they hold.
         assumes: what they rest on beyond counting powers.
     """
 
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
         super().__init__(network, algebra, point, optimizer)
-        self.bounds: Bounds = {}
+        self.bounds: dict[Bounded, int] = {}
+        self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
+        self._updating: Bounded | None = None
         self.why = ""
         self.assumes: set[str] = set()
 
     def settled(self) -> bool:
         """Updates the bounds, from zero upwards, until one more update keeps them; False if they grow without end.
 
+        A bound is updated again where one that it was read from has grown.
+
         Raises:
             Exhausted: what is divided by is not known, or a product takes too much work.
             BeyondPowerCounting: a rule has no bound.
         """
+        value, passes, far = self.algebra.value, self._passes(), self._far()
+        stale = set(passes)
         for _ in range(ROUNDS):
-            grown = False
-            for key, x in self._updated():
-                if x is not None and (
-                    key not in self.bounds or self.algebra.value(x) > self.algebra.value(self.bounds[key])
-                ):
-                    self.bounds[key], grown = x, True
-            if not grown:
+            for key, update in passes.items():
+                if key not in stale:
+                    continue
+                stale.remove(key)
+                self._updating = key
+                size = self.algebra.bound(update())
+                if size is not None and (key not in self.bounds or value(size) > value(self.bounds[key])):
+                    if value(size) > far:
+                        return False
+                    self.bounds[key] = size
+                    stale |= self._readers[key]
+            if not stale:
                 return True
         return False
 
-    def _updated(self) -> Iterator[tuple[tuple[str, str], int | None]]:
-        """The bounds after one more update."""
+    def _far(self) -> Fraction:
+        """An exponent that a bound which settles stays below."""
+        p = self.point
+        exponents = (*p.b.values(), *p.c.values(), *p.d.values(), *p.multipliers.values())
+        return FAR * max(self.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
+
+    def _passes(self) -> dict[Bounded, Callable[[], Signal]]:
+        """How every bound is updated, in the order of a forward and a backward pass."""
+        passes: dict[Bounded, Callable[[], Signal]] = {}
         for statement in self.network.statements:
-            yield ("change", statement.out), self.algebra.bound(self._changed(statement))
+            passes["change", statement.out] = partial(self._changed, statement)
         for statement in reversed(self.network.statements):
             if self.network.consumers(statement.out):
-                yield ("gradient", statement.out), self.algebra.bound(self._gradient(statement.out, 1, {}, ""))
+                passes["gradient", statement.out] = partial(self._gradient, statement.out, 1, {}, "")
+        return passes
 
     def largest(self, quantity: Quantity) -> int | None:
         """Packed bound on the size of a quantity at every step; None for exactly zero."""
@@ -208,6 +231,8 @@ class BoundRun(Trajectory):
         return self.at(factor, "initial" if self.network.is_held(factor.name) else "value", t)
 
     def _bounded(self, what: str, signal: str) -> Signal:
+        if self._updating is not None:
+            self._readers[what, signal].add(self._updating)
         letters = self.algebra.live(self.network.signals[signal])
         zero = self._sums_to_zero(what, signal) & set(letters)
         return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=frozenset(zero))

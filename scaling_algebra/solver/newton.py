@@ -91,7 +91,7 @@ class Solver:
             failure = ""
             for values in [start] if start else [*near, self.aligned(), self._lazy()]:
                 try:
-                    look, forms = self.iterate(demands, structure, values, given)
+                    look, forms = self.iterate(demands, structure, values, given, proposed=not start)
                     start = start or {**values, **self._values(look.point)}
                     unmet = self._unmet(demands, look) if given else self._met(demands, look)
                 except Infeasible as problem:
@@ -110,16 +110,24 @@ class Solver:
         raise Infeasible(rejected[0][1])
 
     def iterate(
-        self, demands: Sequence[Demand], structure: Structure, start: Mapping[str, Fraction], given: Given = NOTHING
+        self,
+        demands: Sequence[Demand],
+        structure: Structure,
+        start: Mapping[str, Fraction],
+        given: Given = NOTHING,
+        proposed: bool = True,
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method from a start: the engine at the point where it ends, and what fixes each unknown there.
+
+        Args:
+            proposed: the start may be the solution, so bound and witness are asked first.
 
         Raises:
             Infeasible: it does not end, or the demands leave an unknown free.
         """
         held = {name: power.on(self.ray) for name, power in given.held.items()}
         begin: Mapping[str, Fraction] = {**start, **held}
-        if self._stands(demands, structure, begin):
+        if proposed and self._stands(demands, structure, begin):
             return self._iterate(demands, structure, begin, held, steady=True)
         if any(rule.epsilon for rule in self.optimizer.rules):
             begin = self._after_descent(demands, structure, begin, held)
