@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.explanations.explanations import Explanation, Setting, explain
+from scaling_algebra.explanations.explanations import explain
+from scaling_algebra.explanations.results import Explanation, Setting
 from scaling_algebra.spec.configuration import Configuration
 
 from .options import Place, completing, configured, emit, examples, printed, quantity_names, tried

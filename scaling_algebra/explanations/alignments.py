@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import BeyondPowerCounting, Trajectory
 from scaling_algebra.solver.demands import HORIZON
@@ -49,11 +49,6 @@ class Alignments(Rendered):
     @property
     def about(self) -> str:
         return f"alignment exponents after {self.step} updates"
-
-    def document(self) -> Document:
-        from .presentation import alignments
-
-        return alignments(self)
 
 
 def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> Alignments:

@@ -6,14 +6,12 @@ weight of every summed index, the mechanism and the arithmetic. Read next: ``pre
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
 from typing import Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.counting.signals import Algebra, Signal
-from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import inner_product, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
@@ -26,146 +24,13 @@ from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
 
 from .alignments import Alignments, alignments
-from .mechanisms import Mechanism, mechanisms
-from .monomials import Choice, Monomial, monomial
+from .mechanisms import mechanisms
+from .monomials import monomial
 from .reasons import reason, setting_reason
+from .results import Constant, Explanation, Setting, Term
 
 SHOWN = 3
 """Leading monomials that are spelled out where several have the same exponent."""
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A deterministic factor of a monomial: what it is, as a power of the axes, and its exponent of n."""
-
-    label: str
-    power: Power
-    exponent: Fraction
-
-
-@dataclass(frozen=True)
-class Term:
-    """One leading monomial, spelled out.
-
-    Attributes:
-        constants: deterministic factors, the std of every initial tensor included.
-        monomial: the network and its matching.
-        mechanisms: what the matching does.
-    """
-
-    constants: tuple[Constant, ...]
-    monomial: Monomial
-    mechanisms: tuple[Mechanism, ...]
-
-    @property
-    def exponent(self) -> Fraction:
-        """Constants plus weight times dimension over the index classes: the reported exponent."""
-        sums = (i.weight * i.rate for i in self.monomial.indices.values())
-        return sum((c.exponent for c in self.constants), Fraction(0)) + sum(sums, Fraction(0))
-
-    @property
-    def arithmetic(self) -> str:
-        """The sum as text: ``-1 (aggregation multiplier) + 1/2 (i: experts, CLT) = -1/2``."""
-        times = Counter(c for c in self.constants if c.exponent)
-        parts = [(c.exponent * k, c.label if k == 1 else f"{k} x {c.label}") for c, k in times.items()]
-        for i in self.monomial.indices.values():
-            if i.weight * i.rate:
-                kind = "LLN" if i.weight == 1 else "CLT" if i.weight > 0 else "repeated"
-                parts.append((i.weight * i.rate, f"{i.name}: {kind}"))
-        text = " ".join(f"{'-' if e < 0 else '+'} {abs(e)} ({label})" for e, label in parts).removeprefix("+ ")
-        return f"{text or '0'} = {self.exponent}"
-
-
-@dataclass(frozen=True, repr=False)
-class Explanation(Rendered):
-    """The derivation of one exponent.
-
-    Attributes:
-        derivation: the parameterization in force.
-        quantity, step, formula: what is explained.
-        exponent: None for exactly zero.
-        terms: leading monomials of equal exponent; for an update or a raw gradient its two vectors.
-        outer: True in that second case: exponents of the terms and of ``constants`` add up.
-        constants: factors in front of an outer product.
-        leading: how many monomials lead; more than are shown in ``terms`` where many tie.
-        note: why there is nothing to show, for exact zeros.
-    """
-
-    derivation: Derivation
-    quantity: str
-    step: int
-    formula: str
-    exponent: Fraction | None
-    terms: tuple[Term, ...] = ()
-    outer: bool = False
-    constants: tuple[Constant, ...] = ()
-    leading: int = 0
-    note: str = ""
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """The sums on the way to the first monomial, each once."""
-        seen: dict[str, Choice] = {}
-        for term in self.terms if self.outer else self.terms[:1]:
-            for choice in term.monomial.choices:
-                seen.setdefault(choice.name, choice)
-        return tuple(seen.values())
-
-    @property
-    def reason(self) -> str:
-        """A sentence or two, read off the winning matching."""
-        return reason(self)
-
-    def total(self) -> Fraction:
-        """The exponent as the shown arithmetic sums to it."""
-        if self.outer:
-            parts = [*(c.exponent for c in self.constants), *(t.exponent for t in self.terms)]
-            return sum(parts, Fraction(0))
-        return self.terms[0].exponent
-
-    @property
-    def about(self) -> str:
-        return f"{self.quantity} after {self.step} update{'' if self.step == 1 else 's'}"
-
-    def document(self) -> Document:
-        from .presentation import explanation
-
-        return explanation(self)
-
-
-@dataclass(frozen=True, repr=False)
-class Setting(Rendered):
-    """The derivation of one parameter.
-
-    Attributes:
-        name: ``expert_out.lr``; ``value``: its power of the axes, None for zero init or no such setting.
-        because: the desideratum in words.
-        equation: the form that must be Theta(1), with the unknowns as symbols; empty where nothing was solved.
-        behind: the quantity that binds, explained at the solution; None where nothing was solved.
-        structure: structural choices that bear on it.
-    """
-
-    derivation: Derivation
-    name: str
-    value: Power | None
-    because: str
-    equation: str = ""
-    behind: Explanation | None = None
-    structure: tuple[str, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """A sentence or two: what fixes it, read off the winning matching of the quantity behind it."""
-        return setting_reason(self)
-
-    @property
-    def about(self) -> str:
-        return self.name
-
-    def document(self) -> Document:
-        from .presentation import setting
-
-        return setting(self)
 
 
 def explain(
@@ -227,6 +92,14 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     """
     if t < 0:
         raise UsageError(f"the step is {t}; give 0 or more")
+    made = _explanation(d, look, name, t)
+    return replace(made, reason=reason(made))
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _explanation(d: Derivation, look: Analysis, name: str, t: int) -> Explanation:
     what = quantity(look.table, name)
     answer = look(name, t)
     if not answer.decided:
@@ -241,9 +114,6 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     leading = run.algebra.leading(signal)
     terms = tuple(_term(d, run.algebra, signal, k) for k in leading[:SHOWN])
     return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading))
-
-
-# inside --------------------------------------------------------------------------------------------------------
 
 
 def _explain_outer(d: Derivation, run: Trajectory, name: str, t: int) -> Explanation:
@@ -288,6 +158,11 @@ def _why_zero(d: Derivation, t: int) -> str:
 
 
 def _explain_setting(d: Derivation, role: str, setting: str) -> Setting:
+    made = _setting(d, role, setting)
+    return replace(made, reason=setting_reason(made))
+
+
+def _setting(d: Derivation, role: str, setting: str) -> Setting:
     name = f"{role}.{setting}"
     if setting == "alpha":
         value: Power | None = -d.scaling.alpha

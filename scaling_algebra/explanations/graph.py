@@ -21,8 +21,8 @@ from scaling_algebra.errors import UsageError, missing
 from scaling_algebra.files import write
 from scaling_algebra.spec.powers import Power
 
-from .explanations import Explanation
 from .layers import GAP, LINE, ROW, Graph, Node, Point, graph_of, layout
+from .results import Explanation
 
 GRAPH_FORMATS = ("svg", "png", "dot")
 LOOKS = {  # colour, line, legend of each kind of node

@@ -10,9 +10,9 @@ from html import escape
 from itertools import pairwise
 from textwrap import wrap
 
-from .explanations import Explanation
 from .graph import LOOKS, title, total, vectors
 from .layers import GAP, LINE, ROW, Node, Point, layout
+from .results import Explanation
 
 _INCH, _LETTER = 84, 0.078
 """Pixels of an inch; inches of a letter."""

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from scaling_algebra.spec.powers import Power
 
-from .explanations import Explanation, Term
+from .results import Explanation, Term
 
 ROW, LINE, LETTER, GAP = 0.68, 0.2, 0.085, 0.36
 """Inches: rows of boxes, lines of text, a letter, between columns."""

@@ -10,6 +10,7 @@ from collections import Counter
 from fractions import Fraction
 from typing import Any
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
 from scaling_algebra.solver.derivation import Derivation
@@ -17,19 +18,22 @@ from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.powers import Power
 
 from .alignments import Alignments
-from .explanations import Explanation, Setting, Term
+from .results import Explanation, Setting, Term
 
 
+@document_of.register(Explanation)
 def explanation(e: Explanation) -> Document:
     """The derivation of one exponent."""
     return Document(tuple(_explanation(e)), _explanation_record(e))
 
 
+@document_of.register(Setting)
 def setting(s: Setting) -> Document:
     """The derivation of one parameter, and of the quantity behind it."""
     return Document(tuple(_setting(s)), _setting_record(s))
 
 
+@document_of.register(Alignments)
 def alignments(found: Alignments) -> Document:
     """Alignment exponents of every linear map."""
     lines = Lines.of(

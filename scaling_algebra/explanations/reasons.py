@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.powers import Power, exponent_text
 
 from .mechanisms import EXPERTS
 from .monomials import Index, Monomial
-
-if TYPE_CHECKING:
-    from .explanations import Constant, Explanation, Setting, Term
+from .results import Constant, Explanation, Setting, Term
 
 
 def reason(e: Explanation) -> str:
@@ -41,13 +38,13 @@ def setting_reason(s: Setting) -> str:
         return f"{_capital(s.because)}."
     wanted = "the aggregation multiplier" if s.name.startswith("aggregation") else s.name
     if s.behind.outer or s.name.endswith(".eps"):
-        behind = reason(s.behind)
+        behind = s.behind.reason
         return f"Epsilon has the size of the gradient, {s.value}: {behind[0].lower()}{behind[1:]}"
     term, label = s.behind.terms[0], _label(s.name)
     others = [c for c in term.constants if c.label != label]
     times = len(term.constants) - len(others)
     if not times:
-        return f"{_capital(s.because)}. {reason(s.behind)}"
+        return f"{_capital(s.because)}. {s.behind.reason}"
     rest = _power(term) + -s.value * times
     without = f" {rest}" if rest.terms else ""
     same = "" if rest == -s.value * times else " (the same power of n here)"

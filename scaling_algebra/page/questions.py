@@ -20,7 +20,8 @@ from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError, named, unknown_name
-from scaling_algebra.explanations.explanations import Explanation, Setting, explain
+from scaling_algebra.explanations.explanations import explain
+from scaling_algebra.explanations.results import Explanation, Setting
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive

@@ -14,22 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaling_algebra import limits
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.rules import BeyondPowerCounting
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.solver.derivation import derive
+from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
-from .sizes import Sizes, through
-
-if TYPE_CHECKING:
-    from .recipe import Recipe
+from .sizes import Sizes, Way, through
 
 SMALL = Fraction(1, 10)
 """A term below this share of the leading one is small."""
@@ -77,7 +74,7 @@ class NextTerms:
     asked: bool = False
 
 
-def next_terms(r: Recipe) -> NextTerms:
+def next_terms(d: Derivation, way: Way) -> NextTerms:
     """The largest next term of every demanded size that is not small at the base or at the target, and that falls
     between them: each ratio once.
 
@@ -85,23 +82,23 @@ def next_terms(r: Recipe) -> NextTerms:
     powers of every axis are its own. Where that has none, as MSSP off its walls, it is the one of the recipe, and axes
     that stay as they are count as constants. Terms below the root of the largest size are not looked for.
     """
-    own = _own_ray(r)
+    own = _own_ray(d, way)
     if own is None:
         return NextTerms()
     ray, scaling, constant = own
-    base, target = ({**dict.fromkeys(AXES, 1), **x} for x in (r.way.base, r.way.target))
+    base, target = ({**dict.fromkeys(AXES, 1), **x} for x in (way.base, way.target))
     found: dict[Power, list[tuple[str, int]]] = {}
     unknown = []
-    for name, t, sizes in _demanded(r, ray, scaling):
+    for name, t, sizes in _demanded(d, ray, scaling):
         if t is None:
             unknown.append(name)
             continue
         free = tuple(dict.fromkeys(Power.of({x: e for x, e in p.terms if x not in constant}) for p in sizes))
-        ratios = [x for x in _ratios(free, r.way.ray or ray, base) if max(x.at(base), x.at(target)) >= SMALL]
+        ratios = [x for x in _ratios(free, way.ray or ray, base) if max(x.at(base), x.at(target)) >= SMALL]
         if ratios:
             found.setdefault(max(ratios, key=lambda x: x.at(base)), []).append((name, t))
     terms = (
-        NextTerm(ratio, ratio.at(base), ratio.at(target), _small_from(ratio, base, r.way.ray), tuple(of))
+        NextTerm(ratio, ratio.at(base), ratio.at(target), _small_from(ratio, base, way.ray), tuple(of))
         for ratio, of in found.items()
     )
     return NextTerms(tuple(sorted(terms, key=lambda x: -x.base)), tuple(unknown), True)
@@ -113,10 +110,9 @@ def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
     return (p + -lead for p in sizes if p.on(ray) < lead.on(ray))
 
 
-def _demanded(r: Recipe, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
+def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
     """Signals that must be Theta(1) with their monomials, after the last update up to the horizon for which these are
     known; None where they are for no update."""
-    d = r.derivations[-1]
     rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
     demands = rule.demanded(d.network, rule.base_structure(d.configuration.readout_init))
     last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
@@ -131,20 +127,19 @@ def _demanded(r: Recipe, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int 
             yield name, None, []
 
 
-def _own_ray(r: Recipe) -> tuple[Ray, Scaling, frozenset[str]] | None:
+def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
     """The ray of the base's own sizes, the powers there, and the axes that count as constants."""
-    d = r.derivations[-1]
     asked = d.configuration
     if not asked.parameterization.derived:
         return None
-    axes = {axis: Fraction(size) for axis, size in r.way.base.items() if axis != "L" or "L" in d.network.axes.values()}
+    axes = {axis: Fraction(size) for axis, size in way.base.items() if axis != "L" or "L" in d.network.axes.values()}
     if not asked.parameterization.structural and max(axes.values()) > 1:
         try:
             ray = through(axes)[0]
             return ray, derive(asked.but(ray=ray)).scaling, frozenset()
         except Infeasible:
             pass
-    still = frozenset(axis for axis in axes if r.way.ray is not None and not r.way.ray[axis])
+    still = frozenset(axis for axis in axes if way.ray is not None and not way.ray[axis])
     grown = {axis: Fraction(1) if axis in still else size for axis, size in axes.items()}
     return (through(grown)[0], d.scaling, still) if max(grown.values()) > 1 else None
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import latex_power, typeset
 
 from .next_terms import SMALL, NextTerm, NextTerms
-
-if TYPE_CHECKING:
-    from .recipe import Recipe, Setting
+from .recipe import Recipe
+from .settings import Setting
 
 _TITLES = {"multiplier": "multiplier", "init_std": "init std", "lr": "lr", "eps": "eps", "decay": "weight decay"}
 
@@ -21,6 +21,7 @@ _SHOWN, _NAMED = 5, 2
 """Terms that are printed, and signals of each."""
 
 
+@document_of.register(Recipe)
 def recipe(r: Recipe) -> Document:
     """The ray; every tensor with its numbers; whether the base is large enough; what to look at."""
     blocks: list[Block] = [Heading(literal(r.about))]

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from scaling_algebra import limits
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.recipes.horizon import Horizon, horizon, optimizers
@@ -29,10 +29,10 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
 
+from .next_terms import NextTerms, next_terms
+from .settings import Breaks, Setting
 from .sizes import Sizes, Way, read_sizes, through, way
-
-if TYPE_CHECKING:
-    from .next_terms import NextTerms
+from .warnings import warnings
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
 """The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
@@ -55,49 +55,6 @@ _WORK = 50_000
 
 Tuned = Mapping[str, float]
 """A tuned value by role; under the empty name that of every other role."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One number of one tensor, or one multiplier.
-
-    Attributes:
-        rule: the power of the axes it follows; None is zero init.
-        factor: target over base; 0 for zero init.
-        base: what was tuned; None where it was not given.
-        before: the power at the base, where that is another one.
-    """
-
-    rule: Power | None
-    factor: float
-    base: float | None = None
-    before: Power | None = None
-
-    @property
-    def target(self) -> float | None:
-        """The number to set; None where no base value was given. Zero init needs none."""
-        return 0.0 if self.rule is None else None if self.base is None else self.base * self.factor
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON: the rule as a text."""
-        rule = "0" if self.rule is None else str(self.rule)
-        record = {"base": self.base, "rule": rule, "factor": self.factor, "target": self.target}
-        return record if self.before is None else {**record, "rule_at_base": str(self.before)}
-
-
-@dataclass(frozen=True)
-class Breaks:
-    """What the nearest parameterization does not keep on this ray: a signal that grows.
-
-    Attributes:
-        signal: which one. step: after how many updates it is largest. growth: the power that it grows as.
-        factor: by which it grows from the base to the target.
-    """
-
-    signal: str
-    step: int
-    growth: Power
-    factor: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,17 +106,13 @@ class Recipe(Rendered):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What to look at before the numbers are used, a line each."""
-        from .warnings import warnings
-
-        return tuple(warnings(self))
+        return tuple(warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead))
 
     @cached_property
     def next_terms(self) -> NextTerms:
         """Whether the base is large enough: terms of demanded sizes that are not small beside the leading ones there,
         constants left out."""
-        from .next_terms import next_terms
-
-        return next_terms(self)
+        return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract; numbers are floats, rules are texts."""
@@ -201,11 +154,6 @@ class Recipe(Rendered):
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
         gauge = self.derivations[-1].gauge
         return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}" + f", gauge {gauge}" * (gauge != OWN)
-
-    def document(self) -> Document:
-        from .presentation import recipe
-
-        return recipe(self)
 
 
 def recipe(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from scaling_algebra.solver.derivation import derive
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.axes import AXES, Ray
 
-from .recipe import Recipe
+from .settings import Setting
+from .sizes import Way
 
 HALF = 2.0**-24
 """The smallest positive number in fp16."""
@@ -19,10 +20,10 @@ REUSED = "match_rms_adamw"
 """The factor of a shape that is meant for the learning rate of AdamW."""
 
 
-def _reused(r: Recipe) -> Iterator[str]:
+def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
     """Tensors whose step is made as large as AdamW's, and whose learning rate follows another power all the same."""
     apart = []
-    for d in r.derivations:
+    for d in derivations:
         roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]
         theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
         for role in roles:
@@ -36,9 +37,15 @@ def _reused(r: Recipe) -> Iterator[str]:
         )
 
 
-def warnings(r: Recipe) -> Iterator[str]:
-    """A line each."""
-    base, target, ray = r.way.base, r.way.target, r.way.ray
+def warnings(
+    way: Way,
+    derivations: Sequence[Derivation],
+    tensors: Mapping[str, Mapping[str, Setting]],
+    multipliers: Mapping[str, Setting],
+    instead: Ray | None,
+) -> Iterator[str]:
+    """A line each; the arguments are those of a recipe."""
+    base, target, ray = way.base, way.target, way.ray
     for axis, size in base.items():
         if size == 1 < target[axis] and axis != "L":
             yield f"{axis} is 1 at the base: what was tuned there knows nothing of {AXES[axis]}"
@@ -49,22 +56,22 @@ def warnings(r: Recipe) -> Iterator[str]:
             "no ray leads from the base to the target, since an axis shrinks or K outgrows M: they are taken as two "
             "members of one family, each with the powers of the ray of its own sizes"
         )
-    elif not r.way.exact:
+    elif not way.exact:
         yield f"the sizes grow along no ray with simple rates; {ray} lies on the same side of every wall"
-    if r.instead is not None:
-        yield f"the powers are those of the ray {r.instead}; train a model in between before you trust them"
-    for role, settings in r.tensors.items():
+    if instead is not None:
+        yield f"the powers are those of the ray {instead}; train a model in between before you trust them"
+    for role, settings in tensors.items():
         eps = settings["eps"].target if "eps" in settings else None
         if eps is not None and eps < HALF:
             yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
             break
-    yield from _reused(r)
-    if any("decay" in s for s in r.tensors.values()):
+    yield from _reused(derivations)
+    if any("decay" in s for s in tensors.values()):
         yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
-    zero = r.tensors.get("router", {}).get("init_std")
+    zero = tensors.get("router", {}).get("init_std")
     if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
         yield "a router that starts at zero ties all logits: top-K needs some randomness of its own"
-    if "alpha" in r.multipliers:
+    if "alpha" in multipliers:
         yield (
             "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "
             "brings 1/K itself, one that is not brings 1/M"

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, named, unknown_name
@@ -175,11 +175,6 @@ class Derivation(Rendered):
     def about(self) -> str:
         return str(self.configuration)
 
-    def document(self) -> Document:
-        from .presentation import derivation
-
-        return derivation(self)
-
 
 @dataclass(frozen=True, repr=False)
 class Signals(Rendered):
@@ -223,11 +218,6 @@ class Signals(Rendered):
     @property
     def about(self) -> str:
         return self.derivation.about
-
-    def document(self) -> Document:
-        from .presentation import signals
-
-        return signals(self)
 
 
 def derive(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import (
     ZERO,
     Block,
@@ -18,18 +18,16 @@ from scaling_algebra.documents.blocks import (
     literal,
 )
 from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.dynamics.analysis import Answer
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import HORIZON
-
-if TYPE_CHECKING:
-    from scaling_algebra.dynamics.analysis import Answer
-
-    from .derivation import Derivation, Signals
+from .derivation import Derivation, Signals
 
 
+@document_of.register(Derivation)
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
     blocks: list[Block] = [Heading(literal(d.about))]
@@ -94,6 +92,7 @@ def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece,
         yield role, std, t.lr, t.eps
 
 
+@document_of.register(Signals)
 def signals(s: Signals) -> Document:
     """Exponents of n, one line per quantity."""
     header = ("quantity", *(f"t={t}" for t in range(s.steps + 1)))

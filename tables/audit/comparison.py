@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.explanations.explanations import explain_quantity
@@ -101,11 +101,6 @@ class Audit(Rendered):
     @property
     def about(self) -> str:
         return f"{len(self.comparisons)} published cells, {len(self.disagreements)} disagree"
-
-    def document(self) -> Document:
-        from .presentation import audit
-
-        return audit(self)
 
 
 def audit(source: str | None = None) -> Audit:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 
 from .comparison import Audit, Comparison, Key
 
@@ -63,11 +63,6 @@ class Errata(Rendered):
     @property
     def about(self) -> str:
         return f"{len(self.entries)} errata in {sum(len(e.cells) for e in self)} places"
-
-    def document(self) -> Document:
-        from .presentation import errata
-
-        return errata(self)
 
 
 def errata() -> Errata:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sympy import latex
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.laws.expressions import exponent
@@ -21,6 +22,7 @@ SETTING = ("regime", "parameterization", "optimizer", "gate")
 """What of a setting tells configurations apart in reports."""
 
 
+@document_of.register(Audit)
 def audit(found: Audit) -> Document:
     """Counts by table, every disagreement with its reasons, and why the rest cannot be compared."""
     rows = [(source, table, *(str(n[s]) for s in STATUSES)) for (source, table), n in found.counts().items()]
@@ -65,6 +67,7 @@ def _audit_record(found: Audit) -> dict[str, Any]:
     }
 
 
+@document_of.register(Errata)
 def errata(found: Errata) -> Document:
     """An overview of all places, then each erratum with the winning matching of the engine and the measured slope."""
     by_key = _compared(found)

@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Marked, Piece, Row
 from scaling_algebra.documents.notation import rich
 from scaling_algebra.errors import UsageError, named
@@ -409,11 +409,6 @@ class Table(Rendered):
     @property
     def about(self) -> str:
         return f"{self.grid.title}, derived"
-
-    def document(self) -> Document:
-        from .presentation import table
-
-        return table(self.grid)
 
 
 def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> Table:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Cell, Document, Grid, Marked, Piece, Size
 from scaling_algebra.documents.notation import plain
 from scaling_algebra.spec.powers import Power
 
+from .layouts import Table
 
-def table(g: Grid) -> Document:
+
+@document_of.register(Table)
+def table(t: Table) -> Document:
     """One derived table."""
+    g = t.grid
     return Document((replace(g, title=f"{g.title}, derived"),), _record(g), f"scalecalc table {g.name}")
 
 

@@ -1,1 +1,3 @@
 """Rules that public code ships, transcribed, and held against the derivation. The engine never reads them."""
+
+from . import presentation as presentation  # registers documents

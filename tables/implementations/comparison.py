@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import concerns, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, solved
@@ -104,11 +104,6 @@ class Implementations(Rendered):
     def about(self) -> str:
         differ = sum(bool(h.differing) for h in self.held)
         return f"{len(self.held)} rules on rays, {differ} differ from the derivation"
-
-    def document(self) -> Document:
-        from .presentation import implementations
-
-        return implementations(self)
 
 
 def implementations(name: str | None = None) -> Implementations:

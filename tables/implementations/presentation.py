@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.documents.notation import typeset
 
@@ -11,6 +12,7 @@ from .reading import Place
 DIFFERS = ("implementation", "regime", "epsilon", "quantity", "rule", "derived")
 
 
+@document_of.register(Implementations)
 def implementations(found: Implementations) -> Document:
     """An overview, every power that differs, and of every rule its source, assumptions and what fails."""
     blocks: list[Block] = [Heading("shipped rules against the derivation")]

@@ -39,8 +39,7 @@ from scaling_algebra.proofs.prover import prove
 from scaling_algebra.solver.derivation import derive, signals
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.audit.comparison import audit
-from scaling_algebra.tables.derived.layouts import TABLES
-from scaling_algebra.tables.derived.presentation import table
+from scaling_algebra.tables.derived.layouts import table
 
 HALF = Fraction(1, 2)
 RESULTS = {
@@ -388,7 +387,7 @@ def test_latex_compiles_and_fits_the_page(kind, tmp_path):
 
 def test_a_table_is_a_document():
     for form in FORMATS:
-        check(form, render(table(TABLES["unified"]()), form))
+        check(form, render(table("unified").document(), form))
 
 
 def test_csv_leaves_nothing_out():

@@ -17,10 +17,11 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
-from scaling_algebra.explanations.explanations import SETTINGS, Setting, explain, explain_quantity
+from scaling_algebra.explanations.explanations import SETTINGS, explain, explain_quantity
 from scaling_algebra.explanations.layers import graph_of, layout
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
+from scaling_algebra.explanations.results import Setting
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK

@@ -27,8 +27,7 @@ from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.commands import table as command
-from scaling_algebra.tables.derived.layouts import SAME, SIGMOID, TABLES
-from scaling_algebra.tables.derived.presentation import table
+from scaling_algebra.tables.derived.layouts import SAME, SIGMOID, TABLES, table
 
 from .test_published import every_cell
 
@@ -47,7 +46,7 @@ def grid(name):
 
 @cache
 def shown(name, form):
-    return render(command.document(name) if name == "errata" else table(grid(name)), form)
+    return render(command.document(name) if name == "errata" else table(name).document(), form)
 
 
 # files ---------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify import Claim, judge, measure
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import Gate
+from scaling_algebra.verify.judging.presentation import report as shown
 from scaling_algebra.verify.judging.report import REQUIRED, Report, Row
 from scaling_algebra.verify.measuring.sizes import dims_at, plan_seeds, plan_sizes
 
@@ -67,9 +68,9 @@ def test_right_predictions_agree(mup):
     assert all(g.passed for g in report.gates) and report.exit_code == 0
     zeros = sum(r.predicted is None for r in report.rows)
     assert report.closing.endswith(f"0 inconclusive; {zeros} exactly zero as predicted")
-    heading, conditions, closing = render(report.document("the MoE block")).splitlines()[:3]
+    heading, conditions, closing = render(shown(report, "the MoE block")).splitlines()[:3]
     assert heading == "the MoE block" and conditions.startswith("n = 12") and closing == report.closing
-    assert "h3.A1" not in str(report) and "h3.A1" in render(report.document(every=True))
+    assert "h3.A1" not in str(report) and "h3.A1" in render(shown(report, every=True))
     assert repr(report) == f"<Report: {report.closing}>" and "dynamics" not in report.conditions
     alive = replace(report, environment={**report.environment, "predicted_with": "moe-sigmoid"})
     assert "gate in the dynamics" in alive.conditions
@@ -198,7 +199,7 @@ def test_every_format_says_what_was_found(form):
     """The claims, the line that sums up, the rows that do not agree with their reasons, and the gates."""
     report = verdicts((Fraction(0), RIGHT, 9), (Fraction(0), OPEN, 1), ZERO, gate=replace(GATE, passed=False))
     claimed = replace(report, claims=(Row("<h3@0, h3@2>", 2, Fraction(0), RIGHT, Verdict.AGREES),))
-    text = unescape(render(claimed.document("the MoE block"), form))
+    text = unescape(render(shown(claimed, "the MoE block"), form))
     if form == "json":
         record = json.loads(text)
         assert record == {"schema": 1, **json.loads(json.dumps(claimed.as_json()))} and len(record["quantities"]) == 174

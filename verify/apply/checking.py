@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.recipes.recipe import Recipe, Setting, recipe
+from scaling_algebra.recipes.recipe import Recipe, recipe
+from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes, way
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.measurement import Measurement

@@ -20,7 +20,8 @@ from torch import nn
 from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.recipes.recipe import VECTORS, Recipe, Setting, recipe
+from scaling_algebra.recipes.recipe import VECTORS, Recipe, recipe
+from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes
 
 from .families import Family, family

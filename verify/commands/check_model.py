@@ -70,13 +70,14 @@ def command(
     from scaling_algebra.verify.apply.families import AGGREGATION
     from scaling_algebra.verify.apply.families import family as known
     from scaling_algebra.verify.apply.models import build, dense
+    from scaling_algebra.verify.judging import presentation
 
     start = {"N": numbers[0]} if dense(family) else {"N": numbers[0], "N_e": numbers[0], "M": 4, "K": 2}
     rates = {axis: float(grows[axis] / grows["N"]) for axis in start}
     sizes = [{a: round(size * (n / numbers[0]) ** rates[a]) for a, size in start.items()} for n in numbers]
     report = check_model(lambda size: build(family, size), sizes, seeds=seeds, steps=steps)
     gate = known(family).gate
-    said = report.document(f"{family}, {grows}", every)
+    said = presentation.report(report, f"{family}, {grows}", every)
     blocks = [*said.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
     emit(Document(tuple(blocks), {**said.record, "gate": gate or None}), form, output)
     return report.exit_code

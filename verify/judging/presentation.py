@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.documents.notation import formula, plain
 
 from .fit import MIN_SEEDS, MIN_SIZES, Fit, Verdict
-
-if TYPE_CHECKING:
-    from .report import Report, Row
+from .report import Report, Row
 
 
+@document_of.register(Report)
 def report(r: Report, heading: str = "", every: bool = False) -> Document:
-    """Claims, the line that sums up, the rows that do not agree or ``every`` row, and the gates."""
+    """What was measured (``heading``), claims, the line that sums up, the rows that do not agree or ``every`` row, and
+    the gates."""
     sizes = f"n = {', '.join(f'{n:g}' for n in r.sizes)}; " if r.sizes else ""
     blocks: list[Block] = [Heading(literal(heading))] if heading else []
     blocks.append(Lines.of(sizes + r.conditions))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import AXES
@@ -191,16 +191,6 @@ class Report(Rendered):
     @property
     def about(self) -> str:
         return self.closing
-
-    def document(self, heading: str = "", every: bool = False) -> Document:
-        """Heading, claims, what was found, and the rows that do not agree with their reasons; ``every`` row if asked.
-
-        Args:
-            heading: what was measured.
-        """
-        from .presentation import report
-
-        return report(self, heading, every)
 
     @property
     def conditions(self) -> str:

@@ -21,8 +21,8 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines
 from scaling_algebra.files import make_folder
 from scaling_algebra.files import write as write_file
 from scaling_algebra.verify.campaigns.plans import Job
+from scaling_algebra.verify.judging import presentation
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.presentation import reason, sentence
 from scaling_algebra.verify.judging.report import Report, Row, Tally
 
 from . import plots
@@ -42,12 +42,12 @@ def document(judged: Judged, command: str, every: bool = False) -> Document:
     if len(judged) == 1:
         ((job, report),) = judged
         record = {"command": command, **as_json(job, report)}
-        return replace(report.document(job.heading, every), record=record, source=command)
+        return replace(presentation.report(report, job.heading, every), record=record, source=command)
     header = ("run", "agree", "refuted", "inconclusive", "sizes n", "seeds", "device", "time")
     blocks: list[Block] = [Heading(closing(judged)), Grid.of(header, [_overview(*run) for run in judged])]
     for job, report in judged:
         told = [str(gate) for gate in report.gates if every or not gate.passed]
-        told += [sentence(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
+        told += [presentation.sentence(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
         if told:
             blocks += [Heading(job.name, 2), Lines.of(*told, listed=True)]
     return Document(tuple(blocks), _record(judged, command), command)
@@ -113,7 +113,7 @@ def html(judged: Judged, command: str) -> str:
         runs=runs,
         open=rows,
         overview=overview,
-        reason=reason,
+        reason=presentation.reason,
         picture=_picture,
     )
 

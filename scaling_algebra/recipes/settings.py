@@ -1,0 +1,51 @@
+"""One number of a recipe, and what a recipe does not keep. Read next: ``recipe.py`` (makes them)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scaling_algebra.spec.powers import Power
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One number of one tensor, or one multiplier.
+
+    Attributes:
+        rule: the power of the axes it follows; None is zero init.
+        factor: target over base; 0 for zero init.
+        base: what was tuned; None where it was not given.
+        before: the power at the base, where that is another one.
+    """
+
+    rule: Power | None
+    factor: float
+    base: float | None = None
+    before: Power | None = None
+
+    @property
+    def target(self) -> float | None:
+        """The number to set; None where no base value was given. Zero init needs none."""
+        return 0.0 if self.rule is None else None if self.base is None else self.base * self.factor
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON: the rule as a text."""
+        rule = "0" if self.rule is None else str(self.rule)
+        record = {"base": self.base, "rule": rule, "factor": self.factor, "target": self.target}
+        return record if self.before is None else {**record, "rule_at_base": str(self.before)}
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """What the nearest parameterization does not keep on this ray: a signal that grows.
+
+    Attributes:
+        signal: which one. step: after how many updates it is largest. growth: the power that it grows as.
+        factor: by which it grows from the base to the target.
+    """
+
+    signal: str
+    step: int
+    growth: Power
+    factor: float
