@@ -25,8 +25,9 @@ from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun, bounded
 from .quantities import Quantity, quantities, quantity, with_decay
+from .run import BeyondPowerCounting
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
-from .trajectory import BeyondPowerCounting, Trajectory
+from .trajectory import Trajectory
 
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
 _SQUARED = "a part of it may cancel: the square of a sign is 1"

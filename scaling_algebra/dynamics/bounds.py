@@ -25,8 +25,9 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
-from .rules import BeyondPowerCounting, Modes, degree, mean, normed, rule, unbounded
-from .trajectory import Increment, Trajectory
+from .rules import degree, mean, normed, rule, unbounded
+from .run import BeyondPowerCounting, Increment, Modes
+from .trajectory import Trajectory
 
 _BOTH: tuple[Mode, ...] = ("init", "update")
 ROUNDS = 6

@@ -16,7 +16,7 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, Experts, adjoints, experts, first_layer, one_layer, pathways
 from scaling_algebra.spec.optimizers import Trained
 
-from .rules import Which
+from .run import Which
 
 
 class Run(Protocol):

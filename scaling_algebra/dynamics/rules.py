@@ -7,36 +7,25 @@ Read next: ``trajectory.py`` (runs the rules), ``quantities.py`` (names what the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Protocol
 
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.networks.language import Function, Mode, Product, Statement
+from scaling_algebra.spec.networks.language import Function, Product, Statement
 
-if TYPE_CHECKING:
-    from .trajectory import Trajectory
-
-Which = Literal["initial", "change", "value"]
-"""A signal before training, its change, or what it is now."""
-Modes = Mapping[str, Mode]
-"""Role -> the part of the tensor that is kept; of the others the whole."""
-
-
-class BeyondPowerCounting(Exception):
-    """Something that no power of n follows: a saturated gate, or a difference that may cancel."""
+from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 
 
 class Rule(Protocol):
     """The readings of one kind of statement. ``t`` counts updates."""
 
-    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         """The output after t updates."""
 
-    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         """The output after t > 0 updates minus the initial output."""
 
-    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         """Derivative of the network's output with respect to the k-th input, from the one with respect to the output
         of the statement, in the letters that the input has there."""
 
@@ -45,13 +34,13 @@ class _Product:
     """Law: the change of a product is the sum over its factors of its change, with what stands before at its present
     value and what stands behind at its initial one; the adjoint of a factor is the product of the others."""
 
-    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Product)
         if t:
             return tr.algebra.add([tr.initial(s.out), tr.change(s.out, t)])
         return tr.part(s, "init", "initial", 0)
 
-    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Product)
         propagated, updated = tr.part(s, "init", "change", t), tr.part(s, "update", "value", t)
         if s.tensor:
@@ -60,7 +49,7 @@ class _Product:
         named.append((tr.regated(s, t), f"{s.out}.regated"))
         return tr.algebra.add([tr.named(x, name) for x, name in named])
 
-    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Product)
         found = tr.transposed(s, k, above, t, modes)
         for x in tr.network.balanced(s, k):
@@ -69,13 +58,13 @@ class _Product:
 
 
 class _Sum:
-    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.algebra.add([tr.at(x, "value", t) for x in s.inputs])
 
-    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.algebra.add([tr.at(x, "change", t) for x in s.inputs])
 
-    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         return above
 
 
@@ -83,18 +72,18 @@ class _Gate:
     """A gate held at its mean and slope: its initial value is Theta(1) and independent of the weights, its change is
     that of its argument. Source: standing assumption B2 of MSSP paper, J.2."""
 
-    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         tr.note("held-gates")
         initial = tr.algebra.constant(tr.network.signals[s.out])
         return tr.algebra.add([initial, tr.change(s.out, t)]) if t else initial
 
-    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         tr.note("held-gates")
         change = tr.at(s.inputs[0], "change", t)
         saturated = _saturated(tr, s, change, t)
         return tr.algebra.unknown(tr.network.signals[s.out]) if saturated else change
 
-    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         tr.note("held-gates")
         if reason := _saturated(tr, s, tr.at(s.inputs[0], "change", t), t):
             raise BeyondPowerCounting(reason)
@@ -113,13 +102,13 @@ class _Entrywise:
     whole = True
     """The function sees all of its argument."""
 
-    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         if t and not (s.kind.selects and self._drawn(tr, s, t)):
             return tr.algebra.add([tr.initial(s.out), tr.change(s.out, t)])
         return self._selected(tr, s, self._polynomial(tr, s, t), t)
 
-    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         letters = tr.network.signals[s.out]
         if s.kind.selects and self._drawn(tr, s, t) != 0:
@@ -143,7 +132,7 @@ class _Entrywise:
             tr.note(f"{s.name} swaps entries only where what is alike moves apart")
         return tr.algebra.add([moved, other])
 
-    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
         letters = tr.network.signals[s.out]
         if reason := self.beyond(tr, s, t):
@@ -151,12 +140,12 @@ class _Entrywise:
         above = self._selected(tr, s, self.shared(tr, s, self.balanced(tr, s, above, t)), t)
         return self.balanced(tr, s, tr.algebra.contract(self.slope(tr, s, t), above, letters), t)
 
-    def slope(self, tr: Trajectory, s: Function, t: int) -> Signal:
+    def slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """The derivative, entry by entry: powers one less than those of the function."""
         key = ("slope", s.out, t)
         return tr.kept(key, f"slope of {s.out}@{t}", lambda: self._powers(tr, s, t, {p - 1 for p in tr.powers(s) if p}))
 
-    def _polynomial(self, tr: Trajectory, s: Function, t: int) -> Signal:
+    def _polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """The value from its argument."""
         x, letters = self.argument(tr, s, "value", t), tr.network.signals[s.out]
         powers, parts = tr.powers(s), list[Signal]()
@@ -171,7 +160,7 @@ class _Entrywise:
         moved = tr.algebra.contract(self._powers(tr, s, t, moving), self.shared(tr, s, x), letters)
         return tr.algebra.add([*parts, tr.named(moved, f"slope times {s.inputs[0].name}@{t}")])
 
-    def _powers(self, tr: Trajectory, s: Function, t: int, powers: set[int]) -> Signal:
+    def _powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
         """The sum of powers of the argument."""
         tr.note("polynomials")
         letters = tr.network.signals[s.out]
@@ -183,23 +172,23 @@ class _Entrywise:
                 parts.append(power)
         return tr.algebra.add(parts)
 
-    def balanced(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+    def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """What is left of a change or of a gradient where the function keeps a sum."""
         return signal
 
-    def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+    def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         """What of the argument the function sees."""
         return tr.at(s.inputs[0], which, t)
 
-    def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
+    def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         """A part of the value, in the size of the value's entries."""
         return signal
 
-    def beyond(self, tr: Trajectory, s: Function, t: int) -> str:
+    def beyond(self, tr: TrainingRun, s: Function, t: int) -> str:
         """Why nothing but that its values are bounded is known of a bounded function; empty if more is."""
         return _saturated(tr, s, self.argument(tr, s, "value", t), t) if s.kind.bounded else ""
 
-    def _over(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+    def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
         of the initial one.
 
@@ -221,7 +210,7 @@ class _Entrywise:
 
     # a top-K selection: drawn anew when the argument moved by at least its spread
 
-    def _selected(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+    def _selected(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """What the selection in force leaves of a signal."""
         if not s.kind.selects:
             return signal
@@ -232,7 +221,7 @@ class _Entrywise:
             mask = tr.algebra.add([mask, tr.algebra.unknown(letters, swapped)])
         return tr.algebra.contract(mask, signal, letters)
 
-    def _swapped(self, tr: Trajectory, s: Function, t: int) -> int | None:
+    def _swapped(self, tr: TrainingRun, s: Function, t: int) -> int | None:
         """Packed size of the change of a selection that is not drawn anew; None if nothing moved.
 
         Law: an argument that moved by a share of its spread swaps at most that share of the entries, each by Theta(1);
@@ -245,10 +234,10 @@ class _Entrywise:
             return None
         return tr.algebra.pack(tr.algebra.value(moved - spread) / 2, {}, {})
 
-    def selected(self, tr: Trajectory, s: Function, t: int) -> str:
+    def selected(self, tr: TrainingRun, s: Function, t: int) -> str:
         return f"{INDICATOR}[{s.out}@{self._drawn(tr, s, t)}]"
 
-    def _drawn(self, tr: Trajectory, s: Function, t: int) -> int:
+    def _drawn(self, tr: TrainingRun, s: Function, t: int) -> int:
         """The step at which the selection in force at t was drawn."""
         if t == 0:
             return 0
@@ -256,7 +245,7 @@ class _Entrywise:
         value = tr.algebra.value
         return 0 if moved is None or (spread is not None and value(moved) < value(spread)) else t
 
-    def _moved(self, tr: Trajectory, s: Function, which: Which, t: int) -> int | None:
+    def _moved(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
         """Packed size of the argument at the start or of its change.
 
         Raises:
@@ -282,16 +271,16 @@ class _Softmax(_Entrywise):
 
     whole = False
 
-    def shared(self, tr: Trajectory, s: Function, signal: Signal) -> Signal:
+    def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
         share = tr.algebra.scale({tr.shares.get(s.out, tr.network.letters[s.over]): -1})
         return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
 
-    def argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+    def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         return tr.algebra.centred(super().argument(tr, s, which, t), s.over)
 
-    def beyond(self, tr: Trajectory, s: Function, t: int) -> str:
+    def beyond(self, tr: TrainingRun, s: Function, t: int) -> str:
         if (saturated := super().beyond(tr, s, t)) or not tr.grows(s.over):
             return saturated
         before = [unbounded(tr, s, t - 1)] if t > 1 else [self.argument(tr, s, "initial", 0)]
@@ -301,7 +290,7 @@ class _Softmax(_Entrywise):
         tails = f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails}"
 
-    def balanced(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+    def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         return tr.algebra.centred(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")
 
 
@@ -314,11 +303,11 @@ class _Norm:
     share with x may cancel in later products.
     """
 
-    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         return self._over(tr, s, self._argument(tr, s, "value", t), t)
 
-    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         first, now = self._argument(tr, s, "initial", 0), self._argument(tr, s, "value", t)
         own = tr.algebra.reduced(self._argument(tr, s, "change", t), first)
@@ -327,7 +316,7 @@ class _Norm:
         turned = self._over(tr, s, self._over(tr, s, turned, 0), larger)
         return self._over(tr, s, self._orthogonal(tr, own, turned, first), t)
 
-    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:  # what the tensors that read y learned is along y
@@ -337,21 +326,21 @@ class _Norm:
         left = self._orthogonal(tr, own, self._along(tr, s, y, own, y), y)
         return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
-    def _orthogonal(self, tr: Trajectory, own: Signal, along: Signal, direction: Signal) -> Signal:
+    def _orthogonal(self, tr: TrainingRun, own: Signal, along: Signal, direction: Signal) -> Signal:
         """A signal less what it has along a direction: in products with that, one takes the other away."""
         return tr.algebra.add([tr.algebra.doubted(own, direction), tr.algebra.doubted(along, along)])
 
-    def _argument(self, tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+    def _argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         return normed(tr, s, which, t)
 
-    def _along(self, tr: Trajectory, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
+    def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
         """``direction <a, b> / dim``."""
         letters = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
         whole = tr.algebra.contract(direction, inner, letters)
         return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
 
-    def _over(self, tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+    def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         return over(tr, s, signal, t)
 
 
@@ -359,19 +348,19 @@ class _Noise:
     """Along an axis that does not grow one leaf stands for the draws of all steps: a sum over finitely many entries is
     as large whether they are correlated or not."""
 
-    def value(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         letters = tr.network.signals[s.out]
         grows = any(map(tr.grows, letters))
         return tr.algebra.tensor(f"{s.out}@{t if grows else 0}", letters, 0)
 
-    def change(self, tr: Trajectory, s: Statement, t: int) -> Signal:
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         return tr.algebra.add([self.value(tr, s, t), tr.initial(s.out)])
 
-    def adjoint(self, tr: Trajectory, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         raise AssertionError("noise reads nothing")
 
 
-def unbounded(tr: Trajectory, s: Function, t: int) -> Signal:
+def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
     """The change of what a function reads, less its mean, without what entries of updates that are bounded make of it
     themselves."""
     (source,) = s.inputs
@@ -382,7 +371,7 @@ def unbounded(tr: Trajectory, s: Function, t: int) -> Signal:
     return tr.algebra.centred(tr.at(source, "change", t), s.over)
 
 
-def degree(tr: Trajectory, signal: str) -> int:
+def degree(tr: TrainingRun, signal: str) -> int:
     """Of the polynomial in Gaussians whose tails an initial signal has at most: sums over an index that grows are
     Gaussian, bounded functions have no tails, and no function grows faster than its argument."""
     s = tr.network.producer(signal)
@@ -396,19 +385,19 @@ def degree(tr: Trajectory, signal: str) -> int:
     return max((1 if s.tensor else 0) + sum(kept), 1 if summed else 0)
 
 
-def mean(tr: Trajectory, s: Function) -> Signal:
+def mean(tr: TrainingRun, s: Function) -> Signal:
     """The mean of a function that has one: a constant."""
     whole, found = tr.algebra.constant(tr.network.signals[s.out]), rule(s)
     return found.shared(tr, s, whole) if isinstance(found, _Entrywise) else whole
 
 
-def normed(tr: Trajectory, s: Function, which: Which, t: int) -> Signal:
+def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
     """What of its argument a norm sees."""
     x = tr.at(s.inputs[0], which, t)
     return tr.algebra.centred(x, s.over) if s.kind.centres else x
 
 
-def divisor(tr: Trajectory, s: Function, t: int) -> Scalar:
+def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
     """What a norm divides by.
 
     Raises:
@@ -425,12 +414,12 @@ def divisor(tr: Trajectory, s: Function, t: int) -> Scalar:
     return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)
 
 
-def over(tr: Trajectory, s: Function, signal: Signal, t: int) -> Signal:
+def over(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
     """A signal divided by the size of what a norm reads."""
     return tr.algebra.scaled(signal, divisor(tr, s, t))
 
 
-def _saturated(tr: Trajectory, s: Statement, argument: Signal, t: int) -> str:
+def _saturated(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
     """How far the argument of a bounded function is beyond O(1), if it is: then its values are bounded, and no more is
     known of them."""
     size = tr.algebra.rms(argument)

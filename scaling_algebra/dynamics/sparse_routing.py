@@ -22,8 +22,8 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .rules import BeyondPowerCounting, Modes, Which
-from .trajectory import Increment, Known, Trajectory, unknowns
+from .run import BeyondPowerCounting, Increment, Known, Modes, Which, unknowns
+from .trajectory import Trajectory
 
 
 def algebra_for(

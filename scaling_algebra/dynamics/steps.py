@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
@@ -17,10 +16,8 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import Factor, Function, Sum
 from scaling_algebra.spec.networks.roles import matrix
 
-from .rules import BeyondPowerCounting, mean
-
-if TYPE_CHECKING:
-    from .trajectory import Trajectory
+from .rules import mean
+from .run import BeyondPowerCounting, TrainingRun
 
 Factors = tuple[Signal, ...]
 """The gradient at the output of a use of a tensor, and what the tensor acts on there."""
@@ -29,7 +26,7 @@ Factors = tuple[Signal, ...]
 # signs ----------------------------------------------------------------------------------------------------------
 
 
-def signs(tr: Trajectory, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
+def signs(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
     """The gradient of a tensor in the form that its sign is read off, use by use.
 
     Law: sign(u v^T) = sign(u) sign(v)^T, and a positive factor does not change a sign: it is replaced by its mean. A
@@ -50,7 +47,7 @@ def signs(tr: Trajectory, role: str, t: int, gradients: Sequence[Factors]) -> li
     return found
 
 
-def _lasting(tr: Trajectory, role: str, s: Signal, whole: Signal, t: int) -> Signal:
+def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
     """A factor of a mean over steps, whose positive factors are those of the other steps only up to a change that may
     be as large as they are: beside what has the sign of this step there is as much again. It is as large as it was."""
     size, full = tr.algebra.rms(s), tr.algebra.rms(whole)
@@ -61,7 +58,7 @@ def _lasting(tr: Trajectory, role: str, s: Signal, whole: Signal, t: int) -> Sig
     return s.but(tail=size, leaf=None, flat=frozenset()) if tr.optimizer.of(role).memory and t else s
 
 
-def _leading(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> int:
+def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
     """The product that is larger than all others."""
     tr.sound, sound = True, tr.sound
     sizes = [tr.entry(role, factors) for factors in gradients]
@@ -76,13 +73,13 @@ def _leading(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> int:
     return order[0]
 
 
-def _summed(tr: Trajectory, role: str, factors: Factors) -> bool:
+def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
     """The gradient is a sum over indices that the tensor does not have."""
     own = tr.network.tensors[role].letters
     return any(c not in own for s in factors for c in s.letters)
 
 
-def _direction(tr: Trajectory, signal: str, t: int) -> Signal:
+def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     """A signal with the sign of the gradient at a signal."""
     uses = tr.network.consumers(signal)
     if len(uses) != 1:
@@ -104,7 +101,7 @@ def _direction(tr: Trajectory, signal: str, t: int) -> Signal:
     return tr.multiplied(tr.algebra.product(tr.covered(operands, own), own), s.multipliers)
 
 
-def _unsigned(tr: Trajectory, factor: Factor, t: int) -> Signal:
+def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
     """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
@@ -114,7 +111,7 @@ def _unsigned(tr: Trajectory, factor: Factor, t: int) -> Signal:
     return tr.at(factor, "value", t)
 
 
-def _sign(tr: Trajectory, s: Signal) -> Signal:
+def _sign(tr: TrainingRun, s: Signal) -> Signal:
     """A sign by its linear part and, where polynomials are raised, its cubic one.
 
     Law: the square of a sign is 1, so what a function makes of it has no product of two of its parts: where there are
@@ -135,7 +132,7 @@ def _sign(tr: Trajectory, s: Signal) -> Signal:
 # singular directions --------------------------------------------------------------------------------------------
 
 
-def apart(tr: Trajectory, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
+def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
     """What every use of a tensor is multiplied by, beyond one over the size of the whole, in a step that brings all
     singular values to one; None where its gradient is exactly zero.
 
@@ -184,7 +181,7 @@ def _root(s: Signal) -> Signal:
     return s
 
 
-def _orthogonal(tr: Trajectory, role: str, a: Factors, b: Factors) -> bool:
+def _orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
     """Both factors of two rank-one matrices are asymptotically orthogonal."""
     if len(a) != 2 or len(b) != 2 or _summed(tr, role, a) or _summed(tr, role, b):
         return False
@@ -205,7 +202,7 @@ def _orthogonal(tr: Trajectory, role: str, a: Factors, b: Factors) -> bool:
     return True
 
 
-def _entries(tr: Trajectory, letters: str) -> dict[str, int]:
+def _entries(tr: TrainingRun, letters: str) -> dict[str, int]:
     """The powers of the axes in the number of entries along some letters."""
     found: dict[str, int] = {}
     for c in letters:

@@ -13,7 +13,8 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.trajectory import BeyondPowerCounting, Trajectory
+from scaling_algebra.dynamics.run import BeyondPowerCounting
+from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Product

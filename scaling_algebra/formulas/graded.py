@@ -16,8 +16,9 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
+from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.dynamics.sparse_routing import RoutedTrajectory, active
-from scaling_algebra.dynamics.trajectory import Trajectory, unknowns
+from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network

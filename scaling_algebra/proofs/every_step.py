@@ -14,7 +14,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.bounds import BoundRun
 from scaling_algebra.dynamics.quantities import quantity
-from scaling_algebra.dynamics.rules import BeyondPowerCounting
+from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.spec.desiderata import Demand
 
 

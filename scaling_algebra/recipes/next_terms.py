@@ -19,7 +19,7 @@ from typing import Any
 from scaling_algebra import limits
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.rules import BeyondPowerCounting
+from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from scaling_algebra.counting.signals import Algebra, Rung
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.trajectory import unknowns
+from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
 from scaling_algebra.spec.axes import AXES, Ray
