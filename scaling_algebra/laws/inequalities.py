@@ -143,7 +143,6 @@ class Inequalities:
         self._solver, self._all = z3.Solver(ctx=self._context), list[Any]()
         self._solver.set("core.minimize", True)
         if growing:
-            self._solver.set("rlimit", PATIENCE)
             self._solver.add([self._real(f"log {name}") > 0 for name in growing if name != unit])
         self._rows: dict[str, Any] = {}
         self._loose = []
@@ -161,19 +160,39 @@ class Inequalities:
         Args:
             labels: of inequalities that may be in it.
         """
-        asked = [x for label, x in self._rows.items() if labels is None or label in labels]
+        asked = {label: x for label, x in self._rows.items() if labels is None or label in labels}
+        if self._positive:
+            return self._left(asked) if self._refuted(asked.values()) else ()
         self._solver.push()
         self._solver.add([] if more is None else [more])
-        refuted = self._solver.check(*asked) == self._z3.unsat
+        refuted = self._solver.check(*asked.values()) == self._z3.unsat
         core = {str(x) for x in self._solver.unsat_core()} if refuted else set()
         self._solver.pop()
         return tuple(label for k, label in enumerate(self._rows) if f"row {k}" in core)
 
+    def _left(self, rows: Mapping[str, Any]) -> tuple[str, ...]:
+        """Labels of contradictory rows without those that are not needed."""
+        left = dict(rows)
+        for label in rows:
+            rest = {other: x for other, x in left.items() if other != label}
+            left = rest if self._refuted(rest.values()) else left
+        return tuple(left)
+
+    def _refuted(self, rows: Iterable[Any]) -> bool:
+        """Asked of a new solver, without assumptions: else z3 does not keep to its budget where parameters are many."""
+        solver = self._z3.Solver(ctx=self._context)
+        solver.set("rlimit", PATIENCE)
+        solver.add([*self._solver.assertions(), *rows])
+        return bool(solver.check() == self._z3.unsat)
+
     def outside(self, groups: Iterable[Iterable[Inequality]]) -> bool:
         """Is there a place at which in every group one does not hold?"""
         z3 = self._z3
-        self._solver.add([z3.Not(z3.And([self._holds(i, False) for i in group])) for group in groups])
-        return bool(self._solver.check() == z3.sat)
+        solver = z3.Solver(ctx=self._context)
+        solver.set("rlimit", PATIENCE)
+        apart = [z3.Not(z3.And([self._holds(i, False) for i in group])) for group in groups]
+        solver.add([*self._solver.assertions(), *apart])
+        return bool(solver.check() == z3.sat)
 
     def window(self, m: Monomial) -> Window:
         """The exponents that a monomial may have; there must be some."""

@@ -15,7 +15,8 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.laws import balance as module
 from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, expression
-from scaling_algebra.laws.monomials import simplified
+from scaling_algebra.laws.inequalities import Inequalities, Inequality
+from scaling_algebra.laws.monomials import Monomial, simplified
 from scaling_algebra.laws.numeric import checked
 from scaling_algebra.linear.cone import corners
 from scaling_algebra.linear.linear import direction
@@ -148,6 +149,18 @@ def test_constraints_contradict(constraints, core):
         balance("N**-1 + N/n", ["N"], ["n"], constraints)
     assert str(error.value).count("'") == 2 * core, "a smallest set"
     assert balance("N**-1 + N/n", ["N"], ["n"], ["N << n"]).cell.minimum["n"] == sympy.Rational(-1, 2)
+
+
+def test_many_open_parameters_are_answered():
+    """Asked with assumptions, z3 heeds no budget here."""
+    texts = ("p0*p1*q1*q2 + p0*p2*q1*q2 + p1**2*q2**2 + p1*p2*q0*q1 + p1*p2*q0*q2 + p2**2*q1**2 - p0*p1*q2**2"
+             " - p0*p2*q1**2 - p1**2*q0*q2 - 2*p1*p2*q1*q2 - p2**2*q0*q1",
+             "p0**2*q2**2 + p0*p1*q0*q2 + p0*p2*q0*q1 + p0*p2*q1*q2 + p1*p2*q0*q2 + p2**2*q0**2 - p0**2*q1*q2"
+             " - p0*p1*q2**2 - 2*p0*p2*q0*q2 - p1*p2*q0**2 - p2**2*q0*q1",
+             "p0**2*q1**2 + p0*p1*q0*q2 + p0*p1*q1*q2 + p0*p2*q0*q1 + p1**2*q0**2 + p1*p2*q0*q1 - p0**2*q1*q2"
+             " - 2*p0*p1*q0*q1 - p0*p2*q1**2 - p1**2*q0*q2 - p1*p2*q0**2")  # fmt: skip
+    rows = [Inequality(Monomial.of({"n": -exponent(text)}), True) for text in texts]
+    assert Inequalities(rows, "n", ["n"], strict=True).core() == ("",)
 
 
 def by_corners(terms):
