@@ -14,10 +14,11 @@ QUIET += ["--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-orig
 
 
 class Chrome:
-    """One tab. ``requests`` has the address of everything it and its workers asked for, ``faults`` what went wrong."""
+    """One tab. ``requests`` has the address of everything it and its workers asked for, ``faults`` what went wrong,
+    ``workers`` the sessions of its workers."""
 
     def __init__(self, profile):
-        self.requests, self.faults, self._count, self._answers = [], [], 0, {}
+        self.requests, self.faults, self.workers, self._count, self._answers = [], [], [], 0, {}
         command = [BROWSER, *QUIET, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         line = next(x for x in self._process.stderr if "DevTools listening" in x)
@@ -64,6 +65,7 @@ class Chrome:
         given = said["params"]
         match said["method"]:
             case "Target.attachedToTarget":
+                self.workers.append(given["sessionId"])
                 for method in ("Network.enable", "Runtime.enable", "Log.enable", "Runtime.runIfWaitingForDebugger"):
                     self._send(method, given["sessionId"])
             case "Network.requestWillBeSent":
@@ -84,9 +86,10 @@ class Chrome:
         phone = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **phone)
 
-    def run(self, script):
-        """The value of an expression, awaited."""
-        done = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
+    def run(self, script, worker=None):
+        """The value of an expression, awaited; in the page, or in the session of a worker."""
+        how = {"awaitPromise": True, "returnByValue": True, "userGesture": True}
+        done = self.call("Runtime.evaluate", worker, expression=script, **how)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 

@@ -132,6 +132,19 @@ def test_the_point_moves_by_keys_and_the_link_follows(page):
     assert page.run("document.querySelector('#ray').value").startswith("N=1,N_e=1")
 
 
+def test_of_quick_changes_the_last_is_answered_and_the_others_are_dropped(page):
+    question = {"grow": "ray", "optimizer": "sgd", "parameterization": "mup"}
+    rays = [f"N=1,N_e=1/3,M={k}/21" for k in range(1, 21)]
+    page.run("""(() => { window.sent = 0; const usual = Worker.prototype.postMessage;
+        Worker.prototype.postMessage = function (...given) { window.sent++; return usual.apply(this, given); };
+        document.querySelector('#answer').dataset.state = ''; })()""")
+    for ray in rays:
+        page.run(f"location.hash = '{urlencode({**question, 'ray': ray})}'")
+    last = f"document.querySelector('#answer').dataset.key?.includes({json.dumps(rays[-1])})"
+    page.until(f"document.querySelector('#answer').dataset.state === 'shown' && {last}", RAY)
+    assert page.run("window.sent") < 5
+
+
 def test_the_reason_of_a_number_is_that_of_the_command_line(page):
     question = {"ask": "derive", "regime": "III", "optimizer": "sgd", "parameterization": "mup"}
     ask(page, question)
@@ -196,5 +209,11 @@ def test_nothing_is_wider_than_a_phone(page):
 def test_no_request_left_the_server_and_nothing_failed(page, served):
     """After all the others: the worker's requests are among these."""
     assert any("pyodide.asm.wasm" in x for x in page.requests) and any("z3_solver" in x for x in page.requests)
-    assert [x for x in page.requests if not x.startswith(served) and x != "about:blank"] == []
+    assert [x for x in page.requests if not x.removeprefix("blob:").startswith(served) and x != "about:blank"] == []
     assert page.faults == []
+
+
+def test_the_worker_is_under_the_policy_of_the_page(page):
+    """After the faults are looked at: this makes one."""
+    reach = "fetch('data:,x').then(() => 'sent', () => 'refused')"
+    assert [page.run(reach, worker) for worker in (None, page.workers[-1])] == ["refused", "refused"]

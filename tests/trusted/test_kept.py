@@ -22,7 +22,10 @@ pytest.importorskip("torch")
 from scaling_algebra import files
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.measuring import store as stored
+from scaling_algebra.verify.measuring.cells import cells
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
@@ -268,6 +271,19 @@ def test_a_resume_elsewhere_says_so_once(tmp_path):
     found = run("verify", "--resume", tmp_path)
     said = [line for line in found.stderr.splitlines() if "warning" in line]
     assert len(said) == 1 and "torch 1.0" in said[0] and "another" in said[0]
+
+
+@pytest.mark.parametrize("other", [{"steps": 0}, {"sizes": (8, 12, 27)}, {"optimizer": "adam"}])
+def test_a_plan_of_another_run_is_refused(other, tmp_path):
+    def planned(optimizer="sgd", steps=1, sizes=(8, 12, 18)):
+        return job(Configuration.of("I", optimizer, "sp"), Effort(steps, sizes, 4))
+
+    setup = planned().setup()
+    cell = next(c for c in cells(setup) if c.kind == "values" and c.size == 2)
+    Store(tmp_path).save(setup.run, setup.name(cell), RECORD)
+    write_plan(tmp_path, {"runs": [planned(**other).as_json()]})
+    found = run("verify", "--resume", tmp_path, "--device", "cpu")
+    assert found.exit_code == 2 and "plan of another run" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
 TRANSFER = ["transfer", "--regime", "I", "--optimizer", "sgd", "--parameterization", "mup", "--parameterization", "sp"]

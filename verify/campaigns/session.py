@@ -5,6 +5,7 @@ Read next: ``plans.py`` (what a run is), ``cells.py`` (how it is cut), ``budget.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,9 @@ from scaling_algebra.verify.measuring.store import Store
 
 from .budget import LEAST_ENTRIES, LOOKS, largest, more_seeds, open_to_noise
 from .plans import Job, distinct
+
+SIZED = re.compile(r"\w+-n(\d+)-t(\d+)-")
+"""Size and steps in the name of a cell (``Setup.name``)."""
 
 
 @dataclass
@@ -42,6 +46,15 @@ class Session:
         told = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
         changed = [k for k in ("torch", "machine") if told.get(k, here[k]) != here[k]]
         return "; ".join(f"begun with {k} {told[k]}, goes on with {here[k]}" for k in changed)
+
+    def check_stored(self, jobs: Sequence[Job]) -> None:
+        """Raises UsageError if the store holds a run, size or number of steps that none of these runs has."""
+        mine = {(job.name, str(n), str(job.steps)) for job in jobs for n in job.sizes}
+        for run, cell in self.store.names():
+            if (at := SIZED.match(cell)) and (run, *at.groups()) not in mine:
+                stored = f"{run} at n={at[1]} with {at[2]} steps"
+                raise UsageError(f"plan.json is the plan of another run: it has no {stored}, as is stored beside it; "
+                                 "put its own plan back, or begin with another -o DIR")  # fmt: skip
 
     def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, Cell]]:
         """All cells that are not in the store."""

@@ -152,8 +152,10 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             told = {**plan, **left, "runs": [run.as_json() for run in runs]}
             write_plan(folder, told, again or resume is not None)
 
-    if resume is not None and (told := session.elsewhere(jobs)):
-        click.echo(f"scalecalc: warning: {told}", err=True)
+    if resume is not None:
+        session.check_stored(jobs)
+        if told := session.elsewhere(jobs):
+            click.echo(f"scalecalc: warning: {told}", err=True)
     if not time_allowed:
         session.check(jobs)
     keep(jobs)

@@ -103,6 +103,15 @@ class Store:
         table = self._cells[run, cell] = Table.of(record)
         self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in table], table.array.tobytes())
 
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Run and cell of everything that folders hold."""
+        for folder in self._folders:
+            if (folder / MEASURED).exists():
+                with _opened(folder / MEASURED) as database:
+                    for (key,) in database.execute("SELECT key FROM measured"):
+                        run, _, cell = key.rpartition("/")
+                        yield run, cell
+
     def describe(self, run: str, environment: dict[str, Any]) -> None:
         """Where and with what a run is measured."""
         self._environments[run] = environment
