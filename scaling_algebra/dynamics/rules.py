@@ -283,7 +283,7 @@ class _Softmax(_Entrywise):
     def beyond(self, tr: TrainingRun, s: Function, t: int) -> str:
         if (saturated := super().beyond(tr, s, t)) or not tr.grows(s.over):
             return saturated
-        before = [unbounded(tr, s, t - 1)] if t > 1 else [self.argument(tr, s, "initial", 0)]
+        before = [self.argument(tr, s, "initial", 0), *([unbounded(tr, s, t - 1)] if t > 1 else [])]
         moved = t and tr.algebra.reaches(unbounded(tr, s, t)) and any(map(tr.algebra.reaches, before))
         if not moved and degree(tr, s.inputs[0].name) < 2:
             return ""

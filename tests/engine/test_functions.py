@@ -148,12 +148,15 @@ SHARES = "h[a] = W1[a,x] data[x]\nu[a] = softmax(h[a]; a)\nf = W2[a] u[a]"
 
 def test_shares_of_what_a_step_moved_have_no_second_moment():
     """e^x of a Gaussian x has all moments; a step of descent moves x by e^x, and e to the power of that has none.
-    Small logits move by a Gaussian first; a step that Adam bounds, or a sign, has no tails."""
+    Small logits move by a Gaussian first, and Theta(1) ones at whatever step they move by Theta(1); a step that Adam
+    bounds, or a sign, has no tails."""
     run = look(SHARES, "sgd", "b.W2=0,c.W1=-1,c.W2=-1")
     assert sizes(run, "u", "f", t=0) == [-1, Fraction(-1, 2)]
     assert sizes(run, "u", "f") == ["undecided", "undecided"] and "no second moment" in run("u", 1).why
     small = look(SHARES, "sgd", "b.W1=1/2,b.W2=0,c.W1=-1,c.W2=-1")
     assert [sizes(small, "h", "u", t=t) for t in (1, 2)] == [[0, -1], [0, "undecided"]]
+    late = look(SHARES, "sgd", "b.W2=1/2,c.W1=-1,c.W2=-1")
+    assert [sizes(late, "h.change", "u", t=t) for t in (1, 2)] == [[Fraction(-1, 2), -1], [0, "undecided"]]
     for rule in ("adam", "signsgd"):
         assert sizes(look(SHARES, rule, "b.W2=0,d.W1=1,d.W2=1"), "u", "f", t=2) == [-1, 0]
 

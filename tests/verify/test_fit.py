@@ -223,3 +223,23 @@ def test_only_what_no_mixture_of_the_predicted_powers_gives_is_refuted(size, own
     rows, known = logged_as(size), lambda *_: ((Fraction(0), True), (-HALF, True))
     assert judge(rows, {"h1": 0}, powers=known).rows[0].verdict is own
     assert judge(rows, {"h1": -3}, [Claim.parse("h1@0=0")], powers=known).claims[0].verdict is claimed
+
+
+@pytest.mark.parametrize(
+    ("divisor", "verdict"),
+    [(lambda n: (0.02 + 50 / n) ** 0.5, Verdict.INCONCLUSIVE), (lambda n: n**-1.5, Verdict.REFUTED)],
+)
+def test_a_quotient_is_refuted_only_with_one_of_its_parts(divisor, verdict):
+    """As f.update / h3 at t = 1, whose n^0 comes late; without its parts it is judged alone."""
+    whole, by = (logged_as(size) for size in (lambda n: 1 / n, divisor))
+    logged = {"f.update": [x["value"] for x in whole], "h1": [y["value"] for y in by]}
+    logged["f.update.normalised"] = [x / y for x, y in zip(*logged.values(), strict=True)]
+    every = [{**x, "quantity": q, "value": v} for q in logged for x, v in zip(whole, logged[q], strict=True)]
+    predicted = {"h1": 0, "f.update": -1, "f.update.normalised": -1}
+
+    def known(name, _):
+        return ((Fraction(predicted[name]), True), (predicted[name] - HALF, True))
+
+    assert judge(every, predicted, powers=known).rows[2].verdict is verdict
+    alone = [x for x in every if x["quantity"] == "f.update.normalised"]
+    assert judge(alone, predicted, powers=known).rows[0].verdict is Verdict.REFUTED

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Signals
@@ -36,6 +38,9 @@ from .spectrum import EVERY, MOST, Powers, Spectrum, mixed, powers_below, spectr
 
 REQUIRED = Fraction(4, 5)
 """Share of the rows that are not predicted to be exactly zero which must agree."""
+
+QUOTIENT = ".normalised"
+"""How the name of a quantity ends that is another one, seed by seed, over the size of what that reads."""
 
 INTERRUPTED = "interrupted"
 """Why a run is incomplete that the user stopped."""
@@ -271,11 +276,18 @@ def judge(
         found = spectrum_of(m, quantity, step, predicted, powers)
         if verdict is Verdict.REFUTED and found and found.verdict is Verdict.AGREES:
             verdict, note = Verdict.INCONCLUSIVE, f"n^({predicted}) is seen beside a larger next power"
-        elif verdict is Verdict.REFUTED and found and powers and fits[key].high < predicted and own(*key) == predicted:
+        elif verdict is Verdict.REFUTED and found and powers and own(*key) == predicted:
             below = _below(m, quantity, step, predicted, powers, EVERY)
-            if mixed(m.sizes, m.cleaned(quantity, step), below):
-                verdict, note = Verdict.INCONCLUSIVE, f"n^({predicted}) may lie below a larger next power; larger sizes"
+            if fits[key].high < predicted and mixed(m.sizes, m.cleaned(quantity, step), below):
+                note = f"n^({predicted}) may lie below a larger next power; larger sizes"
+            elif (parts := _parts(m, quantity, step)) and not any(refuted(x, step) for x in parts):
+                note = f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
+            verdict = Verdict.INCONCLUSIVE if note else verdict
         return Row(quantity, step, predicted, fits[key], verdict, note, found)
+
+    def refuted(quantity: str, step: int) -> bool:
+        predicted = own(quantity, step)
+        return predicted is None or row(quantity, step, predicted).verdict is Verdict.REFUTED
 
     known = set(m.names)
     asked = [(q, t, p) for q, series in prediction.items() if q in known for t, p in enumerate(series[: m.steps + 1])]
@@ -341,6 +353,18 @@ def _below(
         known = powers(quantity, step) if powers else None
     rates = {m.ray[axis] for axis in AXES} - {Fraction(0)}
     return powers_below(predicted, spacing_of(m), rates, known, most)
+
+
+def _parts(m: Measurement, quantity: str, step: int) -> tuple[str, str] | None:
+    """Of a quotient, what is divided and, seed by seed, what it is divided by, if both were measured."""
+    whole = quantity.removesuffix(QUOTIENT)
+    if whole == quantity or (whole, step) not in m.values:
+        return None
+    product = [np.concatenate(m.values[key]) for key in ((whole, step), (quantity, step))]
+    for (name, t), values in m.values.items():
+        if t == step and np.allclose(product[1] * np.concatenate(values), product[0], rtol=1e-3, atol=0):
+            return whole, name
+    return None
 
 
 def spacing_of(m: Measurement) -> Fraction:
