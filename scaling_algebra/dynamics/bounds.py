@@ -25,7 +25,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
-from .rules import degree, mean, normed, rule, unbounded
+from .rules import mean, normed, rule, unbounded
 from .run import BeyondPowerCounting, Increment, Modes
 from .trajectory import Trajectory
 
@@ -169,7 +169,7 @@ class BoundRun(Trajectory):
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
                 raise Exhausted
-            if self.grows(s.over) and (degree(self, s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
+            if self.grows(s.over) and (self.tails.initial(s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
                 raise Exhausted
         return self.algebra.rms(mean(self, s)) or 0
 

@@ -284,8 +284,9 @@ class _Softmax(_Entrywise):
         if (saturated := super().beyond(tr, s, t)) or not tr.grows(s.over):
             return saturated
         before = [self.argument(tr, s, "initial", 0), *([unbounded(tr, s, t - 1)] if t > 1 else [])]
-        moved = t and tr.algebra.reaches(unbounded(tr, s, t)) and any(map(tr.algebra.reaches, before))
-        if not moved and degree(tr, s.inputs[0].name) < 2:
+        moved = t and tr.algebra.reaches(unbounded(tr, s, t))
+        again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
+        if not again and tr.tails.initial(s.inputs[0].name) < 2:
             return ""
         tails = f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails}"
@@ -369,20 +370,6 @@ def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
         passed = tr.part(made, "init", "change", t)
         return tr.algebra.centred(tr.relabelled(passed, tr.network.signals[made.out], source.letters), s.over)
     return tr.algebra.centred(tr.at(source, "change", t), s.over)
-
-
-def degree(tr: TrainingRun, signal: str) -> int:
-    """Of the polynomial in Gaussians whose tails an initial signal has at most: sums over an index that grows are
-    Gaussian, bounded functions have no tails, and no function grows faster than its argument."""
-    s = tr.network.producer(signal)
-    if s is None or (isinstance(s, Function) and (s.kind.bounded or s.source is None)):
-        return 0
-    if not isinstance(s, Product):
-        return max(degree(tr, x.name) for x in s.inputs)
-    own = tr.network.signals[s.out]
-    summed = any(tr.grows(c) for c in s.letters if c not in own)
-    kept = [degree(tr, x.name) for x in s.factors if not any(tr.grows(c) for c in x.letters if c not in own)]
-    return max((1 if s.tensor else 0) + sum(kept), 1 if summed else 0)
 
 
 def mean(tr: TrainingRun, s: Function) -> Signal:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Literal
 
@@ -20,6 +20,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .ledger import Ledger
+from .tails import Tails
 
 Which = Literal["initial", "change", "value"]
 """A signal before training, its change, or what it is now."""
@@ -94,6 +95,11 @@ class TrainingRun:
         self.ledger, self._name = Ledger(algebra), ""
         self.known: Known | None = None
         """Certified sizes from elsewhere; where there are none, those of this run are taken."""
+
+    @cached_property
+    def tails(self) -> Tails:
+        """How heavy the tails of signals are."""
+        return Tails(self.network, self.optimizer, self.grows)
 
     def initial(self, signal: str) -> Signal:
         """Value before training."""

@@ -157,6 +157,9 @@ def test_shares_of_what_a_step_moved_have_no_second_moment():
     assert [sizes(small, "h", "u", t=t) for t in (1, 2)] == [[0, -1], [0, "undecided"]]
     late = look(SHARES, "sgd", "b.W2=1/2,c.W1=-1,c.W2=-1")
     assert [sizes(late, "h.change", "u", t=t) for t in (1, 2)] == [[Fraction(-1, 2), -1], [0, "undecided"]]
+    product = "v[a] = W3[a,x] data[x]\nr[a] = u[a] v[a]\nf = W2[a] r[a]"  # of two Gaussians: that is where u moves to
+    heavy = look(SHARES.replace("f = W2[a] u[a]", product), "sgd", "b.W1=1/2,c.W1=-1,c.W2=-1,c.W3=-1")
+    assert sizes(heavy, "h.change", "u") == [0, "undecided"]
     for rule in ("adam", "signsgd"):
         assert sizes(look(SHARES, rule, "b.W2=0,d.W1=1,d.W2=1"), "u", "f", t=2) == [-1, 0]
 

@@ -1,0 +1,96 @@
+"""How heavy the tails of a signal are: the degree of the polynomial in Gaussians that its entries are, at most.
+
+Sums over an index that grows are Gaussian, bounded functions have no tails, no function grows faster than its argument,
+and slopes are bounded. e to the power of degree one has all moments, of degree two or more none for generic constants.
+Read next: ``rules.py`` (asks it of what a softmax along an index that grows reads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from scaling_algebra.spec.networks.language import Function, Network, Product, Statement
+from scaling_algebra.spec.optimizers import Trained
+
+
+class Tails:
+    """Degrees of the signals of a run, each found once.
+
+    Args:
+        grows: does what an index runs over grow?
+    """
+
+    def __init__(self, network: Network, optimizer: Trained, grows: Callable[[str], bool]) -> None:
+        self._network, self._optimizer, self._grows = network, optimizer, grows
+        self._found: dict[tuple[str, str, int], int] = {}
+
+    def initial(self, signal: str) -> int:
+        """Of a signal before training."""
+        return self._once("initial", signal, 0, self._initial)
+
+    def change(self, signal: str, t: int) -> int:
+        """Of the change of a signal after t updates: it is along the gradient where nothing bounds a step, and a square
+        that is summed over an index that grows is its mean."""
+        return self._once("change", signal, t, self._change)
+
+    def gradient(self, signal: str, t: int) -> int:
+        """Of the gradient at a signal, before the t-th update."""
+        return self._once("gradient", signal, t, self._gradient)
+
+    def _once(self, what: str, signal: str, t: int, compute: Callable[[str, int], int]) -> int:
+        key = what, signal, t
+        if key not in self._found:
+            self._found[key] = compute(signal, t)
+        return self._found[key]
+
+    def _initial(self, signal: str, t: int) -> int:
+        s = self._network.producer(signal)
+        if s is None or self._bounded(s):
+            return 0
+        degrees = [self.initial(x.name) for x in s.inputs]
+        return self._multiplied(s, signal, degrees) if isinstance(s, Product) else max(degrees)
+
+    def _change(self, signal: str, t: int) -> int:
+        s = self._network.producer(signal)
+        if s is None or self._bounded(s):
+            return 0
+        moved = [self.change(x.name, t) for x in s.inputs]
+        if not isinstance(s, Product):
+            return max(moved)
+        first = [self.initial(x.name) for x in s.factors]
+        found = [0]
+        for k, x in enumerate(s.factors):
+            if self._network.producer(x.name):
+                found.append(self._multiplied(s, signal, [*first[:k], moved[k], *first[k + 1 :]], t))
+        if s.tensor and self._optimizer.of(s.tensor.name).normalises != "entry":
+            own = self._network.signals[signal]
+            acted = [d for x, d in zip(s.factors, first, strict=True) if not self._summed(x.letters, own)]
+            found.append(self.gradient(signal, t) + 2 * sum(acted))
+        return max(found)
+
+    def _gradient(self, signal: str, t: int) -> int:
+        found = [0]
+        for s, k in self._network.consumers(signal):
+            above = self.gradient(s.out, t)
+            if isinstance(s, Product):
+                degrees = [above if j == k else self.initial(x.name) for j, x in enumerate(s.factors)]
+                letters = [self._network.signals[s.out] if j == k else x.letters for j, x in enumerate(s.factors)]
+                above = self._sum(s, s.factors[k].letters, zip(letters, degrees, strict=True), t)
+            found.append(above)
+        return max(found)
+
+    def _multiplied(self, s: Product, signal: str, degrees: Iterable[int], t: int = 1) -> int:
+        letters = (x.letters for x in s.factors)
+        return self._sum(s, self._network.signals[signal], zip(letters, degrees, strict=True), t)
+
+    def _sum(self, s: Product, own: str, operands: Iterable[tuple[str, int]], t: int) -> int:
+        """Of a product that sums all letters but its own; what a tensor learnt has a degree of its own."""
+        whole = [*operands, *([(s.tensor.letters, min(t, 2))] if s.tensor else [])]
+        kept = [d for letters, d in whole if not self._summed(letters, own)]
+        return sum(kept) + int(len(kept) < len(whole))
+
+    def _summed(self, letters: str, own: str) -> bool:
+        return any(self._grows(c) for c in letters if c not in own)
+
+    def _bounded(self, s: Statement) -> bool:
+        return isinstance(s, Function) and (s.kind.bounded or s.source is None)
