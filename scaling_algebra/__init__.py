@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .tables.audit.comparison import audit
     from .tables.audit.errata import errata
     from .tables.derived.layouts import table
+    from .verify.apply.checking import check_model
 
 _HOME = {
     "Balance": "laws.balance",
@@ -54,6 +55,7 @@ _HOME = {
     "UsageError": "errors",
     "audit": "tables.audit.comparison",
     "balance": "laws.balance",
+    "check_model": "verify.apply.checking",
     "derive": "solver.derivation",
     "errata": "tables.audit.errata",
     "explain": "explanations.explanations",
@@ -88,6 +90,7 @@ __all__ = [
     "__version__",
     "audit",
     "balance",
+    "check_model",
     "derive",
     "errata",
     "explain",

@@ -49,7 +49,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Measure": {
         "verify": ("verify.commands.verify", "Train torch models and compare measured exponents with predicted ones."),
-        "check-model": ("verify.commands.check_model", "Does a recipe hold on a published family of models?"),
+        "check-model": ("verify.commands.check_model", "Does a recipe hold on a model, or do its own rates scale?"),
         "report": ("verify.commands.report", "Merge what `verify -o DIR` measured into one report."),
         "experiment": ("verify.commands.experiment", "Experiments of the papers: routers, epsilon, clustered data."),
         "transfer": ("verify.commands.transfer", "Does the best learning rate of a small model stay the best?"),

@@ -335,7 +335,14 @@ VALUES: dict[str, Kind] = {
     **{"Q=LAW": Maker.growth, "Q=X,...": Maker.before, "NAME=X,...": Maker.before, "N,N,...": Maker.sizes},
     **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
-    **{"[FITS.csv]": Maker.read, "PATH": Maker.written, "[NAME]": Maker.text, "[NAME]...": Maker.text},
+    **{
+        "[FILE.py:NAME]": Maker.text,
+        "PATTERN=ROLE": Maker.text,
+        "[FITS.csv]": Maker.read,
+        "PATH": Maker.written,
+        "[NAME]": Maker.text,
+        "[NAME]...": Maker.text,
+    },
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
@@ -380,7 +387,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "report": ("none",),
     "experiment": ("epsilon",),
     "transfer": ("--regime", "I"),
-    "check-model": ("--family", "mixtral", "--regime", "I"),
+    "check-model": ("--family", "mixtral"),
 }
 """Good arguments of every verb."""
 ALONE = {"--campaign", "--resume"}

@@ -1,26 +1,39 @@
-"""Recipes on models of transformers, trained at several sizes; nothing is downloaded."""
+"""Checks by training: models of one's own, what they must be, the plugin of pytest; families of transformers."""
+
+import re
+import subprocess
+import sys
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+
+from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.apply.checking import check_model
+from scaling_algebra.verify.apply.checking import LAYERS, between, check_model
+from scaling_algebra.verify.apply.contract import examined
 from scaling_algebra.verify.apply.families import family, names
+from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.apply.models import build
 from scaling_algebra.verify.apply.predictions import predicted
 from scaling_algebra.verify.judging.fit import Verdict
 
-DENSE = [{"N": n} for n in (32, 64, 128)]
-EXPERTS = [{"N": n, "N_e": n, "M": 4, "K": 2} for n in (32, 64, 128)]
+from ..docs.pages import ROOT, write_files
+
+pytest_plugins = ("pytester",)
+
+DENSE = ("N=32", "N=128")
+EXPERTS = ("N=32,N_e=32,M=4,K=2", "N=128,N_e=128,M=4,K=2")
+SIZE = {"N": 8, "N_e": 6, "M": 4, "K": 2}
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("llama", DENSE), ("mixtral", EXPERTS), ("qwen3_moe", EXPERTS)])
 def test_a_recipe_holds_on_a_family_and_the_default_does_not(name, sizes):
     pytest.importorskip("transformers")
-    report = check_model(lambda s: build(name, s), sizes, seeds=4)
+    report = check_model(lambda s: build(name, s), *sizes, seeds=4)
     assert not report.tally.refuted
     assert report.tally.exponents[Verdict.AGREES] >= 0.9 * report.tally.judged
     gates = {g.name: g for g in report.gates}
@@ -39,7 +52,7 @@ def test_a_recipe_holds_on_a_family_and_the_default_does_not(name, sizes):
 )
 def test_a_planted_rule_is_refuted_where_it_is_planted(role, what, rule, part):
     pytest.importorskip("transformers")
-    report = check_model(lambda s: build("mixtral", s), EXPERTS, seeds=4, rules={role: {what: rule}})
+    report = check_model(lambda s: build("mixtral", s), *EXPERTS, seeds=4, rules={role: {what: rule}})
     assert report.exit_code == 1
     step = 0 if what == "init_std" else 2
     verdicts = {(r.quantity, r.step): r.verdict for r in report.rows}
@@ -63,12 +76,172 @@ def test_every_family_has_roles(name):
     assert ("router" in found.roles.values()) == bool(found.gate)
 
 
+# a model of one's own -------------------------------------------------------------------------------------------------
+
+
+class Mix(nn.Module):
+    """A router and its experts in one module; experts in a list, or stacked."""
+
+    def __init__(self, gate, stacked, more=0.0):
+        super().__init__()
+        n, n_e, m, self.k = SIZE.values()
+        self.kind, self.more, self.route = gate, more, nn.Linear(n, m, bias=False)
+        if stacked:
+            self.a, self.b = nn.Parameter(torch.randn(m, n_e, n)), nn.Parameter(torch.randn(m, n, n_e))
+        else:
+            self.a, self.b = (
+                nn.ModuleList(nn.Linear(*io, bias=False) for _ in range(m)) for io in ((n, n_e), (n_e, n))
+            )
+
+    def forward(self, x):
+        logits = self.route(x)
+        top, chosen = logits.topk(self.k)
+        weight = {"1/K": top.softmax(-1), "1/M": logits.softmax(-1).gather(-1, chosen), "1": top.sigmoid()}[self.kind]
+        gates = torch.zeros_like(logits).scatter(-1, chosen, weight)
+        a, b = ((w if isinstance(w, torch.Tensor) else torch.stack([x.weight for x in w])) for w in (self.a, self.b))
+        return torch.einsum("bte,enk,eki,bti->btn", gates, b, a, x) + self.more * x
+
+
+class Layer(nn.Module):
+    def __init__(self, mix):
+        super().__init__()
+        self.mix = mix
+
+    def forward(self, h):
+        return h + self.mix(h)
+
+
+class Own(nn.Module):
+    def __init__(self, mix, words=64):
+        super().__init__()
+        self.tokens, self.blocks = nn.Embedding(words, 8), nn.ModuleList([Layer(mix)])
+        self.head = nn.Linear(8, words, bias=False)
+
+    def forward(self, ids):
+        return self.head(self.blocks[0](self.tokens(ids)))
+
+
+OWN = {"tokens": "embedding", "route": "router", r"\.a\b": "expert_in", r"\.b\b": "expert_out", "head": "readout"}
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return recipe(*EXPERTS, readout_init="zero", epsilon="negligible")
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("gate", ["1/K", "1/M", "1"])
+def test_experts_are_found_by_shape_and_their_gate_is_measured(numbers, stacked, gate):
+    found = examined(lambda s: Own(Mix(gate, stacked)), SIZE, numbers, OWN, LAYERS)
+    assert found.stacks == ("blocks.0.mix",) and found.gate == gate
+
+
+class Bare(Mix):
+    def __init__(self):
+        super().__init__("1/K", True)
+        weight = self.route.weight
+        del self.route
+        self.route = nn.Parameter(weight.detach())
+
+    def forward(self, x):
+        gates = (x @ self.route.T).softmax(-1)
+        return torch.einsum("bte,enk,eki,bti->btn", gates, self.b, self.a, x)
+
+
+class Unheard(Own):
+    def forward(self, ids):
+        return self.blocks[0](self.tokens(ids)) @ self.head.weight.T
+
+
+class Unread(Own):
+    def forward(self, ids):
+        return self.blocks[0](self.tokens(ids))
+
+
+def lacking(model):
+    return model, torch.optim.AdamW(list(model.parameters())[1:])
+
+
+@pytest.mark.parametrize(
+    ("built", "roles", "said"),
+    [
+        (lambda s: {}, OWN, r"build\(.*\) returns {}; return a torch.nn.Module"),
+        (lambda s: (nn.Linear(2, 2), 3), OWN, r"returns \(Linear, int\)"),
+        (lambda s: s["heads"], OWN, "raises KeyError: 'heads'"),
+        (lambda s: lacking(Own(Mix("1/K", True))), OWN, "the optimizer lacks tokens.weight"),
+        (lambda s: Own(Mix("1/K", True)), {**OWN, r"\.b\b": "router"}, "no module that is called has 4 experts"),
+        (lambda s: Own(Mix("1/K", True)), {k: v for k, v in OWN.items() if k != "head"}, "no role .* head.weight"),
+        (lambda s: Own(Mix("1/K", True, more=1.0)), OWN, "blocks.0.mix returns more than the sum over its experts"),
+        (lambda s: Own(Bare()), OWN, r"blocks.0.mix.route \(router\) is a bare parameter"),
+        (lambda s: Own(Mix("1/K", True), words=32), OWN, "below 64 to an error, IndexError"),
+        (lambda s: Unheard(Mix("1/K", True)), OWN, r"head \(readout\) is never called"),
+        (lambda s: Unread(Mix("1/K", True)), OWN, r"to \(1, 4, 8\); return logits of shape"),
+    ],
+)
+def test_what_breaks_the_contract_is_one_line_before_training(numbers, built, roles, said):
+    with pytest.raises(UsageError, match=said) as error:
+        examined(built, SIZE, numbers, roles, LAYERS)
+    assert "\n" not in str(error.value)
+
+
+def test_layers_are_named(numbers):
+    with pytest.raises(UsageError, match="no module that is called matches layers='none'"):
+        examined(lambda s: Own(Mix("1/K", True)), SIZE, numbers, OWN, "none")
+
+
+def test_sizes_lie_on_a_ray_and_are_whole():
+    middle = between({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 16, "K": 2}, 3)[1]
+    assert middle == {"N": 64, "N_e": 8, "M": 8, "K": 2}
+    for base, target, points, said in (
+        ({"N": 32}, {"N": 128}, 1, "points is 1"),
+        ({"N": 32, "L": 2}, {"N": 128, "L": 4}, 3, "the depth L grows"),
+        ({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 12, "K": 2}, 3, "lie on no ray"),
+        ({"N": 2}, {"N": 6}, 3, "no 3 whole sizes"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            between(base, target, points)
+
+
+def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"a": "import nowhere", "b": "build = 3", "c": "def build(s): ...\nSCALING = {'bas': 1}"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    for text, said in (
+        ("build", "write FILE.py:NAME"),
+        ("d.py:build", "no file d.py"),
+        ("nowhere.at.all:build", "nowhere.at.all raises ModuleNotFoundError"),
+        ("a.py:build", "a.py raises ModuleNotFoundError: No module named 'nowhere'"),
+        ("b.py:build", "build is 3, no function"),
+        ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            load(text, {"base": "N=8", "target": "N=16"})
+    with pytest.raises(UsageError, match="no base of b"):
+        (tmp_path / "b.py").write_text("from builtins import print")
+        load("b.py:print", {})
+
+
+def test_the_plugin_passes_what_scales_and_fails_a_planted_rate(pytester):
+    """The model of the guide: alone, and with one rate that does not scale."""
+    write_files(ROOT / "docs" / "guide" / "check.md", pytester.path)
+    pytester.makepyfile(test_own="def test_scaling(coordinate_check):\n    coordinate_check('mymodel.py:build')\n")
+    told = pytester.runpytest_inprocess("--scaling-model", "wrong.py:build", "--scaling-model", "none.py:build")
+    told.assert_outcomes(passed=1, failed=2)
+    told.stdout.re_match_lines(
+        [r".*layer0\.moe\.A3 .*REFUTED", r".*no file none\.py", r"FAILED .*wrong\.py:build - Failed: REFUTED: "]
+    )
+
+
+def test_the_plugin_costs_nothing_where_it_is_not_used():
+    heavy = {"torch", "sympy", "numpy", "z3", "click"}
+    code = f"import sys, scaling_algebra.pytest_plugin; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_bad_input():
     with pytest.raises(UsageError, match="jetmoe has no adapter"):
         family("jetmoe")
     with pytest.raises(UsageError, match="did you mean 'mixtral'"):
         family("mixtrl")
-    with pytest.raises(UsageError, match="two or more sizes"):
-        check_model(lambda s: None, [{"N": 8}])
     with pytest.raises(UsageError, match="no family to check named 'mistral'"):
         build("mistral", {"N": 32})

@@ -12,7 +12,7 @@ from torch import nn
 from scaling_algebra.errors import missing, unknown_name
 from scaling_algebra.recipes.sizes import Sizes
 
-from .checking import LENGTH, VOCABULARY
+from .contract import LENGTH, VOCABULARY
 from .families import family, table
 
 HEAD, LAYERS = 8, 2

@@ -7,8 +7,7 @@ or trained weights (``torch.func.functional_call``). Read next: ``predictions.py
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,6 @@ from torch import Tensor, nn
 from scaling_algebra.errors import UsageError
 
 from .plans import plain_name
-
-EXPERTS = r"(^|\.)experts$"
-"""Modules of stacked experts, by name."""
 
 
 @dataclass(frozen=True)
@@ -32,45 +28,104 @@ class Part:
     size: float
 
 
+@dataclass(frozen=True)
+class Call:
+    """What a module was called with."""
+
+    arguments: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+
 @dataclass
 class Seen:
-    """One forward pass: inputs and outputs of modules, what stacked experts were called with, and the logits."""
+    """One forward pass: by module the first input, the call and the first output, and the logits."""
 
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
-    calls: dict[str, tuple[Tensor, ...]]
+    calls: dict[str, Call]
+    returned: dict[str, Any]
     logits: Tensor
+
+
+def look(model: nn.Module, ids: Tensor, instead: Mapping[str, Tensor] | None = None) -> Seen:
+    """One forward pass; ``instead``: other values of parameters, by name."""
+    seen = Seen({}, {}, {}, {}, torch.empty(0))
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, arguments: Any, named: Any, out: Any) -> None:
+            if arguments and isinstance(arguments[0], Tensor):
+                seen.inputs[name] = arguments[0].detach().clone()
+            seen.calls[name] = Call(tuple(_kept(x) for x in arguments), {k: _kept(x) for k, x in named.items()})
+            first = out[0] if isinstance(out, tuple) else out
+            if isinstance(first, Tensor):
+                seen.outputs[name], seen.returned[name] = first.detach().clone(), out
+
+        return hook
+
+    values = {n: (instead or {}).get(plain_name(n), p.detach()) for n, p in model.named_parameters()}
+    handles = [m.register_forward_hook(keep(plain_name(n)), with_kwargs=True) for n, m in model.named_modules()]
+    try:
+        with torch.no_grad():
+            seen.logits = logits_of(torch.func.functional_call(model, values, (ids,))).detach().clone()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def logits_of(out: Any) -> Tensor:
+    """What a model returns, or its ``logits``.
+
+    Raises:
+        UsageError: neither is a tensor.
+    """
+    logits = getattr(out, "logits", out)
+    if not isinstance(logits, Tensor):
+        raise UsageError(f"the model returns {type(logits).__name__}; return logits, or an object that has them")
+    return logits
+
+
+def stacks(model: nn.Module, roles: Mapping[str, str], seen: Seen, experts: int) -> tuple[str, ...]:
+    """The smallest modules that are called and hold this many experts, by shape: tensors with the roles ``expert_in``
+    and ``expert_out``, so many in front or so many of them."""
+
+    def held(module: str, role: str) -> int:
+        inside = (p for n, p in there.items() if n.startswith(f"{module}.") and roles.get(n) == role)
+        return sum(p.shape[0] if p.dim() == 3 else 1 for p in inside)
+
+    there = {plain_name(n): p for n, p in model.named_parameters()}
+    full = [n for n in seen.outputs if n and min(held(n, "expert_in"), held(n, "expert_out")) >= experts]
+    return tuple(n for n in full if not any(x.startswith(f"{n}.") for x in full))
 
 
 class Parts:
     """Splits a model's signals relative to the moment it is made."""
 
-    def __init__(self, model: nn.Module, ids: Tensor, roles: Mapping[str, str], layers: str) -> None:
+    def __init__(
+        self, model: nn.Module, ids: Tensor, roles: Mapping[str, str], layers: str, stacks: Sequence[str] = ()
+    ) -> None:
         """Watches a model from now on.
 
         Args:
-            ids: (batch, length) token ids. roles: by name of parameter. layers: names of modules of the stream.
-
-        Raises:
-            UsageError: no module has such a name.
+            ids: (batch, length + 1) token ids, the targets included. roles: by name of parameter. layers: pattern of
+                names of modules of the stream.
+            stacks: modules that sum experts.
         """
-        self.model, self.ids, self.roles, self.layers = model, ids, roles, layers
-        named = {plain_name(n): module for n, module in model.named_modules()}
-        self.maps = {n: roles[f"{n}.weight"] for n in named if f"{n}.weight" in roles}
-        self.maps = {n: r for n, r in self.maps.items() if named[n].weight.dim() == 2}
-        self.stacks = [n for n in named if re.search(EXPERTS, n)]
-        self.modules = named
-        if not any(re.search(layers, n) for n in named):
-            raise UsageError(f"no module matches layers={layers!r}; give a pattern of your layers' names")
+        self.model, self.ids, self.roles, self.layers, self.stacks = model, ids[:, :-1], roles, layers, stacks
+        self.targets = ids[:, 1:].unique()
+        self.modules = {plain_name(n): module for n, module in model.named_modules()}
         self.weights = {plain_name(n): p.detach().clone() for n, p in model.named_parameters()}
-        self.first = self._look()
-        small = [n for n, r in self.maps.items() if r == "readout" and self.first.outputs[n].shape[-1] == 1]
-        for name in small:  # a gate of a shared expert scales as a readout, and is none
-            del self.maps[name]
+        self.first = look(model, self.ids)
+        owners = {n: roles[f"{n}.weight"] for n in self.first.outputs if f"{n}.weight" in roles}
+        self.maps = {n: r for n, r in owners.items() if self.weights[f"{n}.weight"].dim() == 2 and self._measured(n, r)}
+
+    def _measured(self, name: str, role: str) -> bool:
+        """Experts are measured as a sum; a gate of a shared expert scales as a readout, and is none."""
+        return not role.startswith("expert") and (role != "readout" or self.first.outputs[name].shape[-1] > 1)
 
     def __call__(self) -> Iterator[Part]:
         """Every part as it is now."""
-        now, first = self._look(), self.first
+        now, first = look(self.model, self.ids), self.first
         yield Part("logits", ("logits", "change"), _rms(now.logits - first.logits))
         for name, x in now.outputs.items():
             if re.search(self.layers, name):
@@ -82,23 +137,35 @@ class Parts:
             if not x.is_floating_point():
                 apply = lambda x, w: nn.functional.embedding(x, w)  # noqa: E731
             yield Part(f"{_short(name)}.init", (role, "init"), _rms(apply(x0, initial)))
-            yield Part(f"{_short(name)}.update", (role, "update"), _rms(apply(x, weight - initial)))
+            moved = weight - initial
+            if role == "router":  # few tokens choose few experts: those that moved stand for all
+                moved = moved[moved.any(dim=1)] if moved.any() else moved
+            yield Part(f"{_short(name)}.update", (role, "update"), _rms(apply(x, moved)))
             if x.is_floating_point():
-                yield Part(f"{_short(name)}.propagating", (role, "propagating"), _rms(apply(x - x0, initial)))
+                # the stream moves along the rows of the targets, which are few of the vocabulary
+                rows = initial[self.targets] if role == "readout" else initial
+                yield Part(f"{_short(name)}.propagating", (role, "propagating"), _rms(apply(x - x0, rows)))
         for name in self.stacks:
             yield from self._pieces(name, now)
 
     def _pieces(self, name: str, now: Seen) -> Iterator[Part]:
         """A1, A2.1, A2.2 and A3 of one sum over experts, routed as at first."""
-        module, (x0, *rest), x = self.modules[name], self.first.calls[name], now.calls[name][0]
-        own = [key for key, _ in module.named_parameters()]
+        module, call = self.modules[name], self.first.calls[name]
+        (x0, *rest), x = call.arguments, now.calls[name].arguments[0]
+        own = [plain_name(key) for key, _ in module.named_parameters()]
         initial = {key: self.weights[f"{name}.{key}"] for key in own}
-        trained = {key: p.detach() for key, p in module.named_parameters()}
+        trained = {plain_name(key): p.detach() for key, p in module.named_parameters()}
+        routers = [n for n, r in self.maps.items() if r == "router" and n.startswith(f"{name}.")]
 
         def run(x: Tensor, role: str = "") -> Tensor:
             moved = {key: trained[key] for key in own if role and self.roles.get(f"{name}.{key}") == role}
-            result: Tensor = torch.func.functional_call(module, {**initial, **moved}, (x, *rest))
-            return result
+            held = [self._hold(router) for router in routers]
+            try:
+                out = torch.func.functional_call(module, {**initial, **moved}, (x, *rest), dict(call.named))
+            finally:
+                for handle in held:
+                    handle.remove()
+            return (out[0] if isinstance(out, tuple) else out).detach()
 
         start = run(x0)
         pieces = {"A1": start, "A2.1": run(x) - start}
@@ -106,34 +173,13 @@ class Parts:
         for piece, value in pieces.items():
             yield Part(f"{_short(name)}.{piece}", ("experts", piece), _rms(value))
 
-    def _look(self) -> Seen:
-        inputs: dict[str, Tensor] = {}
-        outputs: dict[str, Tensor] = {}
-        calls: dict[str, tuple[Tensor, ...]] = {}
-        with torch.no_grad(), _hooks(self.model, inputs, outputs, calls):
-            out = self.model(self.ids)
-        return Seen(inputs, outputs, calls, getattr(out, "logits", out).detach().clone())
+    def _hold(self, router: str) -> Any:
+        """Lets a router inside say what it said at first."""
+        return self.modules[router].register_forward_hook(lambda *_: self.first.returned[router])
 
 
-@contextmanager
-def _hooks(model: nn.Module, inputs: Any, outputs: Any, calls: Any) -> Iterator[None]:
-    def keep(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, given: Any, out: Any) -> None:
-            if given and isinstance(given[0], Tensor):
-                inputs[name] = given[0].detach().clone()
-                calls[name] = tuple(x.detach().clone() for x in given if isinstance(x, Tensor))
-            first = out[0] if isinstance(out, tuple) else out
-            if isinstance(first, Tensor):
-                outputs[name] = first.detach().clone()
-
-        return hook
-
-    handles = [module.register_forward_hook(keep(plain_name(n))) for n, module in model.named_modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _kept(x: Any) -> Any:
+    return x.detach().clone() if isinstance(x, Tensor) else x
 
 
 def _short(name: str) -> str:

@@ -1,83 +1,100 @@
-"""``scalecalc check-model``: does a recipe hold on a published family of models? Trains small ones from random weights.
+"""``scalecalc check-model``: does a recipe hold on a model, or do its own rates scale? Trains small ones.
 
-Read next: ``apply/checking.py`` (what is measured), ``apply/models.py`` (what is built).
+Read next: ``apply/contract.py`` (what a model must be), ``apply/checking.py`` (what is measured), ``apply/models.py``
+(families that are built).
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 
-from scaling_algebra.commands.options import FORMAT, RAY, Count, Place, emit, examples, tried
+from scaling_algebra.commands.options import FORMAT, Count, Place, emit, examples, tried
 from scaling_algebra.documents.blocks import Document, Lines
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.configuration import Configuration
-
-from .shared import integers
 
 
 @click.command(
     "check-model",
     epilog=examples(
-        "scalecalc check-model --family mixtral --regime I",
-        "scalecalc check-model --family llama --regime I --widths 32,64,128 --seeds 8",
+        "scalecalc check-model mymodel.py:build --base N=32,N_e=32,M=4,K=2 --target N=128,N_e=128,M=16,K=2",
+        "scalecalc check-model --family mixtral --target N=128,N_e=32,M=16,K=8",
+        "scalecalc check-model --family llama --seeds 8",
     ),
 )
-@click.option("--family", required=True, metavar="NAME", help="llama, mixtral, qwen3_moe, olmoe, ...")
-@RAY
-@click.option("--widths", default="32,64,128", show_default=True, metavar="N,N,...", help="First: the base.")
-@click.option("--seeds", type=Count(1, 1000), default=6, show_default=True, metavar="N", help="Replicas at every size.")
+@click.argument("model", metavar="[FILE.py:NAME]", required=False)
 @click.option(
-    "--steps", type=Count(2, 100), default=2, show_default=True, metavar="T", help="AdamW steps; two are judged."
+    "--family", metavar="NAME", help="Instead, a family of transformers: llama, mixtral, qwen3_moe, olmoe, ..."
 )
+@click.option("--base", metavar="SIZES", help="Of the smallest model; of a family N=32 or N=32,N_e=32,M=4,K=2.")
+@click.option("--target", metavar="SIZES", help="Of the largest; of a family four times as wide.")
+@click.option("--points", type=Count(2, 20), metavar="N", help="Sizes between them, both included.  [default: 3]")
+@click.option("--role", "roles", multiple=True, metavar="PATTERN=ROLE", help="Role of parameters, as plan takes it.")
+@click.option("--seeds", type=Count(1, 1000), metavar="N", help="Replicas at every size.  [default: 6]")
+@click.option("--steps", type=Count(2, 100), metavar="T", help="Steps; two are judged.  [default: 2]")
 @click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
 @FORMAT
 @click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout.")
 def command(
-    family: str,
-    regime: str | None,
-    ray: str | None,
-    widths: str,
-    seeds: int,
-    steps: int,
+    model: str | None,
+    family: str | None,
+    roles: tuple[str, ...],
     every: bool,
     form: str | None,
     output: Path | None,
+    **sizes: Any,
 ) -> int:
-    """Train a family of transformers at several sizes with a recipe, and judge the parts of its signals.
+    """Train a model at several sizes, and judge the parts of its signals.
 
-    Two layers, random weights, the same tokens at every size, real AdamW steps. The base has N = N_e = the first width,
-    4 experts and 2 active. Every part is to grow as the engine certifies for the family's gate; one std and one
-    learning rate for all is the control.
+    FILE.py:NAME: a function of your own that gets the sizes as a dict and returns a torch.nn.Module, which is trained
+    with the numbers of a recipe; or the module and its optimizer: then its own initial values and rates are checked.
+    Beside it SCALING, a dict, may hold these options and the roles. All that is asked of it: docs/guide/check.md.
 
-    Exit codes as of verify: 0 agrees, 1 refuted, 2 wrong usage, 3 inconclusive. Needs transformers.
+    Random weights, the same tokens at every size, real steps, on one CPU. Every part is to grow as the engine
+    certifies; one std and one learning rate for all is the control.
+
+    Exit codes as of verify: 0 agrees, 1 refuted, 2 wrong usage, 3 inconclusive. A family needs transformers.
     """
     tried(output, form)
-    numbers = integers("widths", widths)
-    if (
-        len(numbers) < 2
-        or any(a >= b for a, b in pairwise(numbers))
-        or any(n < 8 or n % 8 or n > 4096 for n in numbers)
-    ):
-        raise UsageError(f"--widths are {widths!r}; give two or more growing multiples of 8 up to 4096, e.g. 32,64,128")
-    grows = Configuration.of(regime, ray=ray).ray
-    if not grows["N"]:
-        raise UsageError("the width does not grow on this ray; give one with N=1")
+    if (model is None) is (family is None):
+        raise UsageError("give a model as FILE.py:NAME, or --family NAME; one of them")
+    asked = {key: value for key, value in sizes.items() if value is not None}
+    if roles:
+        asked["roles"] = dict(_role(text) for text in roles)
 
     from scaling_algebra.verify.apply.checking import check_model
     from scaling_algebra.verify.apply.families import AGGREGATION
-    from scaling_algebra.verify.apply.families import family as known
-    from scaling_algebra.verify.apply.models import build, dense
     from scaling_algebra.verify.judging import presentation
 
-    start = {"N": numbers[0]} if dense(family) else {"N": numbers[0], "N_e": numbers[0], "M": 4, "K": 2}
-    rates = {axis: float(grows[axis] / grows["N"]) for axis in start}
-    sizes = [{a: round(size * (n / numbers[0]) ** rates[a]) for a, size in start.items()} for n in numbers]
-    report = check_model(lambda size: build(family, size), sizes, seeds=seeds, steps=steps)
-    gate = known(family).gate
-    said = presentation.report(report, f"{family}, {grows}", every)
-    blocks = [*said.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
-    emit(Document(tuple(blocks), {**said.record, "gate": gate or None}), form, output)
+    if model is not None:
+        from scaling_algebra.verify.apply.loading import load
+
+        build, asked = load(model, asked)
+    else:
+        from scaling_algebra.verify.apply.models import build as built
+        from scaling_algebra.verify.apply.models import dense
+
+        assert family is not None
+        build = lambda size: built(family, size)  # noqa: E731
+        usual = ("N=32", "N=128") if dense(family) else ("N=32,N_e=32,M=4,K=2", "N=128,N_e=128,M=4,K=2")
+        asked = {"base": usual[0], "target": usual[1], **asked}
+    report = check_model(build, **asked)
+    gate = report.environment["gate"]
+    heading = f"{model or family}, {_text(asked['base'])} to {_text(asked['target'])}"
+    told = presentation.report(report, heading, every)
+    blocks = [*told.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
+    emit(Document(tuple(blocks), {**told.record, "gate": gate or None}), form, output)
     return report.exit_code
+
+
+def _role(text: str) -> tuple[str, str]:
+    pattern, equals, role = text.rpartition("=")
+    if not (equals and pattern and role):
+        raise UsageError(f"cannot read --role {text!r}; write PATTERN=ROLE, for example 'gate=router'")
+    return pattern, role
+
+
+def _text(sizes: Any) -> str:
+    return sizes if isinstance(sizes, str) else ",".join(f"{axis}={n}" for axis, n in sizes.items())

@@ -1,0 +1,210 @@
+"""What ``build(sizes)`` returns, found to keep its contract before anything is trained: ``examined``.
+
+The contract. ``sizes`` is a dict of whole numbers by axis (N, N_e, M, K). ``build`` returns a ``torch.nn.Module``,
+which is then drawn and trained with the numbers of the recipe; or that and its ``torch.optim.Optimizer``: then its own
+initial values and rates are checked, with weight decay left out. The module
+
+1. lies on the CPU and maps ids (batch, length) below 64 to logits (batch, length, 64 or more), or to an object with
+   ``logits``;
+2. has a role for every parameter: by ``roles``, by labels ``scaling_roles``, or as a family that is known;
+3. calls the owner of every matrix, an ``nn.Linear`` or ``nn.Embedding``; a matrix without one is not measured;
+4. sums its experts in one module, which gets their input first and returns that sum and nothing else; the experts are
+   parameters with the roles ``expert_in`` and ``expert_out``, M in front or M of them, under any name; its router may
+   be inside, as an ``nn.Linear``, or what it says comes as further arguments;
+5. has modules whose outputs are the residual stream, named as ``layers`` says, as many at every size.
+
+Read next: ``parts.py`` (what is measured), ``checking.py`` (trains).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.recipes.recipe import Recipe
+from scaling_algebra.recipes.sizes import Sizes
+
+from .parts import Parts, Seen, look, stacks
+from .plans import plain_name, plan
+
+VOCABULARY, BATCH, LENGTH = 64, 1, 4
+"""Ids, and few of them: the gradients of T tokens share a sign sum, of which each keeps T^-1/2 of the coherent part."""
+SAME = 1e-4
+"""Relative difference of two sums over experts that are one but for rounding."""
+EXPERT = ("expert_in", "expert_out")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was built at one size.
+
+    Attributes:
+        optimizer: its own; None: the recipe's. roles: by name of parameter. layers: names of modules of the stream.
+        stacks: modules that sum experts. gate: what the gate brings to that sum, ``1/K``, ``1/M`` or ``1``; or nothing.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    roles: Mapping[str, str]
+    layers: str
+    stacks: tuple[str, ...] = ()
+    gate: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What must be alike at every size."""
+        own = "a model and its optimizer" if self.optimizer is not None else "a model"
+        return own + (f" whose gate brings {self.gate}" if self.gate else "")
+
+    @property
+    def reads_zero(self) -> bool:
+        """Does the readout start at zero?"""
+        return not any(p.any() for n, p in self.model.named_parameters() if self.roles.get(plain_name(n)) == "readout")
+
+    def parts(self) -> Parts:
+        """The parts of its signals, relative to now."""
+        return Parts(self.model, tokens(), self.roles, self.layers, self.stacks)
+
+
+def tokens() -> Tensor:
+    """(BATCH, LENGTH + 1) ids, the same at every size."""
+    return torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+
+
+def taken(build: Any, size: Sizes, seed: int) -> tuple[nn.Module, torch.optim.Optimizer | None]:
+    """What ``build`` returns: the model, not in training mode, and its own optimizer.
+
+    Raises:
+        UsageError: it raises an error, or returns something else.
+    """
+    at = f"build({dict(size)})"
+    torch.manual_seed(seed)
+    try:
+        built = build(dict(size))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{at} raises {type(error).__name__}: {error}") from error
+    model, optimizer = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer | None):
+        kinds = f"({type(model).__name__}, {type(optimizer).__name__})" if isinstance(built, tuple) else shown(built)
+        raise UsageError(f"{at} returns {kinds}; return a torch.nn.Module, or it and its torch.optim.Optimizer")
+    if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
+        raise UsageError(f"{at}: {away[0]} is not on the CPU; build the model there")
+    if optimizer is not None:
+        given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        lacks = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in given]
+        if lacks:
+            raise UsageError(f"{at}: the optimizer lacks {lacks[0]}; give it every parameter that takes a gradient")
+    return model.train(False), optimizer
+
+
+def examined(build: Any, size: Sizes, numbers: Recipe, roles: Mapping[str, str] | None, layers: str) -> Subject:
+    """What ``build`` returns at one size, if it keeps the contract.
+
+    Raises:
+        UsageError: it does not; the message names what, where, and what to do.
+    """
+    model, optimizer = taken(build, size, 0)
+    own = {e.name: e.role for e in plan(model, numbers, roles=roles).entries}
+    seen = _seen(model)
+    if not any(re.search(layers, name) for name in seen.outputs):
+        raise UsageError(f"no module that is called matches layers={layers!r}; give a pattern of your layers' names")
+    named = {plain_name(n): module for n, module in model.named_modules()}
+    for name, role in own.items():
+        owner = name.removesuffix(".weight")
+        matrix = owner in named and role not in EXPERT and named[owner].weight.dim() == 2
+        if matrix and owner not in seen.outputs:
+            raise UsageError(
+                f"{owner} ({role}) is never called, only its weight is used; call the module, as {owner}(x)"
+            )
+    if "M" not in size:
+        return Subject(model, optimizer, own, layers)
+    sums = stacks(model, own, seen, size["M"])
+    if not sums:
+        raise UsageError(
+            f"no module that is called has {size['M']} experts at {dict(size)}: parameters with the roles expert_in "
+            f"and expert_out, {size['M']} in front or so many of them; sum the experts in a module of their own"
+        )
+    for name in sums:
+        _check_sum(model, name, own, seen)
+    return Subject(model, optimizer, own, layers, sums, gate_of(model, own, sums[0], size["M"]))
+
+
+def gate_of(model: nn.Module, roles: Mapping[str, str], stack: str, experts: int) -> str:
+    """What the gate brings to a sum over experts, measured: with experts that are all alike the sum is the gates' sum
+    times one of them. It stays as it is whatever the router says (``1/K``: chosen weights sum to a constant), or where
+    all logits are shifted alike (``1/M``: a softmax over all experts), or neither (``1``). Empty: no router.
+    """
+    there = {plain_name(n): p.detach() for n, p in model.named_parameters()}
+    routers = [n for n, role in roles.items() if role == "router" and n in there and there[n].dim() == 2]
+    if not routers:
+        return ""
+    alike: dict[str, Tensor] = {}
+    first: dict[str, Tensor] = {}
+    for name in _inside(there, stack):
+        p, role = there[name], roles.get(name)
+        if role in EXPERT and p.dim() == 2:
+            alike[name] = first.setdefault(re.sub(r"\d+", "#", name.removeprefix(stack)), p)
+        elif role in (*EXPERT, "bias") and p.dim() > 1 and p.shape[0] == experts:
+            alike[name] = p[:1].expand_as(p)
+    draw = torch.Generator().manual_seed(2)
+    noise = {n: torch.randn(there[n].shape, generator=draw) * there[n].shape[1] ** -0.5 for n in routers}
+
+    def sum_with(moved: Mapping[str, Tensor]) -> Tensor:
+        routed = {n: there[n] + x for n, x in moved.items()}
+        return look(model, tokens()[:, :-1], {**alike, **routed}).outputs[stack]
+
+    start, size = sum_with({}), {n: x[:1].expand_as(x) for n, x in noise.items()}
+    for gate, moved in (("1/K", noise), ("1/M", size)):
+        if (sum_with(moved) - start).norm() <= SAME * start.norm():
+            return gate
+    return "1"
+
+
+def _seen(model: nn.Module) -> Seen:
+    """One forward pass, with logits as they should be."""
+    told = f"maps ids of shape ({BATCH}, {LENGTH}) below {VOCABULARY}"
+    try:
+        seen = look(model, tokens()[:, :-1])
+    except Exception as error:
+        raise UsageError(
+            f"the model {told} to an error, {type(error).__name__}: {error}; let it take such ids"
+        ) from error
+    shape = tuple(seen.logits.shape)
+    if shape[:-1] != (BATCH, LENGTH) or shape[-1] < VOCABULARY:
+        raise UsageError(
+            f"the model {told} to {shape}; return logits of shape ({BATCH}, {LENGTH}, {VOCABULARY} or more)"
+        )
+    if not seen.logits.isfinite().all():
+        raise UsageError(f"the model {told} to logits that are not finite; look at its initial values")
+    return seen
+
+
+def _check_sum(model: nn.Module, name: str, roles: Mapping[str, str], seen: Seen) -> None:
+    """Does the module get x first, hold its router as a module, and return the sum over experts alone?"""
+    if not seen.calls[name].arguments or not isinstance(seen.calls[name].arguments[0], Tensor):
+        raise UsageError(f"{name} sums the experts; give it their input as the first argument")
+    there = {plain_name(n): p.detach() for n, p in model.named_parameters()}
+    inside = _inside(there, name)
+    for router in (n for n in inside if roles.get(n) == "router"):
+        if router.rpartition(".")[0] not in seen.outputs or router.rpartition(".")[0] == name:
+            raise UsageError(
+                f"{router} (router) is a bare parameter of {name}, which sums the experts; make it an nn.Linear"
+            )
+    none = {n: torch.zeros_like(there[n]) for n in inside if roles.get(n) in ("expert_out", "bias")}
+    if look(model, tokens()[:, :-1], none).outputs[name].any():
+        raise UsageError(
+            f"{name} returns more than the sum over its experts: it is not zero where expert_out is; leave residual, "
+            "norm and shared experts to the module around it"
+        )
+
+
+def _inside(names: Any, module: str) -> list[str]:
+    return [n for n in names if n.startswith(f"{module}.")]
