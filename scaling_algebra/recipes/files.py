@@ -89,20 +89,37 @@ def config_sizes(path: Path) -> dict[str, int]:
         raise UsageError(
             f"{path} has no model_type; give the config.json of a model, or sizes with --base and --target"
         )
-    family = record["model_type"]
+    return _sizes(record, str(path))
+
+
+def sizes_of(config: Any, label: str) -> dict[str, int]:
+    """The same of a configuration of a model in memory.
+
+    Raises:
+        UsageError: its family is not known, or a size is missing.
+    """
+    names = {name for table in _families().values() for listed in table.values() for name in listed}
+    there = {name: getattr(config, name, None) for name in ("model_type", *names)}
+    return _sizes({name: x for name, x in there.items() if x is not None}, f"the configuration of the {label}")
+
+
+def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
+    family = record.get("model_type", "")
     if family not in _families() or family == "default":
-        raise unknown_name(f"family (model_type of {path})", family, [x for x in _families() if x != "default"])
+        raise unknown_name(f"family (model_type of {label})", str(family), [x for x in _families() if x != "default"])
     found = {}
     for axis, names in {**_families()["default"], **_families()[family]}.items():
         size = next((record[name] for name in names if record.get(name) is not None), None)
         if size is None:
-            raise UsageError(f"{path} has no {names[0]}, which is {axis} ({AXES[axis]}) of {family}; give --base sizes")
+            raise UsageError(
+                f"{label} has no {names[0]}, which is {axis} ({AXES[axis]}) of {family}; give --base sizes"
+            )
         if isinstance(size, bool) or not isinstance(size, int):
             raise UsageError(
-                f"{names[0]} in {path} is {shown(size)}; it is {axis} ({AXES[axis]}): give one whole number"
+                f"{names[0]} in {label} is {shown(size)}; it is {axis} ({AXES[axis]}): give one whole number"
             )
         found[axis] = size
-    return read_sizes(found, str(path))
+    return read_sizes(found, label)
 
 
 @cache

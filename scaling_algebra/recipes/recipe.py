@@ -25,6 +25,7 @@ from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.roles import experts
+from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
@@ -175,8 +176,8 @@ def recipe(
 
     Args:
         base, target: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M a dense model.
-        lr, eps, std, decay: tuned at the base: a number for every tensor, or a dict by role, with ``""`` for the rest.
-            What is left out is printed as rule and factor.
+        lr, eps, std, decay: tuned at the base: a number for every tensor, or a dict by role or by the name of an
+            optimizer of several, with ``""`` for the rest. What is left out is printed as rule and factor.
         batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
             invariants that ``horizon`` holds.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
@@ -199,13 +200,12 @@ def recipe(
     going = way(read_sizes(base, "base"), read_sizes(target, "target"))
     networks = _networks(going, where)
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
-    roles = list(after.tensors)
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     values = {
-        "init_std": _tuned("std", std, roles),
-        "lr": _tuned("lr", lr, roles),
-        "eps": _tuned("eps", eps, roles),
-        "decay": _tuned("decay", decay, roles),
+        "init_std": _tuned("std", std, rules),
+        "lr": _tuned("lr", lr, rules),
+        "eps": _tuned("eps", eps, rules),
+        "decay": _tuned("decay", decay, rules),
     }
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.epsilon for rule in rules.values()):
@@ -218,7 +218,7 @@ def recipe(
     held = horizon(names) if changes else None
     run = {} if held is None else held.factors(batch, tokens)
     tensors: dict[str, dict[str, Setting]] = {}
-    for role in roles:
+    for role in after.tensors:
         start, end = before.tensors[role], after.tensors[role]
         powers = zip(_settings(start), _settings(end), strict=True)
         multiplied = start.multiplier.terms or end.multiplier.terms
@@ -252,14 +252,24 @@ def _setting(going: Way, before: Power | None, after: Power | None, base: float 
     return Setting(after, after.at(going.target) / before.at(going.base) * more, base, before)
 
 
-def _tuned(label: str, given: float | Tuned | None, roles: Sequence[str]) -> dict[str, float]:
-    """Raises UsageError for a role that the model lacks, or no positive finite number."""
+def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimizer]) -> dict[str, float]:
+    """By role, where an optimizer's name stands for what it trains.
+
+    Raises:
+        UsageError: a role that the model lacks, or no positive finite number.
+    """
     if given is None:
         return {}
     found = dict(given) if isinstance(given, Mapping) else {"": given}
+    for name in [name for name in found if name and name not in rules]:
+        trains = [role for role, rule in rules.items() if name in (rule.name, rule.name.partition(":")[0])]
+        if not trains:
+            raise unknown_name(
+                f"tensor in {label}", str(name), dict.fromkeys((*rules, *(x.name for x in rules.values())))
+            )
+        value = found.pop(name)
+        found = {role: value for role in trains if label != "std" or role not in VECTORS} | found
     for role, value in found.items():
-        if role and role not in roles:
-            raise unknown_name(f"tensor in {label}", str(role), roles)
         if label == "std" and role in VECTORS:
             raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray
 
@@ -25,7 +26,10 @@ def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
     apart = []
     for d in derivations:
         roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]
-        theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
+        try:
+            theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
+        except Infeasible:  # AdamW has no rule on this ray that could be reused
+            continue
         for role in roles:
             own, other = d[role].lr, theirs[role].lr
             apart += [f"{role} ({own}, AdamW's {other})"] * (own.on(d.ray) != other.on(d.ray))

@@ -43,9 +43,9 @@ class Block(nn.Module):
 class Small(nn.Module):
     """An embedding, one MoE block, a readout; module labels and names that no family has."""
 
-    def __init__(self, tied=False, n=32):
+    def __init__(self, tied=False, n=32, ne=8, m=8):
         super().__init__()
-        self.tokens, self.block, self.head = nn.Embedding(11, n), Block(n), nn.Linear(n, 11, bias=False)
+        self.tokens, self.block, self.head = nn.Embedding(11, n), Block(n, ne, m), nn.Linear(n, 11, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
         self.block.scaling_roles = {"up": "expert_in", "down": "expert_out"}
@@ -128,7 +128,7 @@ def test_initial_values_have_the_stds_of_the_recipe(numbers):
 def test_zero_and_tied_initial_values():
     sizes = ("N=16,N_e=8,M=4,K=4", "N=32,N_e=16,M=8,K=8")
     numbers = recipe(*sizes, optimizer="adam", parameterization="mssp", std=0.1, architecture="moe")
-    model = Small()
+    model = Small(ne=16)
     model.block.norm.requires_grad_(False)
     p = plan(model, numbers, roles={**{r: x for r, x in ROLES.items() if x != "gain"}, r"^tokens\.": "input"})
     p.init_()

@@ -14,7 +14,7 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.recipes.recipe import VECTORS
 
 from .patterns import expression, globs, substrings
-from .plans import ONES, Plan
+from .plans import ADJUSTED, ONES, Plan, adjustment
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
@@ -22,10 +22,11 @@ WHAT = ("lr", "eps", "wd", "init", "multiplier")
 
 @dataclass(frozen=True)
 class Format:
-    """What a trainer reads: what of a plan it carries, and who writes it."""
+    """What a trainer reads: what of a plan it carries, who writes it, and whether it names an optimizer by group."""
 
     carries: tuple[str, ...]
     write: Callable[[Plan], str]
+    mixed: bool = False
 
 
 def export(plan: Plan, form: str, dropping: Sequence[str] = ()) -> str:
@@ -34,6 +35,9 @@ def export(plan: Plan, form: str, dropping: Sequence[str] = ()) -> str:
     for what in dropping:
         if what not in WHAT:
             raise unknown_name("number to drop", str(what), WHAT)
+    if len(plan.optimizers) > 1 and not chosen.mixed:
+        listed = " and ".join(plan.optimizers)
+        raise UsageError(f"{form} takes one optimizer, and {listed} train this model; take torchtitan, or param_groups")
     lost = [what for what in said(plan) if what not in (*chosen.carries, *dropping)]
     if lost:
         listed = ", ".join(f"'{what}'" for what in lost)
@@ -68,12 +72,16 @@ def _head(plan: Plan) -> str:
 def _torchtitan(plan: Plan) -> str:
     """Absolute values; ``re.search``, first match; a pattern without a match is the trainer's error."""
     rows = (
-        f'        ParamGroupConfig(pattern=r"{expression(plan, role)}", optimizer_name="{_optimizer(plan)}", '
-        f"optimizer_kwargs={x!r}),"
+        f'        ParamGroupConfig(pattern={_raw(expression(plan, role))}, optimizer_name="{_optimizer(plan, role)}", '
+        f"optimizer_kwargs={ {**x, **adjustment(plan, role)}!r}),"
         for role, x in _roles(plan)
     )
     opening = ["optimizers = OptimizersContainer.Config(", "    param_groups=["]
     return "\n".join([_head(plan), *opening, *rows, "    ]", ")"])
+
+
+def _raw(pattern: str) -> str:
+    return repr(pattern) if '"' in pattern or "\n" in pattern else f'r"{pattern}"'
 
 
 def _megatron(plan: Plan) -> str:
@@ -130,12 +138,14 @@ def optimizer(model):
 
 
 def _hf(plan: Plan) -> str:
-    return _python(plan, lambda role: {"init": _start(plan, role)}) + _INIT.format(optimizer=_optimizer(plan))
+    return _python(plan, lambda role: {"init": _start(plan, role)}) + _INIT.format(
+        optimizer=_optimizer(plan, next(iter(plan.trained)))
+    )
 
 
 def _deepspeed(plan: Plan) -> str:
     """Groups of torch with a name; DeepSpeed's own expert parallelism wants ``moe`` on those of experts."""
-    return _python(plan, lambda role: {"moe": True} if role.startswith("expert") else {})
+    return _python(plan, lambda role: {"moe": True} if plan.trained[role][0].role.startswith("expert") else {})
 
 
 def _python(plan: Plan, more: Callable[[str], Mapping[str, object]]) -> str:
@@ -145,12 +155,13 @@ def _python(plan: Plan, more: Callable[[str], Mapping[str, object]]) -> str:
     return f"{_head(plan)}\n{_GROUPS.format(rows=chr(10).join(rows))}"
 
 
-def _start(plan: Plan, role: str) -> tuple[str, float]:
+def _start(plan: Plan, group: str) -> tuple[str, float]:
+    role = plan.trained[group][0].role
     if role in VECTORS:
         return "fill", 1.0 if role in ONES else 0.0
     if role in plan.recipe.tied:
         raise UsageError(f"{role} starts alike for all experts, which this format cannot say; use plan.init_")
-    std = plan.value(role, "init_std")
+    std = plan.value(group, "init_std")
     return ("normal", std) if std else ("fill", 0.0)
 
 
@@ -180,7 +191,7 @@ def _axolotl(plan: Plan) -> str:
     rows = _roles(plan)
     apart = {role for role in plan.trained for e in plan.trained[role] if any(part in e.name for part in EMBEDDED)}
     embedded = _alike([(role, x["lr"]) for role, x in rows if role in apart], f"names with {' or '.join(EMBEDDED)}")
-    vectors = _alike([(role, x["lr"]) for role, x in rows if role in VECTORS], "norms and biases")
+    vectors = _alike([(role, x["lr"]) for role, x in rows if plan.trained[role][0].role in VECTORS], "norms and biases")
     learning = max(x["lr"] for _, x in rows) if vectors is None else vectors
     lines = [_head(plan), f"learning_rate: {learning!r}"]
     lines += [] if embedded is None else [f"embedding_lr: {embedded!r}"]
@@ -208,16 +219,19 @@ def _alike(rates: Sequence[tuple[str, float]], what: str) -> float | None:
     return rates[0][1] if rates else None
 
 
-def _optimizer(plan: Plan) -> str:
-    name = plan.recipe.configuration.optimizer.name
+def _optimizer(plan: Plan, group: str) -> str:
+    rule = plan.optimizer(group)
+    if rule.torch == "Muon" and adjustment(plan, group) and not rule.flattened:
+        return "Muon"
     known = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"}
-    if name not in known:
-        raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(known)}")
-    return known[name]
+    if rule.name not in known:
+        more = ", ".join(f"muon:{shape}" for shape in ADJUSTED)
+        raise UsageError(f"{rule.name} is no optimizer that this format names; it has {', '.join(known)}, {more}")
+    return known[rule.name]
 
 
 FORMATS: Mapping[str, Format] = {
-    "torchtitan": Format(("lr", "eps", "wd"), _torchtitan),
+    "torchtitan": Format(("lr", "eps", "wd"), _torchtitan, mixed=True),
     "megatron": Format(("lr", "eps", "wd"), _megatron),
     "olmo-core": Format(("lr", "eps", "wd"), _olmo_core),
     "hf": Format(("lr", "eps", "wd", "init"), _hf),

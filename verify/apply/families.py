@@ -48,12 +48,13 @@ def names() -> tuple[str, ...]:
     return tuple(table()["family"])
 
 
-def family(name: str, config: Any = None) -> Family:
+def family(name: str, config: Any = None, strict: bool = True) -> Family:
     """The family of this name.
 
     Args:
-        config: of a model: where it says whether the weights of the chosen experts are renormalised
-            (``norm_topk_prob``), that decides what the gate brings; else the family's default does.
+        config: of a model: whether the weights of the chosen experts are renormalised (``norm_topk_prob``), and what
+            they are of (``scoring_func``), decide what the gate brings; else the family's default does.
+        strict: a name that is not known is an error; else it is a family with the names that all share.
 
     Raises:
         UsageError: there is none, or it is one that needs an adapter.
@@ -62,10 +63,13 @@ def family(name: str, config: Any = None) -> Family:
     if name in data["refused"]:
         raise UsageError(f"{name} has no adapter: {data['refused'][name]}; give a model of {', '.join(names())}")
     if name not in data["family"]:
-        raise unknown_name("family", name, names())
+        if strict:
+            raise unknown_name("family", name, names())
+        return Family(name, {**data["experts"], **data["shared"]})
     record = data["family"][name]
     gate = record.get("gate", "")
     renormalised = getattr(config, "norm_topk_prob", None)
     if gate and isinstance(renormalised, bool):
-        gate = "1/K" if renormalised else record.get("plain", gate)
+        plain = {"softmax": "1/M", "sigmoid": "1"}.get(getattr(config, "scoring_func", ""), record.get("plain", gate))
+        gate = "1/K" if renormalised else plain
     return Family(name, {**record.get("roles", {}), **(data["experts"] if gate else {}), **data["shared"]}, gate)

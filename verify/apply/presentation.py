@@ -6,6 +6,7 @@ from typing import Any
 
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.recipes.presentation import number
+from scaling_algebra.spec.optimizers import SHAPES
 
 from .plans import Plan
 
@@ -17,7 +18,7 @@ def coverage(p: Plan) -> Document:
     rows: list[tuple[Piece | None, ...]] = []
     for e in p.entries:
         shape = " x ".join(map(str, e.shape)) + (f" ({e.layout})" if e.layout else "")
-        told = "frozen" if e.frozen else e.role
+        told = "frozen" if e.frozen else e.group
         values = [_told(e.settings.get(what)) for what in _WHAT]
         rows.append((e.name, told, literal(shape), Code(e.rule), *values))
     header = ("parameter", "role", "shape", "rule", "init std", "lr", "eps", "weight decay")
@@ -25,11 +26,17 @@ def coverage(p: Plan) -> Document:
     lines = [literal(f"{alias} is {stays}: one tensor, one group") for alias, stays in p.aliases.items()]
     if p.buffers:
         lines.append(literal(f"buffers, never the optimizer's: {', '.join(p.buffers)}"))
-    if p.family is not None and p.family.gate:
-        lines.append(f"the gate of {p.family.name} brings {p.family.gate} to the sum over experts")
+    for name, groups in p.optimizers.items():
+        rule = p.optimizer(groups[0])
+        factor = f", which multiplies a rate by {SHAPES[rule.shape].about}" if rule.normalises == "matrix" else ""
+        lines += [literal(f"{name} trains {', '.join(groups)}{factor}")] * (len(p.optimizers) > 1 or bool(factor))
+    if p.gate.brings:
+        lines.append(literal(p.gate.about))
     lines += [f"multiply {name} by {number(x)} in the model" for name, x in p.multipliers.items() if x != 1]
     if lines:
         blocks.append(Lines.of(*lines, listed=True))
+    if p.warnings:
+        blocks += [Heading("look at", 2), Lines.of(*map(literal, p.warnings), listed=True)]
     return Document(tuple(blocks), as_json(p))
 
 
@@ -37,11 +44,16 @@ def as_json(p: Plan) -> dict[str, Any]:
     """The JSON contract of a plan."""
     return {
         "family": None if p.family is None else p.family.name,
-        "gate": None if p.family is None or not p.family.gate else p.family.gate,
+        "gate": p.gate.brings or None,
+        "gate_scale": p.gate.scale,
+        "gate_measured": p.gate.measured,
+        "shared_experts": p.gate.shared,
         "parameters": [
             {
                 "name": e.name,
                 "role": e.role or None,
+                "group": e.group or None,
+                "optimizer": p.optimizer(e.group).name if e.group in p.trained else None,
                 "rule": e.rule,
                 "shape": list(e.shape),
                 "layout": e.layout,
@@ -53,6 +65,7 @@ def as_json(p: Plan) -> dict[str, Any]:
         "aliases": dict(p.aliases),
         "buffers": list(p.buffers),
         "multipliers": dict(p.multipliers),
+        "warnings": list(p.warnings),
         "recipe": p.recipe.as_json(),
     }
 

@@ -1,0 +1,151 @@
+"""Shapes of a model's tensors: held against the sizes of a recipe, and their fans, which set powers of their own.
+
+Where fan-in and fan-out of a dense layer do not both grow as N (a fixed rank, shared key heads, a shared expert), its
+powers are those of a layer from N to N_e (``bottleneck``), with N its fan-in and N_e its fan-out.
+Read next: ``plans.py`` (who asks).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.recipe import TUNED, VECTORS, Recipe, recipe
+from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.recipes.sizes import Sizes
+from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.networks.roles import matrix
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.powers import Power
+
+Shape = tuple[int, ...]
+Fans = tuple[tuple[int, int], tuple[int, int]]
+"""(fan-in, fan-out) at the base and at the target."""
+Settings = Mapping[str, Setting]
+DENSE = ("hidden", "hidden_out")
+"""Roles of layers whose widths are their own."""
+FREE = (*DENSE, "gain", "bias")
+"""Roles of tensors of any shape."""
+TRANSPOSED = "in x out"
+"""In the layout of a stack that is stored so."""
+
+
+def text(shape: Shape) -> str:
+    """``8 x 16``."""
+    return " x ".join(map(str, shape)) or "one number"
+
+
+def check_shape(numbers: Recipe, name: str, role: str, shape: Shape, layout: str, sizes: Sizes) -> None:
+    """Holds a tensor's shape against the sizes that it is to have; a gate may be stored in the rows of its matrix.
+
+    Raises:
+        UsageError: it has others, or another role's.
+    """
+    wanted = _wanted(numbers, role)
+    if not wanted:
+        return
+    copies, rows, columns = (tuple(sizes[axis] for axis in side) for side in wanted)
+    whole = (*copies, *rows, *columns)
+    if copies and rows and columns:  # experts one by one, or all in one matrix; with a gate or without
+        kinds = []
+        for r in (rows[0], 2 * rows[0]):
+            one = (columns[0], r) if TRANSPOSED in layout else (r, columns[0])
+            kinds += [(*copies, *one), one, (copies[0] * one[0], one[1])]
+        fits = shape in kinds
+    else:
+        fits = shape in (whole, whole[::-1]) if len(whole) == 2 else whole[0] in shape
+    if not fits:
+        axes = " x ".join(axis for side in wanted for axis in side)
+        said = f"{name} is {text(shape)}, but {role} with these sizes has {axes} = {text(whole)}"
+        turned = [kind[:-2] + kind[:-3:-1] for kind in kinds] if copies and rows and columns else []
+        if shape in turned:
+            said += "; swap the roles of w1 and w2, or set is_transposed = True on its module if that stores in x out"
+        raise UsageError(f"{said}; give sizes and roles of this model")
+
+
+def _wanted(numbers: Recipe, role: str) -> tuple[list[str], ...]:
+    """Axes of the copies, rows and columns of a tensor; empty where its shape is free."""
+    if role in FREE:
+        return ()
+    network = next(d.network for d in numbers.derivations if role in d.network.tensors)
+    one = matrix(network, role)
+    sides = [[network.axes[x] for x in side if network.axes[x] != "L"] for side in (one.copies, one.rows, one.columns)]
+    grown = [[axis for axis in side if axis in AXES] for side in sides]
+    return tuple(grown) if all(len(side) <= 1 for side in sides) and any(grown) else ()
+
+
+def general(name: str) -> str:
+    """A name with its numbers left open: those of layers and experts."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+
+
+def base_shape(shapes: Mapping[str, Shape], name: str) -> Shape | None:
+    """The shape of a tensor at the base, of any layer where that has not as many; None where it cannot be told."""
+    if name in shapes:
+        return shapes[name]
+    alike = {shape for other, shape in shapes.items() if general(other) == general(name)}
+    return alike.pop() if len(alike) == 1 else None
+
+
+def fans(role: str, base: Shape, target: Shape, layout: str) -> Fans | None:
+    """Fans of a dense matrix, or twice the length of a vector; None of other tensors."""
+    if role in VECTORS:
+        return (math.prod(base),) * 2, (math.prod(target),) * 2
+    if role not in DENSE or not len(base) == len(target) == 2:
+        return None
+    (a, b), (c, d) = (shape if TRANSPOSED in layout else shape[::-1] for shape in (base, target))
+    return (a, b), (c, d)
+
+
+def refitted(settings: Settings, role: str, rule: Optimizer, sides: Fans, numbers: Recipe) -> tuple[Settings, str]:
+    """The settings of a tensor with its own fans, and what they do not keep.
+
+    Law: what a rule says of N it says of the fans; epsilon is that of a gradient's entry, 1 / fan-out.
+    """
+    base, target = numbers.way.base, numbers.way.target
+    if all(after * base["N"] == before * target["N"] for before, after in zip(*sides, strict=True)):
+        return settings, ""
+    powers, note = ({}, "") if role in VECTORS else _layer(rule.name, rule.regime, *sides)
+    if note and not powers:
+        return settings, note
+
+    def moved(what: str, s: Setting) -> Setting:
+        if s.rule is None or (role not in VECTORS and what not in (*powers, "eps")):
+            return s
+        ends = {"before": s.before or s.rule, "after": s.rule}
+        width = {end: Power.of({"N": power["N"]}) for end, power in ends.items()}
+        alone = {end: Power.of({"N_e": power["N"]}) for end, power in ends.items()}  # of fan-out
+        out_base, out_target = ({"N_e": side[1]} for side in sides)
+        factor = alone["after"].at(out_target) / alone["before"].at(out_base)
+        if what in powers:
+            x = powers[what]
+            assert x.rule is not None
+            alone, factor = {"before": x.before or x.rule, "after": x.rule}, x.factor
+        factor *= s.factor * width["before"].at(base) / width["after"].at(target)
+        before, after = (ends[end] + -width[end] + alone[end] for end in ends)
+        return replace(s, rule=after, factor=factor, before=None if before == after else before)
+
+    return {what: moved(what, s) for what, s in settings.items()}, note
+
+
+@cache
+def _layer(rule: str, regime: str | None, base: tuple[int, int], target: tuple[int, int]) -> tuple[Settings, str]:
+    """Powers of a dense layer with these fans, in N, its fan-in, and N_e, its fan-out; and what they do not keep."""
+    if base == target:
+        return dict.fromkeys(TUNED, Setting(Power(), 1.0)), ""
+    if base[0] >= target[0] and base[1] >= target[1]:
+        back, note = _layer(rule, regime, target, base)
+        return {what: replace(s, rule=s.before or s.rule, factor=1 / s.factor) for what, s in back.items()}, note
+    sizes = ({"N": fan_in, "N_e": fan_out, "M": 1, "K": 1} for fan_in, fan_out in (base, target))
+    where = {} if regime is None else {"epsilon": "negligible"}
+    why = "no muP keeps all demands where fan-out grows more slowly than fan-in; what is set is the nearest"
+    try:
+        found = recipe(*sizes, rule, network="bottleneck", **where)
+    except Infeasible:
+        return {}, why
+    return {what: s for what, s in found["down"].items() if what != "eps"}, why if found.instead else ""
