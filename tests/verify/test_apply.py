@@ -20,6 +20,8 @@ from scaling_algebra import recipe
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.families import AGGREGATION, family
+from scaling_algebra.verify.apply.gates import Gate, gate_of
+from scaling_algebra.verify.apply.shapes import refitted
 
 BASE, TARGET = "N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
@@ -196,6 +198,152 @@ LLAMA4.config = type("C", (), {"model_type": "llama4"})()
 def test_missing_numbers_and_sizes_are_errors(model, sizes, options, said):
     with pytest.raises(UsageError, match=said):
         plan(model, *sizes, **options).param_groups()
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "roles", "said"),
+    [
+        (BASE, "N=64,N_e=8,M=16,K=8", {}, "tokens.weight is 11 x 32, but embedding with these sizes has N = 64"),
+        (
+            "N=16,N_e=8,M=8,K=4",
+            "N=32,N_e=8,M=16,K=8",
+            {},
+            "block.up is 8 x 8 x 32, but expert_in with these sizes has M",
+        ),
+        (BASE, TARGET, {"up$": "expert_out", "down$": "expert_in"}, "swap the roles of w1 and w2"),
+    ],
+)
+def test_sizes_and_roles_are_held_against_shapes(base, target, roles, said):
+    with pytest.raises(UsageError, match=said):
+        plan(Small(), base, target, roles={**roles, **ROLES})
+
+
+@pytest.mark.parametrize("rule", ["adamw", "muon", "muon:original", "muon:match_rms_adamw"])
+def test_a_layer_of_other_fans_is_derived_as_one_between_the_two(rule):
+    """As wide as N it has the role's numbers; to or from a fixed width those of a layer at an end of the network."""
+    numbers = recipe("N=16", "N=64", rule)
+    role, of = numbers["hidden"], numbers.configuration.optimizer
+    wide, narrow = (refitted(role, "hidden", of, x, numbers)[0] for x in (((8, 16), (8, 64)), ((16, 8), (64, 8))))
+    assert refitted(role, "hidden", of, ((5, 7), (20, 28)), numbers)[0] == role
+    assert (wide["init_std"].factor, narrow["init_std"].factor) == (1, 1 / 4)
+    rates = {"adamw": (1, 1 / 4), "muon": (2, 1 / 2), "muon:original": (1, 1 / 2), "muon:match_rms_adamw": (1, 1 / 4)}
+    assert (wide["lr"].factor, narrow["lr"].factor) == rates[rule]
+    if rule == "adamw":
+        assert (wide["eps"].factor, narrow["eps"].factor) == (1 / 4, 1)
+
+
+class Latent(nn.Module):
+    """A matrix to a fixed rank and one from it, with a bias; an embedding and a readout."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(11, n), nn.Linear(n, 11, bias=False)
+        self.layers = nn.ModuleList([nn.ModuleDict({"q_a": nn.Linear(n, 6, bias=False), "q_b": nn.Linear(6, 2 * n)})])
+
+
+def test_fans_come_from_the_two_models():
+    roles = {"tokens": "embedding", "head": "readout", "bias$": "bias", "weight$": "hidden"}
+    alone = plan(Latent(64), "N=16", "N=64", roles=roles, **GIVEN)
+    assert [e.group for e in alone.entries] == ["embedding", "readout", "hidden", "hidden", "bias"]
+    assert "layers.*.q_a.weight (6 x 64), layers.*.q_b.weight (128 x 6)" in alone.warnings[0]
+    p = plan(Latent(64), "N=16", "N=64", roles=roles, base_model=Latent(16).to("meta"), **GIVEN)
+    assert not p.warnings and {g["name"]: g["lr"] for g in p.param_groups()}["hidden_3"] == 3e-3
+    assert p["layers.0.q_a.weight"].settings["init_std"].factor == 1 / 4
+    assert "hidden_2" in str(p) and "hidden_2" in p.export("deepspeed", ["init"])
+    p.init_()
+
+
+def test_two_optimizers_have_groups_each():
+    model = nn.ModuleDict({"tokens": nn.Embedding(11, 64), "up": nn.Linear(64, 64, bias=False)})
+    given = {"lr": {"muon": 2e-2, "adamw": 3e-3}, "eps": 1e-8, "std": 0.02}
+    roles = {"tokens": "embedding", "up": "hidden"}
+    p = plan(model, "N=16", "N=64", roles=roles, optimizer="muon:match_rms_adamw+adamw", **given)
+    muon, adamw = (
+        torch.optim.Muon(p.param_groups(optimizer="muon")),
+        torch.optim.AdamW(p.param_groups(optimizer="adamw")),
+    )
+    (matrix,), (embedding,) = muon.param_groups, adamw.param_groups
+    assert matrix["adjust_lr_fn"] == "match_rms_adamw" and matrix["param_names"] == ["up.weight"]
+    assert (matrix["lr"], embedding["lr"]) == (1e-2, 3e-3)
+    assert "muon:match_rms_adamw trains hidden, which multiplies a rate by" in str(p)
+    with pytest.raises(UsageError, match="2 optimizers train this model"):
+        p.param_groups()
+
+
+class Router(nn.Module):
+    """Chooses K of M, in the way of published families: (logits, weights, indices)."""
+
+    def __init__(self, kind, scale=1.0):
+        super().__init__()
+        self.weight, self.kind, self.scale = nn.Parameter(torch.empty(8, 4)), kind, scale
+
+    def forward(self, x):
+        logits = nn.functional.linear(x, self.weight)
+        scores = {"sigmoid": logits.sigmoid(), "softmax": logits.softmax(-1)}.get(self.kind.split()[0], logits)
+        weights, indices = scores.topk(2)
+        weights = weights / weights.sum(-1, keepdim=True) if "renormalised" in self.kind else weights
+        return logits, self.scale * (weights.softmax(-1) if self.kind == "chosen" else weights), indices
+
+
+@pytest.mark.parametrize(
+    ("router", "brings", "scale"),
+    [
+        (Router("softmax"), "1/M", 1),
+        (Router("softmax renormalised"), "1/K", 1),
+        (Router("chosen").to("meta"), "1/K", 1),
+        (Router("sigmoid renormalised", 2.5), "1/K", 2.5),
+        (Router("sigmoid"), "1", 1),
+        (Router("softmax", 3.0), "", 1),
+        (nn.Linear(4, 8), "", 1),
+    ],
+)
+def test_what_a_gate_brings_is_measured(router, brings, scale):
+    """Softmaxes times a number that no configuration names are not told from others: nothing is said."""
+    assert gate_of(None, None, router) == (Gate(brings, scale, measured=True) if brings else Gate())
+
+
+def test_the_gate_decides_what_is_left_to_multiply():
+    model = Small()
+    model.block.gate = Router("softmax")
+    model.block.gate.weight = nn.Parameter(torch.zeros(8, 32))
+    p = plan(model, BASE, TARGET, roles=ROLES, **GIVEN)
+    assert p.gate.brings == "1/M" and p.multipliers["alpha"] == 1
+    model.block.gate = Router("sigmoid")
+    model.block.gate.weight = nn.Parameter(torch.zeros(8, 32))
+    assert "multiply alpha by 0.5 in the model" in str(plan(model, BASE, TARGET, roles=ROLES, **GIVEN))
+
+
+FAMILIES = {"mixtral": "1/K", "qwen2_moe": "1/M", "qwen3_moe": "1/M", "olmoe": "1/M", "granitemoe": "1/K"}
+FAMILIES |= {"deepseek_v3": "1/K", "glm4_moe": "1/K", "gpt_oss": "1/K", "mellum": "1/K"}
+
+
+@pytest.mark.parametrize(("name", "brings"), FAMILIES.items())
+def test_a_plan_of_a_published_family_needs_its_models_alone(name, brings):
+    """Heads and ranks are the same in both; mellum is in no table."""
+    transformers = pytest.importorskip("transformers")
+
+    def built(n):
+        given = dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), n // 4)
+        given |= {"hidden_size": n, "intermediate_size": n, "moe_intermediate_size": n, "num_experts_per_tok": n // 16}
+        given |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 64}
+        given |= {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+        given |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+        with torch.device("meta"):
+            config = transformers.AutoConfig.for_model(name, **given)
+            return transformers.AutoModelForCausalLM.from_config(config)
+
+    small, large = built(32), built(64)
+    sizes = ("N=32,N_e=32,M=8,K=2", "N=64,N_e=64,M=16,K=4") if name == "mellum" else (small,)
+    p = plan(large, *sizes, base_model=small, **GIVEN)
+    assert p.gate.measured and p.gate.brings == brings and p.multipliers["alpha"] == 1
+    assert p.gate.scale == (2.5 if name == "deepseek_v3" else 1)
+    assert len(p.warnings) == (name == "mellum")
+    if name == "deepseek_v3":
+        lr = {
+            part: p[f"model.layers.0.self_attn.{part}.weight"].settings["lr"].factor
+            for part in ("q_a_proj", "q_b_proj")
+        }
+        assert lr == {"q_a_proj": 1 / 2, "q_b_proj": 1}
 
 
 HOWS = {"ddp": False, "fsdp2": True}

@@ -189,6 +189,28 @@ def test_bad_names(made):
         made.export("hf", ["everything"])
 
 
+def quoted(**given):
+    """A model with a quote in the names of its parameters."""
+    model = nn.ModuleDict({'a"b': nn.Embedding(7, 64), "c'd": nn.Linear(64, 64, bias=False)})
+    return plan(model, "N=16", "N=64", roles={"a": "embedding", "c": "hidden"}, lr=3e-3, eps=1e-8, std=0.02, **given)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_quote_in_a_name_breaks_no_export(form):
+    text = quoted().export(form, ["eps", "wd", "init", "multiplier"])
+    yaml.safe_load(text) if form in ("nemo-automodel", "axolotl") else compile(text, form, "exec")
+
+
+def test_two_optimizers_are_said_where_a_format_names_them():
+    made = quoted(optimizer="muon:match_rms_adamw+adamw")
+    text = made.export("torchtitan", ["init"])
+    for name, rest in (("AdamW", "'lr': 0.003, 'eps'"), ("Muon", "'adjust_lr_fn': 'match_rms_adamw'")):
+        assert re.search(f'optimizer_name="{name}".*{rest}', text)
+    for form in set(FORMATS) - {"torchtitan"}:
+        with pytest.raises(UsageError, match=f"{form} takes one optimizer, and adamw and muon:match_rms_adamw train"):
+            made.export(form, ["eps", "wd", "init", "multiplier"])
+
+
 def named(head, tied):
     """A dense model with the names of transformers."""
     model = nn.ModuleDict({

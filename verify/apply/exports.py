@@ -71,11 +71,11 @@ def _head(plan: Plan) -> str:
 
 def _torchtitan(plan: Plan) -> str:
     """Absolute values; ``re.search``, first match; a pattern without a match is the trainer's error."""
-    rows = (
-        f'        ParamGroupConfig(pattern={_raw(expression(plan, role))}, optimizer_name="{_optimizer(plan, role)}", '
-        f"optimizer_kwargs={ {**x, **adjustment(plan, role)}!r}),"
-        for role, x in _roles(plan)
-    )
+    rows = []
+    for group, x in _roles(plan):
+        named, kwargs = _optimizer(plan, group, muon=True), {**x, **adjustment(plan, group)}
+        pattern = f'pattern={_raw(expression(plan, group))}, optimizer_name="{named}"'
+        rows.append(f"        ParamGroupConfig({pattern}, optimizer_kwargs={kwargs!r}),")
     opening = ["optimizers = OptimizersContainer.Config(", "    param_groups=["]
     return "\n".join([_head(plan), *opening, *rows, "    ]", ")"])
 
@@ -219,15 +219,12 @@ def _alike(rates: Sequence[tuple[str, float]], what: str) -> float | None:
     return rates[0][1] if rates else None
 
 
-def _optimizer(plan: Plan, group: str) -> str:
-    rule = plan.optimizer(group)
-    if rule.torch == "Muon" and adjustment(plan, group) and not rule.flattened:
-        return "Muon"
-    known = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"}
-    if rule.name not in known:
-        more = ", ".join(f"muon:{shape}" for shape in ADJUSTED)
-        raise UsageError(f"{rule.name} is no optimizer that this format names; it has {', '.join(known)}, {more}")
-    return known[rule.name]
+def _optimizer(plan: Plan, group: str, muon: bool = False) -> str:
+    name = plan.optimizer(group).name
+    known = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"} | {f"muon:{x}": "Muon" for x in ADJUSTED if muon}
+    if name not in known:
+        raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(known)}")
+    return known[name]
 
 
 FORMATS: Mapping[str, Format] = {

@@ -287,9 +287,7 @@ def plan(
     gate = gate_of(getattr(model, "config", None), own, routers[0] if routers else None)
     left = _left(numbers, gate, gate if small is None else _base_gate(small, own, entries), aliases, found)
     if "M" in numbers.way.target and not gate.brings:
-        warnings += (
-            "what the gate brings to the sum over experts is not known: alpha is what gate and model multiply",
-        )
+        warnings += ("what the gate brings to the sum over experts is not known: alpha is for gate and model together",)
     if own is not None and own.name not in names():
         warnings += (f"{own.name} is not in the table of families: its roles are those of names that families share",)
     buffers = tuple(plain_name(n) for n, _ in model.named_buffers())
@@ -441,7 +439,7 @@ def _left(
     if "alpha" in found and gate.brings:
         found["alpha"] *= base_gate.weight(way.base) / gate.weight(way.target)
     if aliases and "readout" not in roles and way.target["N"] > way.base["N"]:
-        ends = ({"N": sizes["N"]} for sizes in (way.base, way.target))
-        asked = (trainer(numbers, "embedding").name, numbers.configuration.parameterization.name)
-        found["out"] = recipe(*ends, *asked, architecture="tied-embedding").multipliers["out"].factor
+        start, end = ({"N": sizes["N"]} for sizes in (way.base, way.target))
+        optimizer, asked = trainer(numbers, "embedding").name, numbers.configuration.parameterization.name
+        found["out"] = recipe(start, end, optimizer, asked, architecture="tied-embedding").multipliers["out"].factor
     return {name: 1.0 if math.isclose(x, 1.0) else x for name, x in found.items()}

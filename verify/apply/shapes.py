@@ -19,6 +19,7 @@ from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.configuration import Where
 from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -141,11 +142,11 @@ def _layer(rule: str, regime: str | None, base: tuple[int, int], target: tuple[i
     if base[0] >= target[0] and base[1] >= target[1]:
         back, note = _layer(rule, regime, target, base)
         return {what: replace(s, rule=s.before or s.rule, factor=1 / s.factor) for what, s in back.items()}, note
-    sizes = ({"N": fan_in, "N_e": fan_out, "M": 1, "K": 1} for fan_in, fan_out in (base, target))
-    where = {} if regime is None else {"epsilon": "negligible"}
+    start, end = ({"N": fan_in, "N_e": fan_out, "M": 1, "K": 1} for fan_in, fan_out in (base, target))
+    where: Where = {"network": "bottleneck"} if regime is None else {"network": "bottleneck", "epsilon": "negligible"}
     why = "no muP keeps all demands where fan-out grows more slowly than fan-in; what is set is the nearest"
     try:
-        found = recipe(*sizes, rule, network="bottleneck", **where)
+        found = recipe(start, end, rule, **where)
     except Infeasible:
         return {}, why
     return {what: s for what, s in found["down"].items() if what != "eps"}, why if found.instead else ""
