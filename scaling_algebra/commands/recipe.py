@@ -35,7 +35,7 @@ from .options import (
 
 def _tuned(name: str, what: str) -> Callable[[Command], Command]:
     return click.option(
-        f"--{name}", multiple=True, metavar="[ROLE=]NUMBER", help=f"{what} at the base, of all or of one tensor."
+        f"--{name}", multiple=True, metavar="[ROLE=]NUMBER", help=f"{what} at the base: of all, a tensor, an optimizer."
     )
 
 
