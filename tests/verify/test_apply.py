@@ -20,7 +20,7 @@ from scaling_algebra import recipe
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.families import AGGREGATION, family
-from scaling_algebra.verify.apply.gates import Gate, gate_of
+from scaling_algebra.verify.apply.gates import Gate, gate_from
 from scaling_algebra.verify.apply.shapes import refitted
 
 BASE, TARGET = "N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4"
@@ -299,7 +299,7 @@ class Router(nn.Module):
 )
 def test_what_a_gate_brings_is_measured(router, brings, scale):
     """Softmaxes times a number that no configuration names are not told from others: nothing is said."""
-    assert gate_of(None, None, router) == (Gate(brings, scale, measured=True) if brings else Gate())
+    assert gate_from(None, None, router) == (Gate(brings, scale, measured=True) if brings else Gate())
 
 
 def test_the_gate_decides_what_is_left_to_multiply():

@@ -169,7 +169,7 @@ def lacking(model):
         (lambda s: (nn.Linear(2, 2), 3), OWN, r"returns \(Linear, int\)"),
         (lambda s: s["heads"], OWN, "raises KeyError: 'heads'"),
         (lambda s: lacking(Own(Mix("1/K", True))), OWN, "the optimizer lacks tokens.weight"),
-        (lambda s: Own(Mix("1/K", True)), {**OWN, r"\.b\b": "router"}, "no module that is called has 4 experts"),
+        (lambda s: Own(Mix("1/K", True)), {**OWN, r"\.b\b": "hidden_out"}, "no module that is called has 4 experts"),
         (lambda s: Own(Mix("1/K", True)), {k: v for k, v in OWN.items() if k != "head"}, "no role .* head.weight"),
         (lambda s: Own(Mix("1/K", True, more=1.0)), OWN, "blocks.0.mix returns more than the sum over its experts"),
         (lambda s: Own(Bare()), OWN, r"blocks.0.mix.route \(router\) is a bare parameter"),

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -112,7 +112,8 @@ def examined(build: Any, size: Sizes, numbers: Recipe, roles: Mapping[str, str] 
         UsageError: it does not; the message names what, where, and what to do.
     """
     model, optimizer = taken(build, size, 0)
-    own = {e.name: e.role for e in plan(model, numbers, roles=roles).entries}
+    here = replace(numbers, way=replace(numbers.way, target=size))
+    own = {e.name: e.role for e in plan(model, here, roles=roles).entries}
     seen = _seen(model)
     if not any(re.search(layers, name) for name in seen.outputs):
         raise UsageError(f"no module that is called matches layers={layers!r}; give a pattern of your layers' names")

@@ -53,7 +53,7 @@ class Gate:
 NO_GATE = Gate()
 
 
-def gate_of(config: Any, family: Family | None, router: nn.Module | None) -> Gate:
+def gate_from(config: Any, family: Family | None, router: nn.Module | None) -> Gate:
     """The gate of a model: its configuration's, with what can be measured in its place."""
     names = [getattr(config, name, None) for name in SHARED]
     read = Gate(family.gate if family else "", _scale(config), next((n for n in names if isinstance(n, int)), 0))

@@ -27,7 +27,7 @@ from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .families import Family, family, names
-from .gates import NO_GATE, Gate, gate_of
+from .gates import NO_GATE, Gate, gate_from
 from .shapes import FREE, Shape, base_shape, check_shape, fans, general, refitted, text
 
 LABEL = "scaling_roles"
@@ -284,7 +284,7 @@ def plan(
     _check_sizes(numbers, entries, model, numbers.way.target)
     fitted, warnings = _fitted(numbers, entries, small)
     aliases = _aliases(model)
-    gate = gate_of(getattr(model, "config", None), own, routers[0] if routers else None)
+    gate = gate_from(getattr(model, "config", None), own, routers[0] if routers else None)
     left = _left(numbers, gate, gate if small is None else _base_gate(small, own, entries), aliases, found)
     if "M" in numbers.way.target and not gate.brings:
         warnings += ("what the gate brings to the sum over experts is not known: alpha is for gate and model together",)
@@ -397,7 +397,7 @@ def _fitted(
 def _base_gate(small: nn.Module, own: Family | None, entries: Sequence[Entry]) -> Gate:
     names = {general(e.name) for e in entries if e.role == "router"}
     router = next((module for name, _, module, *_ in _parameters_of(small) if general(name) in names), None)
-    return gate_of(getattr(small, "config", None), own, router)
+    return gate_from(getattr(small, "config", None), own, router)
 
 
 def _parameters_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module, tuple[str, str] | None, str]]:
