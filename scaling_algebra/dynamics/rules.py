@@ -125,8 +125,7 @@ class _Entrywise:
         size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(letters)))
         assert size is not None
         other = tr.algebra.unknown(letters, swapped + size)
-        first, change = (self.argument(tr, s, which, t) for which in ("initial", "change"))
-        if tr.algebra.varies_apart(change, first, s.over):
+        if self._apart(tr, s, t):
             other = other.but(least=swapped + size)
         else:
             tr.note(f"{s.name} swaps entries only where what is alike moves apart")
@@ -238,12 +237,25 @@ class _Entrywise:
         return f"{INDICATOR}[{s.out}@{self._drawn(tr, s, t)}]"
 
     def _drawn(self, tr: TrainingRun, s: Function, t: int) -> int:
-        """The step at which the selection in force at t was drawn."""
+        """The step at which the selection in force at t was drawn.
+
+        Raises:
+            BeyondPowerCounting: the argument moves where it was selected, perhaps so that nothing is drawn anew.
+        """
         if t == 0:
             return 0
         moved, spread = (self._moved(tr, s, which, t) for which in ("change", "initial"))
         value = tr.algebra.value
-        return 0 if moved is None or (spread is not None and value(moved) < value(spread)) else t
+        if moved is None or (spread is not None and value(moved) < value(spread)):
+            return 0
+        if tr.grows(s.over) and not self._apart(tr, s, t):
+            raise BeyondPowerCounting(f"{s.name} draws anew only where what is alike moves apart")
+        return t
+
+    def _apart(self, tr: TrainingRun, s: Function, t: int) -> bool:
+        """Does the change of the argument vary where its initial value does not?"""
+        first, change = (self.argument(tr, s, which, t) for which in ("initial", "change"))
+        return tr.algebra.varies_apart(change, first, s.over)
 
     def _moved(self, tr: TrainingRun, s: Function, which: Which, t: int) -> int | None:
         """Packed size of the argument at the start or of its change.

@@ -127,6 +127,8 @@ def test_a_tensor_given_in_full_with_a_scalar_product(tmp_path):
 def test_a_selection_whose_argument_moves_little_swaps_a_share():
     run = look(TOP, "sgd", "b.W2=1/2,c.W2=1/2")
     assert sizes(run, "h1.change", "h2.change", "f.cross") == [Fraction(-1, 2), Fraction(-1, 4), "undecided"]
+    run = look(TOP, "sgd", "b.W1=zero,b.W2=zero,c.W1=1/2")  # entries move where they were selected, all alike: up
+    assert sizes(run, "h1.change", "h2.change", t=2) == [Fraction(-1, 2), "undecided"]
 
 
 def test_what_a_norm_takes_away_is_not_claimed():

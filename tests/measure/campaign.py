@@ -33,7 +33,9 @@ Key = tuple[str, int]
 """A quantity and a step."""
 Judged = tuple["Fraction | None", Verdict]
 STEPS = 2
-SCALES, FURTHER = (1.0, 2.0, 4.0, 8.0, 16.0), (32.0, 64.0)
+SCALES, FURTHER = (1.0, 2.0, 4.0, 8.0, 16.0), (32.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
+"""Sizes of every case, and those of what does not agree, as far as they fit: of n^0 with a small factor beside n^(-1/2)
+only the last is seen (case 140)."""
 ENTRIES = 2_500_000
 """Entries of all replicas of a case at one size: what limits the seeds."""
 SEEDS = (10, 400)

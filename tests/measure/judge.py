@@ -117,13 +117,23 @@ def _share(x: np.ndarray, y: np.ndarray, drawn: np.ndarray, e: float) -> tuple[f
 
 
 def _meant(x: np.ndarray, replicas: list[np.ndarray], e: float) -> bool:
-    """Has a scalar a mean over seeds of the size n^e? It is a part of its mean square."""
+    """Has a scalar a mean over seeds of the size n^e? It is a part of its mean square: of that slope, or a sum of n^e,
+    n^(e-1/2) and n^(e-1), of any signs, in which the first is beyond doubt."""
     means = np.array([r.mean() for r in replicas])
     errors = np.array([r.std() / len(r) ** 0.5 for r in replicas])
     if all((r >= 0).all() for r in replicas) or (np.abs(means[-3:]) < 4 * errors[-3:]).any():
         return False
     y, spread = np.log2(np.abs(means[-3:])), (errors[-3:] / np.abs(means[-3:])).max()
-    return abs(_slope(x[-3:], y) - e) <= NEAR + spread
+    if abs(_slope(x[-3:], y) - e) <= NEAR + spread:
+        return True
+    n, last = 2.0 ** (x - x[0]), slice(max(0, len(x) - 6), None)
+    if len(n[last]) < 5:
+        return False
+    weighted = np.stack([n ** (e - k / 2) / errors for k in range(3)], 1)[last]
+    inverse = np.linalg.pinv(weighted)
+    found, sigmas = inverse @ (means / errors)[last], np.sqrt((inverse**2).sum(1))
+    off = weighted @ found - (means / errors)[last]
+    return bool((off**2).sum() < 3 * (len(off) - 3) and abs(found[0]) > 5 * sigmas[0])
 
 
 def _saturating(x: np.ndarray, y: np.ndarray, noise: np.ndarray, e: float, apart: float) -> bool:
