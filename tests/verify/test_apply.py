@@ -19,7 +19,6 @@ from torch import nn
 from scaling_algebra import recipe
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import plan
-from scaling_algebra.verify.apply.families import AGGREGATION, family
 from scaling_algebra.verify.apply.gates import Gate, gate_from
 from scaling_algebra.verify.apply.shapes import refitted
 
@@ -299,7 +298,7 @@ class Router(nn.Module):
 )
 def test_what_a_gate_brings_is_measured(router, brings, scale):
     """Softmaxes times a number that no configuration names are not told from others: nothing is said."""
-    assert gate_from(None, None, router) == (Gate(brings, scale, measured=True) if brings else Gate())
+    assert gate_from(None, router) == (Gate(brings, scale, measured=True) if brings else Gate())
 
 
 def test_the_gate_decides_what_is_left_to_multiply():
@@ -392,18 +391,18 @@ def test_groups_survive_two_processes(numbers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family_name", "renormalised", "gate"),
+    ("given", "brings"),
     [
-        ("qwen3_moe", True, "1/K"),
-        ("qwen3_moe", False, "1/M"),
-        ("mixtral", None, "1/K"),
-        ("deepseek_v3", True, "1/K"),
-        ("deepseek_v3", False, "1"),
+        ({"norm_topk_prob": True}, "1/K"),
+        ({"norm_topk_prob": False, "scoring_func": "softmax"}, "1/M"),
+        ({"norm_topk_prob": False, "scoring_func": "sigmoid"}, "1"),
+        ({"norm_topk_prob": False}, ""),
+        ({}, ""),
     ],
 )
-def test_what_a_gate_brings_is_read_from_the_configuration(family_name, renormalised, gate):
-    config = SimpleNamespace() if renormalised is None else SimpleNamespace(norm_topk_prob=renormalised)
-    assert family(family_name, config).gate == gate and gate in AGGREGATION
+def test_what_a_router_does_not_show_is_read_from_the_configuration(given, brings):
+    config = SimpleNamespace(**given, routed_scaling_factor=2.5, n_shared_experts=2)
+    assert gate_from(config, nn.Linear(4, 8)) == Gate(brings, 2.5, 2)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from scaling_algebra.verify.measuring.batches import descend
 
 from .contract import Subject, examined, taken, tokens
 from .parts import logits_of
-from .plans import plan
+from .planning import plan
 from .predictions import predicted
 
 Build = Callable[[dict[str, int]], Any]

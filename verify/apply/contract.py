@@ -31,7 +31,8 @@ from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.sizes import Sizes
 
 from .parts import Parts, Seen, look, stacks
-from .plans import plain_name, plan
+from .planning import plan
+from .plans import plain_name
 
 VOCABULARY, BATCH, LENGTH = 64, 1, 4
 """Ids, and few of them: the gradients of T tokens share a sign sum, of which each keeps T^-1/2 of the coherent part."""

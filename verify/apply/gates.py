@@ -1,7 +1,7 @@
 """What a gate brings to the sum over experts: read from a model's configuration, measured on its router.
 
 A router is copied to the CPU, and its weights are set three times: to zero, so that all logits are alike; to rows that
-are alike, which a softmax cannot tell from that; and at random. Read next: ``plans.py`` (what is left to multiply).
+are alike, which a softmax cannot tell from that; and at random. Read next: ``planning.py`` (what is left to multiply).
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .families import AGGREGATION, Family
-
+AGGREGATION: Mapping[str, str] = {
+    "1/K": "the weights of the chosen experts sum to 1: the gate brings 1/K to their sum; K and M may change, and "
+    "nothing is left to multiply",
+    "1/M": "a softmax over all experts, not renormalised: the gate brings 1/M to the sum over the K chosen; where "
+    "K / M changes multiply that sum by M / K, target over base",
+    "1": "sigmoids, not renormalised: the gate brings nothing to the sum over the chosen experts, which needs 1/M",
+}
+"""What a gate means for transfer, by what it brings to the sum over experts."""
 SCALES = ("routed_scaling_factor", "route_scale", "router_scaling_factor", "moe_routed_scaling_factor")
 """Names in configurations of a number that multiplies the weights of the chosen experts."""
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+SCORES = {"softmax": "1/M", "sigmoid": "1"}
+"""What weights bring that are not renormalised, by ``scoring_func``."""
 TOKENS = 16
 
 
@@ -42,28 +50,26 @@ class Gate:
 
     @property
     def about(self) -> str:
-        """A line each, for reports."""
-        how = f"{'measured' if self.measured else 'read'}; {AGGREGATION[self.brings]}"
-        parts = [f"the gate brings {self.brings} to the sum over experts ({how})"]
-        parts += [f"times {self.scale:.6g}: keep it at every size"] * (self.scale != 1)
-        parts += [f"{self.shared} shared, outside of that sum: dense layers"] * bool(self.shared)
-        return "; ".join(parts)
+        """A line for reports."""
+        how = "measured on its router" if self.measured else "read from the configuration"
+        scale = f", times {self.scale:.6g} at every size" * (self.scale != 1)
+        shared = f"; {self.shared} shared experts are dense layers outside of that sum" * bool(self.shared)
+        return f"gate, {how}{scale}: {AGGREGATION[self.brings]}{shared}"
 
 
 NO_GATE = Gate()
 
 
-def gate_from(config: Any, family: Family | None, router: nn.Module | None) -> Gate:
-    """The gate of a model: its configuration's, with what can be measured in its place."""
-    names = [getattr(config, name, None) for name in SHARED]
-    read = Gate(family.gate if family else "", _scale(config), next((n for n in names if isinstance(n, int)), 0))
+def gate_from(config: Any, router: nn.Module | None) -> Gate:
+    """The gate of a model: what its configuration says, with what its router shows in the place of that."""
+
+    def said(*names: str) -> Any:
+        return next((x for name in names if (x := getattr(config, name, None)) is not None), None)
+
+    brings = {True: "1/K", False: SCORES.get(said("scoring_func"), "")}.get(said("norm_topk_prob"), "")
+    read = Gate(brings, float(said(*SCALES) or 1), said(*SHARED) or 0)
     measured = None if router is None else _measured(router, read.scale)
     return read if measured is None else replace(read, brings=measured[0], scale=measured[1], measured=True)
-
-
-def _scale(config: Any) -> float:
-    given = (getattr(config, name, None) for name in SCALES)
-    return next((float(x) for x in given if isinstance(x, int | float) and x > 0), 1.0)
 
 
 def _measured(router: nn.Module, scale: float) -> tuple[str, float] | None:

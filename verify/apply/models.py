@@ -13,7 +13,7 @@ from scaling_algebra.errors import missing, unknown_name
 from scaling_algebra.recipes.sizes import Sizes
 
 from .contract import LENGTH, VOCABULARY
-from .families import family, table
+from .families import roles_of, table
 
 HEAD, LAYERS = 8, 2
 """Dimension of a head, the same at every width, and layers."""
@@ -25,7 +25,7 @@ def dense(name: str) -> bool:
     Raises:
         UsageError: it is not one that ``build`` knows.
     """
-    family(name)
+    roles_of(name)
     if name not in table()["build"]:
         raise unknown_name("family to check", name, table()["build"])
     return "M" not in table()["build"][name]

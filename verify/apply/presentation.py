@@ -43,7 +43,7 @@ def coverage(p: Plan) -> Document:
 def as_json(p: Plan) -> dict[str, Any]:
     """The JSON contract of a plan."""
     return {
-        "family": None if p.family is None else p.family.name,
+        "family": p.family or None,
         "gate": p.gate.brings or None,
         "gate_scale": p.gate.scale,
         "gate_measured": p.gate.measured,

@@ -65,7 +65,7 @@ def command(
         asked["roles"] = dict(_role(text) for text in roles)
 
     from scaling_algebra.verify.apply.checking import check_model
-    from scaling_algebra.verify.apply.families import AGGREGATION
+    from scaling_algebra.verify.apply.gates import AGGREGATION
     from scaling_algebra.verify.judging import presentation
 
     if model is not None:
