@@ -29,7 +29,7 @@ from scaling_algebra.verify.campaigns.plans import Effort, Job, job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.report import Row
+from scaling_algebra.verify.judging.report import ReportRow
 from scaling_algebra.verify.measuring import cells
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks import scales
@@ -82,12 +82,12 @@ def jobs(chosen: dict[str, Any]) -> list[Job]:
     return [job(Configuration.of(*where), effort) for where in RUNS]
 
 
-def verdict(r: Row) -> str:
+def verdict(r: ReportRow) -> str:
     """Of one exponent; those that are exactly zero, as predicted, stand apart."""
     return ZERO if r.predicted is None and r.verdict is Verdict.AGREES else str(r.verdict)
 
 
-def row(r: Row) -> list[Any]:
+def row(r: ReportRow) -> list[Any]:
     """What is kept of one that does not agree: quantity, step, prediction, slope, its interval, verdict, note."""
     predicted = "0" if r.predicted is None else f"n^{r.predicted}"
     return [r.quantity, r.step, predicted, r.fit.slope, r.fit.low, r.fit.high, str(r.verdict), r.note]

@@ -29,7 +29,7 @@ from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Record
-from scaling_algebra.verify.measuring.cells import Cell, Setup, cells
+from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells
 from scaling_algebra.verify.measuring.runs import described, train_cell
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
@@ -49,7 +49,7 @@ def planned(least: int, together: int) -> list[Job]:
     raise AssertionError
 
 
-def made(setup: Setup, like: Record, cell: Cell, powers: dict[tuple[str, int], float | None]) -> Record:
+def made(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
     """What a cell could have measured: predictions with noise, flat in the controls."""
     n, draw = setup.sizes[0 if cell.kind == "control" else cell.size], np.random.default_rng(cell.seeds)
     entries = elements(setup.dims_of(cell), setup.network)
@@ -73,7 +73,7 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
         powers = {
             (q, t): None if p is None else float(p) for q, row in run.prediction().items() for t, p in enumerate(row)
         }
-        like = {kind: train_cell(setup, Cell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in cells(setup)}}
+        like = {kind: train_cell(setup, RunCell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in cells(setup)}}
         for cell in cells(setup):
             record = {**like[cell.kind], (SECONDS, 0): np.zeros(1)}
             kept.save(setup.run, setup.name(cell), made(setup, record, cell, powers))

@@ -79,7 +79,7 @@ Values = dict[tuple[str, str], float]
 """By tensor and by what is scaled."""
 
 
-class Cell(NamedTuple):
+class OfficialCell(NamedTuple):
     """One number of theirs and ours: exponents of n, None for exactly zero."""
 
     config: str
@@ -161,7 +161,7 @@ def derived(roles: Mapping[str, tuple[str, str]], place: str, **asked: Any) -> d
     return found
 
 
-def cells(checkout: Path) -> list[Cell]:
+def cells(checkout: Path) -> list[OfficialCell]:
     """Every cell of both parts of the code.
 
     Raises:
@@ -172,12 +172,12 @@ def cells(checkout: Path) -> list[Cell]:
     for place, optimizer, rule, name in MLP_CONFIGS:
         theirs = fitted(partial(mlp_values, module.CONFIGS[name]), name)
         ours = derived(roles, place, optimizer=optimizer, parameterization=rule, readout_init="maximal")
-        found += [Cell(name, place, optimizer, rule, *key, theirs[key], x) for key, x in ours.items()]
+        found += [OfficialCell(name, place, optimizer, rule, *key, theirs[key], x) for key, x in ours.items()]
     module = loaded(checkout / TRANSFORMER)
     for place, rule, readout, name in TRANSFORMER_CONFIGS:
         theirs = fitted(partial(transformer_values, module.SCALING_CONFIGS[name](), place), name)
         ours = derived(TRANSFORMER_ROLES, place, optimizer="adamw", parameterization=rule, readout_init=readout)
-        found += [Cell(name, place, "adamw", rule, *key, theirs[key], ours[key]) for key in theirs]
+        found += [OfficialCell(name, place, "adamw", rule, *key, theirs[key], ours[key]) for key in theirs]
     return found
 
 

@@ -24,7 +24,7 @@ from .queries import NUMBERS, Decision, Region, directions, nowhere
 
 
 @dataclass(frozen=True)
-class Claim:
+class ConeClaim:
     """A statement about a cone of rays, and how it is decided.
 
     Attributes:
@@ -58,13 +58,13 @@ def faces(whole: Face) -> list[Face]:
     return [*found, replace(whole, routed=True)] if whole.network.aggregations and not whole.rule.structural else found
 
 
-def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Claim]:
+def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, ConeClaim]:
     """Every claim about a network, a parameterization and an optimizer, by name.
 
     Args:
         wanted: names; faces that none of them is about are left out.
     """
-    found: dict[str, Claim] = {}
+    found: dict[str, ConeClaim] = {}
     for face in faces(whole):
         ends = [_suffix(x) for x in faces(whole)]
         if not wanted or any(max((x for x in ends if name.endswith(x)), key=len) == _suffix(face) for name in wanted):
@@ -140,7 +140,7 @@ def covered(face: Face, parts: Sequence[Sides]) -> Decision:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _on(face: Face) -> Iterator[Claim]:
+def _on(face: Face) -> Iterator[ConeClaim]:
     """A formula exists and is unique on each piece that has one; there is none elsewhere; and no ray is left out."""
     title, suffix = face.rule.title, _suffix(face)
     parts = covering(face)
@@ -150,14 +150,14 @@ def _on(face: Face) -> Iterator[Claim]:
         what = f"{title} with {p.structure}" if face.rule.structural else title
         exists = partial(holds, face, p.scaling, p.structure, p.cone.rays)
         unique = partial(alone, face, p.scaling, p.structure, p.cone.sides)
-        made = partial(Claim, sides=p.cone.sides, fixed=face.fixed, routed=face.routed, scaling=p.scaling)
+        made = partial(ConeClaim, sides=p.cone.sides, fixed=face.fixed, routed=face.routed, scaling=p.scaling)
         yield made(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
         if face.routed:  # clauses are for K = M
             continue
         yield made(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
     if face.routed:
         return
-    elsewhere = partial(Claim, sides=(), fixed=face.fixed, outside=solved)
+    elsewhere = partial(ConeClaim, sides=(), fixed=face.fixed, outside=solved)
     if face.rule.structural:
         for structure in interventions(face.network, face.base):
             where = region((), face.fixed, solved)
@@ -168,9 +168,9 @@ def _on(face: Face) -> Iterator[Claim]:
     if len(left) < 2:  # then all rays, if its sides are left to others
         for p in left:
             none = partial(none_in, face, face.base, region(p.cone.sides, face.fixed))
-            yield Claim(f"{p.name} none{suffix}", f"no {title}", p.cone.sides, face.fixed, none)
+            yield ConeClaim(f"{p.name} none{suffix}", f"no {title}", p.cone.sides, face.fixed, none)
         decide = partial(covered, face, [p.cone.sides for p in parts])
-        yield Claim(f"cover{suffix}", "every ray is in one of these cones", (), face.fixed, decide)
+        yield ConeClaim(f"cover{suffix}", "every ray is in one of these cones", (), face.fixed, decide)
     else:
         none = partial(none_in, face, face.base, region((), face.fixed, solved))
         yield elsewhere(f"none{suffix}", f"no {title}", decide=none)

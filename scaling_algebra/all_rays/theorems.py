@@ -26,7 +26,7 @@ from scaling_algebra.spec.parameterizations import parameterization as _paramete
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.spec.trained import OptimizerInput, single
 
-from .claims import Claim, claims, steps
+from .claims import ConeClaim, claims, steps
 from .covering import Face
 from .queries import NUMBERS, Decision
 
@@ -35,7 +35,7 @@ from .queries import NUMBERS, Decision
 class Theorem:
     """A claim about all rays of a cone, and what was found."""
 
-    claim: Claim
+    claim: ConeClaim
     decision: Decision
 
 
@@ -136,7 +136,7 @@ _NAME = re.compile(rf"([A-Za-z][0-9]* (exists|unique|none)|cover|none(: [\w ,]+?
 _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log QUANTITY: its exponent"
 
 
-def said(claim: Claim, whole: Face) -> str:
+def said(claim: ConeClaim, whole: Face) -> str:
     """The statement in one sentence."""
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
     grow = ["K < M"] * claim.routed
@@ -202,7 +202,7 @@ def theorems(
     return Theorems(whole, tuple(decided(known[name], stepper) for name in wanted or known))
 
 
-def decided(claim: Claim, optimizer: Optimizer) -> Theorem:
+def decided(claim: ConeClaim, optimizer: Optimizer) -> Theorem:
     """A claim with what is found of it; with an epsilon mu-3 is behind it, too, so that a run is one of descent."""
     found = claim.decide()
     if found.core and optimizer.epsilon:

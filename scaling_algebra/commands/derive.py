@@ -27,7 +27,7 @@ from .options import (
     READOUT_INIT,
     STRICT,
     WHERE,
-    Place,
+    PathType,
     emit,
     examples,
     network_of,
@@ -64,7 +64,7 @@ CODES = {True: 0, False: 1, None: 3}
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
     "--smtlib",
-    type=Place(),
+    type=PathType(),
     metavar="FILE.smt2",
     help="With --prove: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
 )

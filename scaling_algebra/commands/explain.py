@@ -8,10 +8,10 @@ import click
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain
-from scaling_algebra.explanations.results import Explanation, Setting
+from scaling_algebra.explanations.results import behind
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import Place, completing, configured, emit, examples, printed, quantity_names, tried
+from .options import PathType, completing, configured, emit, examples, printed, quantity_names, tried
 
 
 @click.command(
@@ -25,7 +25,7 @@ from .options import Place, completing, configured, emit, examples, printed, qua
 @configured
 @click.option(
     "--graph",
-    type=Place(),
+    type=PathType(),
     metavar="FILE",
     help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot.",
 )
@@ -44,7 +44,7 @@ def command(asked: Configuration, what: str, graph: Path | None, form: str | Non
     if graph is not None:
         from scaling_algebra.explanations.graph import draw
 
-        picture = found if isinstance(found, Explanation) else found.behind if isinstance(found, Setting) else None
+        picture = behind(found)
         if picture is None:
             raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
         draw(picture, graph)

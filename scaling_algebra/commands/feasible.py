@@ -12,7 +12,7 @@ from scaling_algebra.laws.feasible import SHIPPED, assumptions, feasible, read_a
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.limits import real
 
-from .options import Place, emit, examples, printed
+from .options import PathType, emit, examples, printed
 
 
 @click.command(
@@ -24,7 +24,7 @@ from .options import Place, emit, examples, printed
         "scalecalc feasible assumptions.toml",
     ),
 )
-@click.argument("what", metavar="NAME|FILE.toml", type=Place())
+@click.argument("what", metavar="NAME|FILE.toml", type=PathType())
 @click.option(
     "--set", "laws", multiple=True, metavar="Q=LAW", help="A growth law put in, e.g. K=d**kappa (repeatable)."
 )

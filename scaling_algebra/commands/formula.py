@@ -16,7 +16,7 @@ from .options import (
     OPTIMIZER,
     READOUT_INIT,
     Name,
-    Place,
+    PathType,
     completing,
     emit,
     examples,
@@ -57,7 +57,7 @@ SYMPY = "sympy"
     metavar="FORMAT",
     help=f"{', '.join(FORMATS)} or {SYMPY}; by default text, or what the ending of -o FILE says.",
 )
-@click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout.")
+@click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
 def command(
     what: str,
     optimizer: str,

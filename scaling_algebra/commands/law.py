@@ -9,7 +9,7 @@ import click
 from scaling_algebra.errors import UsageError
 
 from .balance import names, parameters
-from .options import Place, emit, examples, printed
+from .options import PathType, emit, examples, printed
 
 FIT = "fit"
 
@@ -26,7 +26,7 @@ FIT = "fit"
     ),
 )
 @click.argument("name", metavar="NAME|FILE.toml|fit")
-@click.argument("fits", required=False, type=Place(), metavar="[FITS.csv]")
+@click.argument("fits", required=False, type=PathType(), metavar="[FITS.csv]")
 @click.option("--axis", metavar="NAME", help="One way to grow, in full: model, data, compute, experts, charts.")
 @click.option("--rate", metavar="NAME", help="Of moe-transformer: fast (1/n), or slow (n^-1/2), which its proof gives.")
 @click.option("--count", metavar="NAME", help="Of moe-transformer: the parameters that are estimated, active or total.")

@@ -90,7 +90,7 @@ class Count(click.ParamType[int]):
         return limits.within(label, value, self.least, self.most)
 
 
-class Place(click.ParamType[Path]):
+class PathType(click.ParamType[Path]):
     """A path; whether it can be read or written is seen before any work (``tried``)."""
 
     name = "path"
@@ -186,7 +186,7 @@ WHERE = options(RAY, OPTIMIZER)
 def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
     """--architecture and --network, for ``chosen``."""
     name = {"type": Name("architecture", ARCHITECTURES), "metavar": "NAME"}
-    file = {"type": Place(), "metavar": "FILE.toml", "help": "Instead of an architecture, a network of your own."}
+    file = {"type": PathType(), "metavar": "FILE.toml", "help": "Instead of an architecture, a network of your own."}
     return options(
         click.option("--architecture", help=f"Network.  [default: {default}]", **name),  # type: ignore[arg-type]
         click.option("--network", **file),  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ def printed(command: Command) -> Command:
 
     return options(
         FORMAT,
-        click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout."),
+        click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout."),
     )(run)
 
 

@@ -9,7 +9,7 @@ import click
 from scaling_algebra import files
 from scaling_algebra.page import assembly
 
-from .options import Place, examples
+from .options import PathType, examples
 
 
 @click.command(
@@ -20,11 +20,11 @@ from .options import Place, examples
     ),
 )
 @click.option(
-    "-o", "--output", type=Place(), metavar="DIR", required=True, help="Folder: new, empty, or one with such a page."
+    "-o", "--output", type=PathType(), metavar="DIR", required=True, help="Folder: new, empty, or one with such a page."
 )
 @click.option(
     "--assets",
-    type=Place(),
+    type=PathType(),
     metavar="DIR",
     help="Folder with Pyodide and the wheels; what is missing is downloaded into it (npm, pip) and stays for the next "
     "time.",

@@ -13,7 +13,7 @@ from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
 
-from .options import OPTIMIZER, Name, Place, emit, examples, parameterization, tried, write
+from .options import OPTIMIZER, Name, PathType, emit, examples, parameterization, tried, write
 
 
 @click.command(
@@ -40,7 +40,7 @@ from .options import OPTIMIZER, Name, Place, emit, examples, parameterization, t
     metavar="FORMAT",
     help=f"{', '.join(FORMATS)}, svg; by default text, or what the ending of -o FILE says. html and svg draw the map.",
 )
-@click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file.")
+@click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file.")
 def command(
     parameterization: str,
     optimizer: str,

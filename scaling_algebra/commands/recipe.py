@@ -21,7 +21,7 @@ from .options import (
     READOUT_INIT,
     Command,
     Name,
-    Place,
+    PathType,
     chosen,
     emit,
     examples,
@@ -49,8 +49,8 @@ def _tuned(name: str, what: str) -> Callable[[Command], Command]:
 )
 @click.option("--base", metavar="SIZES|FILE.toml", help="Sizes of the tuned model, or a file with them and its values.")
 @click.option("--target", metavar="SIZES|FILE.toml", help="Sizes of the large one.")
-@click.option("--base-hf", type=Place(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
-@click.option("--target-hf", type=Place(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
+@click.option("--base-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
+@click.option("--target-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
 @options(OPTIMIZER, parameterization())
 @_tuned("lr", "Learning rate")
 @_tuned("eps", "Adam's epsilon")
@@ -66,7 +66,7 @@ def _tuned(name: str, what: str) -> Callable[[Command], Command]:
     metavar="FORMAT",
     help=f"{', '.join((*FORMATS, *FORMS))}; by default text, or what the ending of -o FILE says.",
 )
-@click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout.")
+@click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
 def command(
     base: str | None,
     target: str | None,

@@ -11,7 +11,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.parameterizations import DERIVED
 
 from .derive import CODES
-from .options import OPTIMIZER, Place, emit, examples, network_of, parameterization, printed, tried, write
+from .options import OPTIMIZER, PathType, emit, examples, network_of, parameterization, printed, tried, write
 
 
 @click.command(
@@ -28,7 +28,7 @@ from .options import OPTIMIZER, Place, emit, examples, network_of, parameterizat
 @click.option("--only", multiple=True, metavar="NAME", help="Only this theorem, e.g. 'B unique' (may be repeated).")
 @click.option(
     "--smtlib",
-    type=Place(),
+    type=PathType(),
     metavar="FILE.smt2",
     help="Write the unsatisfiable systems as SMT-LIB 2, for another solver.",
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .canonical import PLACE, Component, Leaf, component, components, joined, labelled, local, numbered
-from .matchings import Alike, Exhausted, Partial, Search, bits, union
+from .matchings import Alike, Exhausted, MatchingSearch, Partial, bits, union
 
 __all__ = [
     "DOUBT",
@@ -20,8 +20,8 @@ __all__ = [
     "Contraction",
     "Exhausted",
     "Kernel",
+    "KernelProduct",
     "Matching",
-    "Product",
     "leaf_kernel",
     "multiply",
     "population",
@@ -110,7 +110,7 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class KernelProduct:
     """Kernels of a product.
 
     Attributes:
@@ -132,7 +132,7 @@ def multiply(
     half: Mapping[str, int],
     slack: int | None = None,
     limit: int | None = None,
-) -> Product:
+) -> KernelProduct:
     """All kernels of the product ``a * b``, each with the axes of the sums that became coherent.
 
     Law: :A: :B: = sum over matchings of leaves of A with equal-named leaves of B; inside A and inside B matching is
@@ -154,7 +154,7 @@ def multiply(
     asked.search.run(asked.start, limit)
     terms = tuple(dict.fromkeys([asked.reduced(m) for m in asked.search.found]))
     cut = asked.search.cut
-    return Product(terms, None if cut is None else cut - top, asked.search.nodes)
+    return KernelProduct(terms, None if cut is None else cut - top, asked.search.nodes)
 
 
 def witness(
@@ -234,7 +234,7 @@ class _Asked:
         for k, (_, classes) in enumerate(self.every):
             for c in classes:
                 near[forest[c]] |= 1 << k
-        self.search = Search(weight, active, self.leaves, self.lefts, self.alike)
+        self.search = MatchingSearch(weight, active, self.leaves, self.lefts, self.alike)
         rest = (1 << len(self.leaves)) - 1
         kind = [] if self.alike is None else list(self.alike.kind)
         self.start = Partial(forest, mass, most, bound, near, rest, 0, kind, ())

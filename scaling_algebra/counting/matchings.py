@@ -61,7 +61,7 @@ class Partial:
     pairs: tuple[tuple[int, int], ...]
 
 
-class Search:
+class MatchingSearch:
     """Matchings of the first ``lefts`` leaves with the others, by name, up to exchanges of components that are alike.
 
     A matching that leaves two leaves with the same name and classes apart is never larger than the one that matches

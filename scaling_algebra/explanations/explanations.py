@@ -27,7 +27,7 @@ from .alignments import Alignments, alignments
 from .mechanisms import mechanisms
 from .monomials import monomial
 from .reasons import reason, setting_reason
-from .results import Constant, Explanation, Setting, Term
+from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 SHOWN = 3
 """Leading monomials that are spelled out where several have the same exponent."""
@@ -39,7 +39,7 @@ def explain(
     optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
-) -> Explanation | Setting | Alignments:
+) -> Explanation | SettingExplanation | Alignments:
     """Why a quantity has its exponent, or what fixes a parameter.
 
     Args:
@@ -134,10 +134,10 @@ def _explain_outer(d: Derivation, run: Trajectory, name: str, t: int) -> Explana
     return Explanation(d, name, t, formula, total, terms, True, constants, leading=1)
 
 
-def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> Term:
+def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> LeadingTerm:
     m = monomial(algebra, signal, kernel)
     constants = tuple(_constant(d, algebra, x.label, x.size) for x in m.scalars)
-    return Term(constants, m, tuple(mechanisms(m)))
+    return LeadingTerm(constants, m, tuple(mechanisms(m)))
 
 
 def _constant(d: Derivation, algebra: Algebra, label: str, size: int) -> Constant:
@@ -157,12 +157,12 @@ def _why_zero(d: Derivation, t: int) -> str:
     return because + (f"; initialised to zero: {', '.join(zero)}" if zero else "")
 
 
-def _explain_setting(d: Derivation, role: str, setting: str) -> Setting:
+def _explain_setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     made = _setting(d, role, setting)
     return replace(made, reason=setting_reason(made))
 
 
-def _setting(d: Derivation, role: str, setting: str) -> Setting:
+def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     name = f"{role}.{setting}"
     if setting == "alpha":
         value: Power | None = -d.scaling.alpha
@@ -178,9 +178,9 @@ def _setting(d: Derivation, role: str, setting: str) -> Setting:
     bears = tuple(line for line in d.structure if setting == "init") if role != "readout" else ()
     fixing = d.fixed_by.get(unknown)
     if fixing is None or because.startswith("chosen"):
-        return Setting(d, name, value, because, structure=bears)
+        return SettingExplanation(d, name, value, because, structure=bears)
     behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)
-    return Setting(d, name, value, because, _equation(fixing), behind, bears)
+    return SettingExplanation(d, name, value, because, _equation(fixing), behind, bears)
 
 
 def _equation(fixing: Fixing) -> str:

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from scaling_algebra.spec.powers import Power
 
-from .results import Explanation, Term
+from .results import Explanation, LeadingTerm
 
 ROW, LINE, LETTER, GAP = 0.68, 0.2, 0.085, 0.36
 """Inches: rows of boxes, lines of text, a letter, between columns."""
@@ -73,7 +73,7 @@ class Graph:
         return found
 
 
-def graph_of(found: Explanation, term: Term) -> Graph:
+def graph_of(found: Explanation, term: LeadingTerm) -> Graph:
     """The nodes and edges of one monomial."""
     m, order = term.monomial, found.derivation.network.tensors
     roles = sorted({f.tensor for f in m.factors}, key=lambda role: [*order, role].index(role))

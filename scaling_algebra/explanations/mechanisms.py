@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .monomials import Monomial, Pair
+from .monomials import MatchedMonomial, Pair
 
 EXPERTS = ("M", "K")
 """The axes over which experts are summed: all, or those active for a token."""
@@ -42,7 +42,7 @@ class Mechanism:
         return f"{self.letter}: {self.title}; {self.evidence}"
 
 
-def mechanisms(m: Monomial) -> list[Mechanism]:
+def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
     """Every mechanism of a monomial: one for each summed expert index, then those of single maps.
 
     Law: an expert index that an unmatched factor touches is random (A). Otherwise the sum over experts is coherent:
@@ -69,7 +69,7 @@ def mechanisms(m: Monomial) -> list[Mechanism]:
     return list(dict.fromkeys(found))
 
 
-def _across_experts(m: Monomial, c: int) -> Mechanism:
+def _across_experts(m: MatchedMonomial, c: int) -> Mechanism:
     index = m.indices[c]
     inside = [p for p in m.pairs if c in m.factors[p.left].classes]
     if index.weight == Fraction(1, 2):
@@ -85,9 +85,9 @@ def _across_experts(m: Monomial, c: int) -> Mechanism:
     return Mechanism(letter, f"{_show(m, first)} closes to a scalar and leaves {index.name} untouched")
 
 
-def _show(m: Monomial, pair: Pair) -> str:
+def _show(m: MatchedMonomial, pair: Pair) -> str:
     return f"matched pair of {_name(m, pair.left)}"
 
 
-def _name(m: Monomial, k: int) -> str:
+def _name(m: MatchedMonomial, k: int) -> str:
     return f"{m.factors[k].tensor}[{','.join(m.indices[c].name for c in m.factors[k].classes)}]"

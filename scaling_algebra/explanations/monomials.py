@@ -17,7 +17,7 @@ from scaling_algebra.counting.signals import Algebra, Scalar, Signal
 
 
 @dataclass(frozen=True)
-class Factor:
+class TensorFactor:
     """One initial tensor in a monomial: its role and the index classes it touches."""
 
     tensor: str
@@ -98,7 +98,7 @@ class Contracted:
 
 
 @dataclass
-class Monomial:
+class MatchedMonomial:
     """A product of initial tensors and deterministic factors, some indices summed, some factors matched.
 
     Attributes:
@@ -109,7 +109,7 @@ class Monomial:
         contracted: the network before anything was matched.
     """
 
-    factors: list[Factor]
+    factors: list[TensorFactor]
     pairs: list[Pair]
     scalars: list[Scalar]
     sizes: list[Fraction]
@@ -130,15 +130,15 @@ class Monomial:
         return [k for k in range(len(self.factors)) if k not in held]
 
 
-def monomial(algebra: Algebra, signal: Signal, kernel: int) -> Monomial:
+def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
     """The monomial behind one kernel of a signal.
 
     Raises:
         LookupError: the signal does not know how it was made.
     """
     net = _Walk(algebra).expand(signal, kernel)
-    found = Monomial(
-        [Factor(name, tuple(map(net.root, classes))) for name, classes in net.leaves],
+    found = MatchedMonomial(
+        [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.leaves],
         net.pairs,
         net.scalars,
         [algebra.value(x.size) for x in net.scalars],
@@ -171,7 +171,7 @@ def _contracted(algebra: Algebra, net: _Net) -> Contracted:
     )
 
 
-def _indices(algebra: Algebra, net: _Net, m: Monomial) -> dict[int, Index]:
+def _indices(algebra: Algebra, net: _Net, m: MatchedMonomial) -> dict[int, Index]:
     free = [k for k in m.unmatched() if not m.factors[k].tensor.startswith(INDICATOR)]
     roots = list(dict.fromkeys([*m.opens, *(net.root(c) for c in range(len(net.letters)))]))
     used: dict[str, int] = {}

@@ -18,7 +18,7 @@ from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.powers import Power
 
 from .alignments import Alignments
-from .results import Explanation, Setting, Term
+from .results import Explanation, LeadingTerm, SettingExplanation
 
 
 @document_of.register(Explanation)
@@ -27,8 +27,8 @@ def explanation(e: Explanation) -> Document:
     return Document(tuple(_explanation(e)), _explanation_record(e))
 
 
-@document_of.register(Setting)
-def setting(s: Setting) -> Document:
+@document_of.register(SettingExplanation)
+def setting(s: SettingExplanation) -> Document:
     """The derivation of one parameter, and of the quantity behind it."""
     return Document(tuple(_setting(s)), _setting_record(s))
 
@@ -99,7 +99,7 @@ def _explanation(e: Explanation, level: int = 1) -> list[Block]:
     return blocks
 
 
-def _term(d: Derivation, term: Term) -> list[Block]:
+def _term(d: Derivation, term: LeadingTerm) -> list[Block]:
     m = term.monomial
     held = {k: j for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
     blocks: list[Block] = [_before(d, term)]
@@ -129,7 +129,7 @@ def _term(d: Derivation, term: Term) -> list[Block]:
     return [*blocks, _reading(term)]
 
 
-def _before(d: Derivation, term: Term) -> Lines:
+def _before(d: Derivation, term: LeadingTerm) -> Lines:
     """The product of initial tensors before matching, with the symbols of the network where formulas are set."""
     before = term.monomial.contracted
     names = {role: tensor.symbol for role, tensor in d.network.tensors.items()}
@@ -139,7 +139,7 @@ def _before(d: Derivation, term: Term) -> Lines:
     return Lines.of(("before matching: ", Text(str(before), f"${product_tex}$")))
 
 
-def _reading(term: Term) -> Lines:
+def _reading(term: LeadingTerm) -> Lines:
     lines = [typeset(f"mechanism {x}") for x in term.mechanisms]
     return Lines.of(*lines, ("exponent: ", _arithmetic(term.arithmetic)))
 
@@ -154,11 +154,11 @@ def _arithmetic(text: str) -> Text:
     return Text(text, " ".join(parts))
 
 
-def _indices(term: Term, k: int) -> str:
+def _indices(term: LeadingTerm, k: int) -> str:
     return "[" + ", ".join(term.monomial.indices[c].name for c in term.monomial.factors[k].classes) + "]"
 
 
-def _symbol(term: Term, k: int) -> str:
+def _symbol(term: LeadingTerm, k: int) -> str:
     return term.monomial.factors[k].tensor + _indices(term, k)
 
 
@@ -170,7 +170,7 @@ def _weight(weight: Fraction, touched: tuple[int, ...]) -> str:
     return "0: open" if weight == 0 else f"{weight}: open and repeated"
 
 
-def _setting(s: Setting) -> list[Block]:
+def _setting(s: SettingExplanation) -> list[Block]:
     nothing = "no such setting" if s.because.endswith("has no epsilon") else "0"
     lines: list[Piece | tuple[Piece, ...]] = [literal(s.derivation.about)]
     lines.append(("value: ", nothing if s.value is None else s.value))
@@ -185,7 +185,7 @@ def _setting(s: Setting) -> list[Block]:
 # records -------------------------------------------------------------------------------------------------------
 
 
-def _setting_record(found: Setting) -> dict[str, Any]:
+def _setting_record(found: SettingExplanation) -> dict[str, Any]:
     return {
         **found.derivation.configuration.as_json(),
         "parameter": found.name,
@@ -218,7 +218,7 @@ def _explanation_record(found: Explanation) -> dict[str, Any]:
     }
 
 
-def _term_json(term: Term) -> dict[str, Any]:
+def _term_json(term: LeadingTerm) -> dict[str, Any]:
     m = term.monomial
     return {
         "before_matching": str(m.contracted),

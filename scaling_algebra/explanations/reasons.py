@@ -13,8 +13,8 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.powers import Power, exponent_text
 
 from .mechanisms import EXPERTS
-from .monomials import Index, Monomial
-from .results import Constant, Explanation, Setting, Term
+from .monomials import Index, MatchedMonomial
+from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 
 def reason(e: Explanation) -> str:
@@ -30,7 +30,7 @@ def reason(e: Explanation) -> str:
     return f"{_sums(term.monomial)}. {_result(e, term)}{others}"
 
 
-def setting_reason(s: Setting) -> str:
+def setting_reason(s: SettingExplanation) -> str:
     """What fixes a parameter: what its quantity is without it, and the value that makes it Theta(1)."""
     if s.value is None and s.behind is None:
         return f"{s.because}."
@@ -55,7 +55,7 @@ def setting_reason(s: Setting) -> str:
     )
 
 
-def _result(e: Explanation, term: Term) -> str:
+def _result(e: Explanation, term: LeadingTerm) -> str:
     assert e.exponent is not None
     adds, carries = _added(term.monomial), _factors(term.constants)
     total = f"n^{exponent_text(e.exponent)}"
@@ -64,7 +64,7 @@ def _result(e: Explanation, term: Term) -> str:
     return f"Together the sums give {adds}; it carries {carries}; so {e.quantity} ~ {_power(term)}, {total} here."
 
 
-def _sums(m: Monomial) -> str:
+def _sums(m: MatchedMonomial) -> str:
     """Every sum over an index that grows, with what makes it coherent or random."""
     growing = [c for c, i in m.indices.items() if i.weight > 0 and i.rate]
     phrases: list[str] = []
@@ -98,7 +98,7 @@ def _sums(m: Monomial) -> str:
     return text if text.partition(" ")[0] in {f.tensor for f in m.factors} else _capital(text)
 
 
-def _coherent(m: Monomial, classes: Sequence[int]) -> str:
+def _coherent(m: MatchedMonomial, classes: Sequence[int]) -> str:
     sums = [m.indices[c] for c in classes]
     many = "a coherent sum" if len(sums) == 1 else "coherent sums"
     return f"{many} over {_and(_run(i) for i in sums)}"
@@ -112,11 +112,11 @@ def _size(index: Index) -> Power:
     return Power.of({index.axis: index.weight})
 
 
-def _added(m: Monomial) -> Power:
+def _added(m: MatchedMonomial) -> Power:
     return sum((Power.of({i.axis: i.weight}) for i in m.indices.values() if i.rate), Power())
 
 
-def _power(term: Term) -> Power:
+def _power(term: LeadingTerm) -> Power:
     """The size of a monomial as a power of the axes."""
     return sum((c.power for c in term.constants), _added(term.monomial))
 

@@ -14,7 +14,7 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.powers import Power
 
 from .mechanisms import Mechanism
-from .monomials import Choice, Monomial
+from .monomials import Choice, MatchedMonomial
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Term:
+class LeadingTerm:
     """One leading monomial, spelled out.
 
     Attributes:
@@ -37,7 +37,7 @@ class Term:
     """
 
     constants: tuple[Constant, ...]
-    monomial: Monomial
+    monomial: MatchedMonomial
     mechanisms: tuple[Mechanism, ...]
 
     @property
@@ -80,7 +80,7 @@ class Explanation(Rendered):
     step: int
     formula: str
     exponent: Fraction | None
-    terms: tuple[Term, ...] = ()
+    terms: tuple[LeadingTerm, ...] = ()
     outer: bool = False
     constants: tuple[Constant, ...] = ()
     leading: int = 0
@@ -109,7 +109,7 @@ class Explanation(Rendered):
 
 
 @dataclass(frozen=True, repr=False)
-class Setting(Rendered):
+class SettingExplanation(Rendered):
     """The derivation of one parameter.
 
     Attributes:
@@ -133,3 +133,10 @@ class Setting(Rendered):
     @property
     def about(self) -> str:
         return self.name
+
+
+def behind(result: object) -> Explanation | None:
+    """What is drawn of an explanation: the quantity itself, or the one behind a parameter."""
+    if isinstance(result, SettingExplanation):
+        return result.behind
+    return result if isinstance(result, Explanation) else None

@@ -39,7 +39,7 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.spec.trained import single
 
-from .search import Search
+from .search import FormulaSearch
 
 _ORDER = ("N", "M", "N_e")
 """Axes in which powers are written where rays lie on a wall, the first that suffice."""
@@ -151,7 +151,7 @@ def _searched(asked: Configuration) -> tuple[Cone, Inserted]:
     return held, Inserted(asked, found.structure, found.scaling, held)
 
 
-class Inserted(Search):
+class Inserted(FormulaSearch):
     """The search for monomials with the parameters of one formula inserted, on the cone that some rays span."""
 
     def __init__(self, asked: Configuration, structure: Structure, scaling: Scaling, held: Cone) -> None:

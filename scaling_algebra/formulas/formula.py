@@ -24,7 +24,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
-from scaling_algebra.explanations.monomials import Monomial, monomial
+from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
 from scaling_algebra.limits import rational
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import Linear, eliminate
@@ -42,7 +42,7 @@ from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .graded import STEPS, Graded
 from .notation import inequality, latex, text
-from .search import Search, winning
+from .search import FormulaSearch, winning
 
 if TYPE_CHECKING:
     import sympy
@@ -51,7 +51,7 @@ _QUANTITY = re.compile(r"(?P<name>.+?)(?:@(?P<step>[0-9]{1,3}))?")
 
 
 @dataclass(frozen=True)
-class Term:
+class FormulaTerm:
     """One monomial of a formula.
 
     Attributes:
@@ -63,7 +63,7 @@ class Term:
 
     form: Form
     beside: tuple[Power, ...] = ()
-    found: Monomial | None = None
+    found: MatchedMonomial | None = None
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -90,7 +90,7 @@ class Formula(Rendered):
     quantity: str
     step: int
     axes: tuple[str, ...]
-    terms: tuple[Term, ...]
+    terms: tuple[FormulaTerm, ...]
     slack: Fraction | None = None
     assumes: tuple[str, ...] = ()
     sparse: bool = False
@@ -193,7 +193,7 @@ class Formula(Rendered):
         """``\\Theta(\\max(...))`` without dollar signs."""
         return latex([t.form for t in self.terms], self.complete)
 
-    def leads(self, term: Term) -> tuple[str, ...]:
+    def leads(self, term: FormulaTerm) -> tuple[str, ...]:
         """Where a monomial exceeds the others with the same parameters: ``N_e M >= N``; empty: everywhere."""
         cone = leading(Cone(self.axes), term.form.power, term.beside)
         rays = [dict(zip(self.axes, rates, strict=True)) for rates in cone.rays]
@@ -367,8 +367,8 @@ def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
 @lru_cache(maxsize=64)
 def _search(
     network: Network, optimizer: Optimizer, structure: Structure, sparse: bool, fixed: frozenset[str]
-) -> Search:
-    return Search(network, optimizer, structure, sparse, fixed)
+) -> FormulaSearch:
+    return FormulaSearch(network, optimizer, structure, sparse, fixed)
 
 
 @lru_cache(maxsize=512)
@@ -387,7 +387,7 @@ def _formula(
     terms = []
     for form in sorted(forms, key=_order):
         alike = tuple(f.power for f in forms if f.unknowns == form.unknowns and f != form)
-        terms.append(Term(form, alike, None if what.tensor else _behind(search, name, t, form, alike)))
+        terms.append(FormulaTerm(form, alike, None if what.tensor else _behind(search, name, t, form, alike)))
     reads = tuple(dict.fromkeys(s.inputs[0].name for s in network.statements if isinstance(s, Function) and s.inputs))
     return Formula(network, optimizer, structure, name, t, search.axes, tuple(terms), found.slack, reads, sparse, fixed)
 
@@ -396,7 +396,7 @@ def _order(form: Form) -> tuple[Any, ...]:
     return sum(abs(n) for _, n in form.unknowns), form.unknowns, form.power.terms
 
 
-def _behind(search: Search, name: str, t: int, form: Form, beside: tuple[Power, ...]) -> Monomial | None:
+def _behind(search: FormulaSearch, name: str, t: int, form: Form, beside: tuple[Power, ...]) -> MatchedMonomial | None:
     """The network behind a monomial, on a ray on which it leads among those with its parameters."""
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))

@@ -11,7 +11,7 @@ from scaling_algebra.documents.notation import formula as typeset_formula
 from scaling_algebra.spec.powers import symbol
 
 from .every_ray import EveryRay
-from .formula import Formula, Term
+from .formula import Formula, FormulaTerm
 from .notation import latex_monomial, maximum, monomial
 
 
@@ -100,7 +100,7 @@ def every_ray(found: EveryRay) -> Document:
     return Document((Heading(literal(found.about)), Lines.of(held, what), grid), found.as_json())
 
 
-def _row(f: Formula, t: Term, where: bool) -> list[Piece | None]:
+def _row(f: Formula, t: FormulaTerm, where: bool) -> list[Piece | None]:
     said = ", ".join(dict.fromkeys(m.letter for m in t.mechanisms)) or ("outer product" if f.outer else "-")
     place = [literal(", ".join(f.leads(t)) or "everywhere")] if where else []
     return [Text(monomial(t.form), f"${latex_monomial(t.form)}$"), literal(said), *place]

@@ -34,7 +34,7 @@ _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 _WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 
 
-class Search:
+class FormulaSearch:
     """Sizes of one network, trained one way, on all rays of its axes.
 
     Args:
@@ -114,7 +114,7 @@ class Search:
         return found
 
 
-class UpperBounds(Search):
+class UpperBounds(FormulaSearch):
     """Forms that a size does not exceed on any ray, where the later changes of some signals are taken by their size
     alone: an unknown of its own, ``graded.size_of``.
 

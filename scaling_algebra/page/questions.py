@@ -21,7 +21,7 @@ from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.explanations.explanations import explain
-from scaling_algebra.explanations.results import Explanation, Setting
+from scaling_algebra.explanations.results import behind
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
@@ -48,7 +48,7 @@ _FILE = "mine.toml"
 
 
 @dataclass(frozen=True)
-class Answer:
+class PageAnswer:
     """What a question gives.
 
     Attributes:
@@ -124,9 +124,9 @@ def _network(question: Question) -> dict[str, Network]:
     return {}
 
 
-def _derive(question: Question) -> Answer:
+def _derive(question: Question) -> PageAnswer:
     asked = _configuration(question)
-    return Answer(derive(asked).document(), place=_lies(asked))
+    return PageAnswer(derive(asked).document(), place=_lies(asked))
 
 
 def _lies(asked: Configuration) -> str:
@@ -136,16 +136,16 @@ def _lies(asked: Configuration) -> str:
     return place(asked.ray, record) if record is not None and usual else ""
 
 
-def _explain(question: Question) -> Answer:
+def _explain(question: Question) -> PageAnswer:
     from scaling_algebra.explanations.inline import picture
 
     found = explain(question.get("what", ""), _configuration(question))
-    behind = found.behind if isinstance(found, Setting) else found if isinstance(found, Explanation) else None
-    drawn = picture(behind) if behind is not None and behind.terms else ""
-    return Answer(found.document(), picture=drawn)
+    explained = behind(found)
+    drawn = picture(explained) if explained is not None and explained.terms else ""
+    return PageAnswer(found.document(), picture=drawn)
 
 
-def _prove(question: Question) -> Answer:
+def _prove(question: Question) -> PageAnswer:
     from scaling_algebra.proofs.prover import prove
 
     asked = _configuration(question)
@@ -154,11 +154,11 @@ def _prove(question: Question) -> Answer:
         derived = replace(derive(asked), unique=proof.unique)
     except Infeasible:
         derived = None
-    return Answer(proved(proof, derived), more={"unique": proof.unique})
+    return PageAnswer(proved(proof, derived), more={"unique": proof.unique})
 
 
-def _recipe(question: Question) -> Answer:
-    return Answer(_recipe_of(question).document())
+def _recipe(question: Question) -> PageAnswer:
+    return PageAnswer(_recipe_of(question).document())
 
 
 def _recipe_of(question: Question) -> Any:
@@ -172,14 +172,14 @@ def _recipe_of(question: Question) -> Any:
     return recipe(question.get("base", ""), question.get("target", ""), **where)
 
 
-def _read(question: Question) -> Answer:
+def _read(question: Question) -> PageAnswer:
     """How a network is read: its equations, and the quantities that may be explained."""
     found = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
     more = {"equations": as_text(found), "quantities": list(quantities(found))}
-    return Answer(Document((), {}), more=more)
+    return PageAnswer(Document((), {}), more=more)
 
 
-ASKS: Mapping[str, Callable[[Question], Answer]] = {
+ASKS: Mapping[str, Callable[[Question], PageAnswer]] = {
     "derive": _derive,
     "explain": _explain,
     "prove": _prove,

@@ -22,7 +22,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Family:
+class MapFamily:
     """A model family, smallest member first, with the source of its shapes."""
 
     name: str
@@ -41,11 +41,11 @@ class Family:
 
 
 @cache
-def families() -> tuple[Family, ...]:
+def families() -> tuple[MapFamily, ...]:
     """Every family in the data file."""
     data = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
     found = []
     for entry in data["family"]:
         members = tuple(Member(m["name"], {k: v for k, v in m.items() if k != "name"}) for m in entry["member"])
-        found.append(Family(entry["name"], entry["source"], members))
+        found.append(MapFamily(entry["name"], entry["source"], members))
     return tuple(found)

@@ -37,7 +37,7 @@ from .plane import PLANE_AXES, Corners, Plane, Point2, inside
 
 
 @dataclass(frozen=True)
-class Cell:
+class MapCell:
     """A polygon of the map, and the formula that holds on it.
 
     Attributes:
@@ -97,7 +97,7 @@ class Phases(Rendered):
     optimizer: Optimizer
     plane: tuple[str, str]
     walls: tuple[Linear, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[MapCell, ...]
     edges: tuple[Edge, ...]
 
     def point(self, ray: Ray) -> Point2 | None:
@@ -176,7 +176,7 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
         sides = tuple(str(w.facing(where.size(w, at))) for w in ordered)
         others = [names[y.key] for y in holding(corners, sure) if y.key in names]
         also = tuple(dict.fromkeys(name for name in others if name != own))
-        cells.append(Cell(own, corners, sides, x.scaling, x.structure, x.why, where.ray(at), x in sure, also))
+        cells.append(MapCell(own, corners, sides, x.scaling, x.structure, x.why, where.ray(at), x in sure, also))
     edges = []
     for w in ordered:
         for ends in where.ends(w, polygons):
@@ -237,7 +237,7 @@ def _look(face: Face, where: Plane, corners: Corners) -> Shown:
     return Shown(s.scaling, str(s.structure))
 
 
-def _impossible(p: Phases, cell: Cell) -> Ray | None:
+def _impossible(p: Phases, cell: MapCell) -> Ray | None:
     """The ray of a cell, if it is proved that nothing meets the demands there."""
     base = p.parameterization.base_structure(p.parameterization.readout_init)
     attempts = Prover(MOE_BLOCK, cell.ray, p.optimizer).attempts(p.parameterization, base)

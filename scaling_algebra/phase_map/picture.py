@@ -22,7 +22,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
-from .phases import Cell, Edge, Phases
+from .phases import Edge, MapCell, Phases
 from .plane import PLANE_AXES, SIDE, Point2
 from .presentation import formulas, status
 
@@ -138,11 +138,11 @@ def _map(p: Phases) -> _Page:
     return page
 
 
-def _shown(cell: Cell) -> str:
+def _shown(cell: MapCell) -> str:
     return cell.name if cell.scaling is not None else "none"
 
 
-def _fill(cell: Cell) -> str:
+def _fill(cell: MapCell) -> str:
     return "#fff" if cell.scaling is None else _FILL[(ord(cell.name) - ord("A")) % len(_FILL)]
 
 

@@ -17,7 +17,7 @@ from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
 from .nearest import Nearest
-from .phases import Cell, Edge, Phases
+from .phases import Edge, MapCell, Phases
 from .plane import PLANE_AXES, Point2
 
 
@@ -74,17 +74,17 @@ def formulas(s: Scaling) -> Grid:
     return Grid.of(("tensor", "init std", "lr", "eps"), powers(s))
 
 
-def _where(cell: Cell) -> str:
+def _where(cell: MapCell) -> str:
     return ", ".join(cell.inequalities)
 
 
-def status(cell: Cell | Edge) -> str:
+def status(cell: MapCell | Edge) -> str:
     """Whether a formula is proved on all of a cell or edge, and what is known where none was found."""
     if cell.scaling is None:
-        proof = f"; proved at {cell.proved} that none exists" if isinstance(cell, Cell) and cell.proved else ""
+        proof = f"; proved at {cell.proved} that none exists" if isinstance(cell, MapCell) and cell.proved else ""
         return f"none found at {_rates(cell.ray)}{proof}: {cell.why}"
     known = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
-    also = "".join(f"; so is the formula of cell {x}" for x in (cell.also if isinstance(cell, Cell) else ()))
+    also = "".join(f"; so is the formula of cell {x}" for x in (cell.also if isinstance(cell, MapCell) else ()))
     return f"{known}; {cell.structure}{also}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scaling_algebra.commands.options import Name, Place, emit, examples, tried, write
+from scaling_algebra.commands.options import Name, PathType, emit, examples, tried, write
 from scaling_algebra.documents import FORMATS, Document, render, suffixes
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import make_folder
@@ -37,7 +37,7 @@ NAMES = (*TABLES, "errata")
 @click.option(
     "-o",
     "--output",
-    type=Place(),
+    type=PathType(),
     metavar="PATH",
     help="Write to this file instead of stdout; with --all or --check a folder instead of tables/emitted.",
 )

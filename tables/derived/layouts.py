@@ -401,7 +401,7 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
 
 
 @dataclass(frozen=True, repr=False)
-class Table(Rendered):
+class DerivedTable(Rendered):
     """A published table with every cell derived; ``grid`` holds its rows and columns."""
 
     grid: Grid
@@ -411,7 +411,7 @@ class Table(Rendered):
         return f"{self.grid.title}, derived"
 
 
-def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> Table:
+def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> DerivedTable:
     """A published table, derived.
 
     Args:
@@ -424,7 +424,7 @@ def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> Tab
     """
     layout = named("table", name, TABLES)
     if ray is None:
-        return Table(layout())
+        return DerivedTable(layout())
     if layout is not table_b1:
         raise UsageError("--ray goes with the table b1, printed")
-    return Table(table_b1(the_ray(None, ray)))
+    return DerivedTable(table_b1(the_ray(None, ray)))

@@ -10,11 +10,11 @@ from scaling_algebra.documents.blocks import Cell, Document, Grid, Marked, Piece
 from scaling_algebra.documents.notation import plain
 from scaling_algebra.spec.powers import Power
 
-from .layouts import Table
+from .layouts import DerivedTable
 
 
-@document_of.register(Table)
-def table(t: Table) -> Document:
+@document_of.register(DerivedTable)
+def table(t: DerivedTable) -> Document:
     """One derived table."""
     g = t.grid
     return Document((replace(g, title=f"{g.title}, derived"),), _record(g), f"scalecalc table {g.name}")

@@ -18,13 +18,13 @@ from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
 from scaling_algebra.spec.powers import Power
 
-from .reading import Rule, chosen
+from .reading import ShippedRule, chosen
 
 Verdict = Literal["holds", "fails", "undecided"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparedPower:
     """One power of a rule, without multipliers, beside the derived one. None is zero init.
 
     Attributes:
@@ -55,10 +55,10 @@ class Held:
         undecided: the desiderata that are undecided, a line each.
     """
 
-    rule: Rule
+    rule: ShippedRule
     regime: str
     epsilon: str
-    cells: tuple[Cell, ...]
+    cells: tuple[ComparedPower, ...]
     failures: tuple[str, ...]
     undecided: tuple[str, ...]
 
@@ -67,7 +67,7 @@ class Held:
         return self.regime in self.rule.covers
 
     @property
-    def differing(self) -> tuple[Cell, ...]:
+    def differing(self) -> tuple[ComparedPower, ...]:
         return tuple(c for c in self.cells if not c.equal)
 
     @property
@@ -115,12 +115,12 @@ def implementations(name: str | None = None) -> Implementations:
     return compare(chosen(name))
 
 
-def compare(rules: Iterable[Rule]) -> Implementations:
+def compare(rules: Iterable[ShippedRule]) -> Implementations:
     """Rules on every ray that they are compared on, with their epsilon in every regime of theirs."""
     return Implementations(tuple(hold(r, regime, e) for r in rules for regime in r.regimes for e in r.epsilon))
 
 
-def hold(rule: Rule, regime: str, epsilon: str) -> Held:
+def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
     """A rule on one ray: its powers beside the derived ones, and the desiderata at the rule.
 
     What the rule leaves open is taken as derived.
@@ -143,7 +143,7 @@ def text(power: Power | None) -> str:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _cell(name: str, power: Power | None, d: Derivation) -> Cell:
+def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
     role, _, setting = name.partition(".")
     derived: Power | None = -d.scaling.alpha
     if name != AGGREGATION:
@@ -151,7 +151,7 @@ def _cell(name: str, power: Power | None, d: Derivation) -> Cell:
         settings: Mapping[str, Power | None] = {"init": s.init_std, "lr": s.lr, "eps": s.eps}
         derived = settings[setting]
     equal = power is derived if power is None or derived is None else power.on(d.ray) == derived.on(d.ray)
-    return Cell(name, power, derived, equal)
+    return ComparedPower(name, power, derived, equal)
 
 
 def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,7 +7,7 @@ from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Headin
 from scaling_algebra.documents.notation import typeset
 
 from .comparison import Held, Implementations, text
-from .reading import Place
+from .reading import SourcePlace
 
 DIFFERS = ("implementation", "regime", "epsilon", "quantity", "rule", "derived")
 
@@ -49,6 +49,6 @@ def _about(held: list[Held]) -> list[Block]:
     return blocks
 
 
-def _place(p: Place) -> tuple[Piece, ...]:
+def _place(p: SourcePlace) -> tuple[Piece, ...]:
     commit = f" at {p.commit[:12]}" if p.commit else ""
     return Code(p.file), literal(f"{commit}: {p.says}")

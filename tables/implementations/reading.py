@@ -30,7 +30,7 @@ MULTIPLIER = "multiplier"
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """Where a part of a rule stands.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ShippedRule:
     """One rule for every tensor of a network, as powers of the axes.
 
     Attributes:
@@ -68,7 +68,7 @@ class Rule:
     repository: str
     read: str
     variant: str
-    places: tuple[Place, ...]
+    places: tuple[SourcePlace, ...]
     regimes: tuple[str, ...]
     covers: tuple[str, ...]
     parameterization: str
@@ -105,12 +105,12 @@ class Rule:
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[ShippedRule, ...]:
     """Every transcribed rule, in the order of the files."""
     return tuple(rule for name in NAMES for rule in parse(name, (FOLDER / f"{name}.toml").read_text("utf-8")))
 
 
-def chosen(name: str | None) -> tuple[Rule, ...]:
+def chosen(name: str | None) -> tuple[ShippedRule, ...]:
     """The rules of one implementation, or all.
 
     Raises:
@@ -121,7 +121,7 @@ def chosen(name: str | None) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules() if name in (None, rule.name))
 
 
-def parse(name: str, text: str) -> list[Rule]:
+def parse(name: str, text: str) -> list[ShippedRule]:
     """The rules of one file.
 
     Raises:
@@ -130,7 +130,7 @@ def parse(name: str, text: str) -> list[Rule]:
     try:
         data = tomllib.loads(text)
         head = {k: v for k, v in data.items() if k not in ("rule", "place")}
-        places = tuple(Place(p["file"], p.get("commit", ""), p["says"]) for p in data["place"])
+        places = tuple(SourcePlace(p["file"], p.get("commit", ""), p["says"]) for p in data["place"])
         return [_rule(name, {**head, **entry}, places) for entry in data["rule"]]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -140,7 +140,7 @@ def parse(name: str, text: str) -> list[Rule]:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _rule(name: str, entry: Mapping[str, Any], places: tuple[Place, ...]) -> Rule:
+def _rule(name: str, entry: Mapping[str, Any], places: tuple[SourcePlace, ...]) -> ShippedRule:
     network = architecture(entry.get("network", "moe"))
     rule = trained(entry["optimizer"], network)
     for epsilon in entry["epsilon"]:
@@ -149,7 +149,7 @@ def _rule(name: str, entry: Mapping[str, Any], places: tuple[Place, ...]) -> Rul
     for regime in (*entry["regimes"], *entry.get("covers", ())):
         named("regime", regime, REGIMES)
     tensors = {role: _settings(role, settings, network) for role, settings in entry["tensors"].items()}
-    return Rule(
+    return ShippedRule(
         name,
         entry["title"],
         entry["repository"],

@@ -11,7 +11,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 
 @dataclass(frozen=True)
-class Block:
+class FencedBlock:
     """A fenced block: its page, what language its fence names, its text, and the file that its title names."""
 
     page: Path
@@ -35,16 +35,16 @@ class Block:
         return [(command, shown.rstrip().splitlines()) for command, shown in found]
 
 
-def blocks(*languages: str) -> list[Block]:
+def blocks(*languages: str) -> list[FencedBlock]:
     """All blocks of all pages whose fence names one of these languages."""
     return [b for page in PAGES for b in cut(page) if b.language in languages]
 
 
-def cut(page: Path) -> list[Block]:
+def cut(page: Path) -> list[FencedBlock]:
     """The fenced blocks of one page."""
     text = page.read_text(encoding="utf-8")
     fences = re.finditer(r'^```(\w*)(?: title="(.*?)")?[^\n]*\n(.*?)^```$', text, re.S | re.M)
-    return [Block(page, m[1], m[3], m[2] or "") for m in fences]
+    return [FencedBlock(page, m[1], m[3], m[2] or "") for m in fences]
 
 
 def write_files(page: Path, folder: Path) -> None:

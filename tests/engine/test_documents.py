@@ -69,7 +69,7 @@ def document(kind):
     return result(kind).document()
 
 
-class Balance(HTMLParser):
+class TagBalance(HTMLParser):
     VOID = ("meta",)
 
     def __init__(self):
@@ -88,7 +88,7 @@ class Balance(HTMLParser):
 
 
 def balanced(page):
-    parser = Balance()
+    parser = TagBalance()
     parser.feed(page)
     assert not parser.open
     return parser.text

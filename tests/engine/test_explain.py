@@ -21,7 +21,7 @@ from scaling_algebra.explanations.explanations import SETTINGS, explain, explain
 from scaling_algebra.explanations.layers import graph_of, layout
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
-from scaling_algebra.explanations.results import Setting
+from scaling_algebra.explanations.results import SettingExplanation
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
@@ -67,7 +67,7 @@ def test_every_parameter_is_explained_by_a_quantity_that_is_theta_1(configuratio
     names = [f"{role}.{what}" for role in d.network.tensors for what in SETTINGS] + ["aggregation"]
     for name in names:
         found = explain(name, *configuration)
-        assert isinstance(found, Setting) and found.because
+        assert isinstance(found, SettingExplanation) and found.because
         if found.behind is not None:
             assert found.equation.endswith("= Theta(1)") or found.equation.startswith("eps_")
             scale = found.name.endswith(".eps")

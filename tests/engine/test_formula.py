@@ -13,7 +13,7 @@ from sympy import Max, Rational, Symbol, latex, sympify
 from scaling_algebra import UsageError, derive, formula, network
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.formulas.formula import Term
+from scaling_algebra.formulas.formula import FormulaTerm
 from scaling_algebra.formulas.search import winning
 from scaling_algebra.linear.cone import corners
 from scaling_algebra.spec.axes import REGIMES, Ray
@@ -101,7 +101,7 @@ def test_each_monomial_is_needed(name):
     assert len(found.terms) == 2
     for term in found.terms:
         rest = tuple(t for t in found.terms if t is not term)
-        planted = Term(Form(term.form.power + Power.of({"M": Fraction(1, 2)}), term.form.unknowns))
+        planted = FormulaTerm(Form(term.form.power + Power.of({"M": Fraction(1, 2)}), term.form.unknowns))
         assert disagreements(replace(found, terms=rest), name, "sgd", 60)[0]
         assert disagreements(replace(found, terms=(*rest, planted)), name, "sgd", 60)[0]
 

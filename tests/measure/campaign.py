@@ -25,13 +25,13 @@ from scaling_algebra.spec.optimizers import Optimizer, optimizer
 from scaling_algebra.spec.scaling import Point
 
 from .evidence import ROOT, digest
-from .interpreter import Run, matrices, sizes
-from .judge import Verdict, judge
-from .networks import AXES, Case, natural, random_case, smaller
+from .interpreter import InterpretedRun, matrices, sizes
+from .judge import MeasuredVerdict, judge
+from .networks import AXES, TrainingCase, natural, random_case, smaller
 
 Key = tuple[str, int]
 """A quantity and a step."""
-Judged = tuple["Fraction | None", Verdict]
+Judged = tuple["Fraction | None", MeasuredVerdict]
 STEPS = 2
 SCALES, FURTHER = (1.0, 2.0, 4.0, 8.0, 16.0), (32.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
 """Sizes of every case, and those of what does not agree, as far as they fit: of n^0 with a small factor beside n^(-1/2)
@@ -44,14 +44,14 @@ KEPT = ROOT / "runs" / "random-networks.jsonl"
 Answers = dict[tuple[str, int], "tuple[str, Fraction | None]"]
 
 
-class TooLong(Exception):
+class EngineTooLong(Exception):
     """The engine took more time than it has, in seconds of this process."""
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
     def late(*_: object) -> None:
-        raise TooLong
+        raise EngineTooLong
 
     before = signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.01))
@@ -62,12 +62,12 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def rule(case: Case) -> Optimizer:
+def rule(case: TrainingCase) -> Optimizer:
     found = optimizer(case.optimizer.removesuffix("-negligible"))
     return found.with_epsilon("negligible") if case.optimizer.endswith("-negligible") else found
 
 
-def analysis(case: Case) -> tuple[Analysis, dict[str, Fraction | None]]:
+def analysis(case: TrainingCase) -> tuple[Analysis, dict[str, Fraction | None]]:
     """The engine on a case, and the point: the case's own, or the engine's muP."""
     net = network(case.name, case.text, case.axes)
     if not case.point:
@@ -82,7 +82,7 @@ def analysis(case: Case) -> tuple[Analysis, dict[str, Fraction | None]]:
     return Analysis(Ray(case.ray), at, rule(case), net), dict(case.point)
 
 
-def paced(case: Case, rng: random.Random) -> Case:
+def paced(case: TrainingCase, rng: random.Random) -> TrainingCase:
     """A case with exponents near natural ones: a step changes what its tensor makes by Theta(1), or by less."""
     case = natural(case, rng)
     flat = {f"{x}.{name}": Fraction(0) for x in "cd" for name in case.tensors}
@@ -102,11 +102,11 @@ def paced(case: Case, rng: random.Random) -> Case:
     return replace(case, point=point)
 
 
-def answers(case: Case, seconds: float = 8.0) -> tuple[Answers, dict[str, Fraction | None]]:
+def answers(case: TrainingCase, seconds: float = 8.0) -> tuple[Answers, dict[str, Fraction | None]]:
     """What the engine says: (``decided`` or why not, exponent) by quantity and step.
 
     Raises:
-        UsageError: it derives nothing. TooLong: no time for that.
+        UsageError: it derives nothing. EngineTooLong: no time for that.
     """
     said: Answers = {}
     with within(seconds):
@@ -120,7 +120,7 @@ def answers(case: Case, seconds: float = 8.0) -> tuple[Answers, dict[str, Fracti
             with within(min(2.0, end - time.process_time())):
                 answer = look(name, t)
             said[name, t] = ("decided" if answer.decided else answer.why or "budget", answer.size)
-        except TooLong:  # what was interrupted is not asked again
+        except EngineTooLong:  # what was interrupted is not asked again
             late, look = late + 1, Analysis(look.ray, look.point, look.optimizer, look.network)
     return said, point
 
@@ -128,13 +128,13 @@ def answers(case: Case, seconds: float = 8.0) -> tuple[Answers, dict[str, Fracti
 Measured = dict[tuple[str, int], list[np.ndarray]]
 
 
-def entries(case: Case, scale: float) -> int:
+def entries(case: TrainingCase, scale: float) -> int:
     """Of its tensors and signals."""
     dims = sizes(case, scale)
     return sum(prod(dims[c] for c in letters) for letters in (*case.tensors.values(), *(x.letters for x in case.lines)))
 
 
-def measured(case: Case, point: Mapping[str, object], scales: Sequence[float], more: int = 1) -> Measured:
+def measured(case: TrainingCase, point: Mapping[str, object], scales: Sequence[float], more: int = 1) -> Measured:
     """Root-mean-squares of each replica, one array for every scale."""
     found: Measured = {}
     for scale in scales:
@@ -143,7 +143,7 @@ def measured(case: Case, point: Mapping[str, object], scales: Sequence[float], m
         parts: list[dict[tuple[str, int], np.ndarray]] = []
         chunk = max(1, min(seeds, 3 * ENTRIES // each) // 2 * 2)  # even, so no probe
         for k in range(0, seeds, chunk):
-            run, part = Run(case, point, scale, min(chunk, seeds - k), k), {}
+            run, part = InterpretedRun(case, point, scale, min(chunk, seeds - k), k), {}
             for t in range(STEPS + 1):
                 part |= {(name, t): x.numpy() for name, x in run.quantities()}
                 if t < STEPS:
@@ -155,10 +155,10 @@ def measured(case: Case, point: Mapping[str, object], scales: Sequence[float], m
 
 
 @dataclass
-class Report:
+class CaseReport:
     """What came of one case."""
 
-    case: Case
+    case: TrainingCase
     point: Mapping[str, object] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     refuted: dict[Key, Judged] = field(default_factory=dict)
@@ -174,13 +174,13 @@ class Report:
             yield f"{name}@{t}: engine {said}, slope {v.slope:+.2f} +- {v.error:.2f} ({v.why}): {numbers}"
 
 
-def follow(case: Case, further: Sequence[float] = FURTHER, most: float = 3e7) -> Report:
+def follow(case: TrainingCase, further: Sequence[float] = FURTHER, most: float = 3e7) -> CaseReport:
     """Asks, trains, judges; what does not agree is followed to larger sizes.
 
     Args:
         most: entries of a network that is still trained.
     """
-    report = Report(case)
+    report = CaseReport(case)
     said, report.point = answers(case)
     scales = [s for k, s in enumerate(SCALES) if k < 4 or SEEDS[0] * entries(case, s) <= most]
     found = measured(case, report.point, scales)
@@ -213,7 +213,7 @@ def follow(case: Case, further: Sequence[float] = FURTHER, most: float = 3e7) ->
     return report
 
 
-def _with_others(report: Report, left: Mapping[Key, Judged]) -> dict[Key, Judged]:
+def _with_others(report: CaseReport, left: Mapping[Key, Judged]) -> dict[Key, Judged]:
     """What seems smaller than its exponent says, with other constants: what leads may have a small factor with some."""
     found = dict(left)
     for k, strength in ((1, 1.0), (2, 2.5)):
@@ -228,7 +228,7 @@ def _with_others(report: Report, left: Mapping[Key, Judged]) -> dict[Key, Judged
     return found
 
 
-def shrunk(report: Report, tries: int = 6) -> Report:
+def shrunk(report: CaseReport, tries: int = 6) -> CaseReport:
     """The smallest case found, equation by equation, in which something is still refuted."""
     for case in smaller(report.case):
         if not tries:
@@ -236,14 +236,14 @@ def shrunk(report: Report, tries: int = 6) -> Report:
         tries -= 1
         try:
             found = follow(case, further=())
-        except (UsageError, Infeasible, TooLong, KeyError, IndexError, ValueError):
+        except (UsageError, Infeasible, EngineTooLong, KeyError, IndexError, ValueError):
             continue
         if found.refuted:
             return shrunk(found, tries)
     return report
 
 
-def drawn(seed: int) -> Case:
+def drawn(seed: int) -> TrainingCase:
     """The case of a number, with exponents: muP in two of five."""
     rng = random.Random(10_000_019 + seed)
     case = random_case(seed)
@@ -264,7 +264,7 @@ def settled(seed: int) -> dict[str, object]:
     begin, found = time.process_time(), {"seed": seed, "engine": digest(ENGINE)}
     try:
         report = follow(drawn(seed))
-    except (UsageError, Infeasible, TooLong) as reason:
+    except (UsageError, Infeasible, EngineTooLong) as reason:
         return {**found, "outcome": type(reason).__name__}
     found |= {"outcome": "trained", "case": str(report.case), "values": report.counts}
     found |= {"refuted": list(report.lines()), "open": [f"{name}@{t}" for name, t in report.open]}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .networks import AXES, Case, Line, is_tensor
+from .networks import AXES, Line, TrainingCase, is_tensor
 
 FIXED = {"D": 3, "S": 3}
 """Sizes of axes that never grow, and of the others where their rate is 0 (``FLAT``)."""
@@ -24,7 +24,7 @@ EPSILON, DECAY = 0.5, 0.1
 Tensors = dict[str, Tensor]
 
 
-def sizes(case: Case, scale: float) -> dict[str, int]:
+def sizes(case: TrainingCase, scale: float) -> dict[str, int]:
     """The size of every letter where the ray has grown by ``scale``: 16 at 1, 8 of an axis that grows faster."""
     found = {}
     for x, axis in AXES.items():
@@ -72,7 +72,7 @@ def _turned(x: Tensor, old: str, new: str) -> Tensor:
     return x if old == new else x.permute(0, *(1 + old.index(c) for c in new))
 
 
-def matrices(case: Case, name: str) -> tuple[str, str, str]:
+def matrices(case: TrainingCase, name: str) -> tuple[str, str, str]:
     """Letters of a tensor where it is first used: batch (experts, and what it shares with what it reads), out, in."""
     own = case.tensors[name]
     use = next(x for x in case.lines if any(n == name for n, _ in x.reads))
@@ -87,7 +87,7 @@ def matrices(case: Case, name: str) -> tuple[str, str, str]:
 class Steps:
     """One optimizer, written plainly: from gradients to updates. ``eps`` and ``lr`` are by tensor."""
 
-    def __init__(self, case: Case, lr: Mapping[str, float], eps: Mapping[str, float], start: Tensors) -> None:
+    def __init__(self, case: TrainingCase, lr: Mapping[str, float], eps: Mapping[str, float], start: Tensors) -> None:
         self.case, self.lr, self.eps, self.t = case, lr, eps, 0
         self.rule = case.optimizer.removesuffix("-negligible")
         self.negligible = case.optimizer.endswith("-negligible")
@@ -206,7 +206,7 @@ PROBES = 33
 
 
 @lru_cache(maxsize=64)
-def paces(case: Case, zero: tuple[str, ...]) -> tuple[dict[str, float], dict[str, float]]:
+def paces(case: TrainingCase, zero: tuple[str, ...]) -> tuple[dict[str, float], dict[str, float]]:
     """By tensor, the rate at which the first step changes what it makes by about as much as there is, at scale 1, and
     the size of an entry of its gradient: where steps were small or epsilon far from gradients, terms of higher order
     would hide behind lower powers of n until sizes no machine has."""
@@ -215,7 +215,7 @@ def paces(case: Case, zero: tuple[str, ...]) -> tuple[dict[str, float], dict[str
     rates: dict[str, float] = {}
     gradients: dict[str, float] = {}
     for steps in (1, 2):  # two where the gradient is zero at first
-        run = Run(case, point, 1.0, PROBES)
+        run = InterpretedRun(case, point, 1.0, PROBES)
         for _ in range(steps):
             for name, g in run.raw.items():
                 if g.any():
@@ -230,15 +230,17 @@ def paces(case: Case, zero: tuple[str, ...]) -> tuple[dict[str, float], dict[str
     return rates, gradients
 
 
-class Run:
+class InterpretedRun:
     """Replicas of one size in training: ``quantities()`` now, then ``step()``.
 
     Args:
-        point: exponents b, c, d of tensors and of multipliers, as in ``Case.point``.
+        point: exponents b, c, d of tensors and of multipliers, as in ``TrainingCase.point``.
         scale: n.
     """
 
-    def __init__(self, case: Case, point: Mapping[str, object], scale: float, seeds: int, seed: int = 0) -> None:
+    def __init__(
+        self, case: TrainingCase, point: Mapping[str, object], scale: float, seeds: int, seed: int = 0
+    ) -> None:
         self.case, self.sizes = case, sizes(case, scale)
         fixed = torch.Generator().manual_seed(1000 + case.constants)
         draw = torch.Generator().manual_seed(seed * 1_000_003 + round(scale * 1009) + case.constants)

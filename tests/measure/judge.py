@@ -24,7 +24,7 @@ DRAWS = 100
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MeasuredVerdict:
     """What a measurement says.
 
     Attributes:
@@ -42,7 +42,7 @@ class Verdict:
 
 def judge(
     scales: Sequence[float], replicas: list[np.ndarray], predicted: Fraction | None, slow: bool = False
-) -> Verdict:
+) -> MeasuredVerdict:
     """One quantity: ``replicas`` has one root-mean-square per seed at every scale (of a scalar, with its sign); None
     predicts exactly zero.
 
@@ -52,8 +52,8 @@ def judge(
     finite = [r[np.isfinite(r)] for r in replicas]
     values = tuple(float(np.sqrt((r**2).mean())) if len(r) else np.nan for r in finite)
 
-    def verdict(word: str, why: str, slope: float = np.nan, error: float = np.nan) -> Verdict:
-        return Verdict(word, why, slope, error, values)
+    def verdict(word: str, why: str, slope: float = np.nan, error: float = np.nan) -> MeasuredVerdict:
+        return MeasuredVerdict(word, why, slope, error, values)
 
     zero = all(x < ROUNDING for x in values)
     if not all(np.isfinite(values)) or any(len(r) < 4 for r in finite):

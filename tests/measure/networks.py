@@ -61,7 +61,7 @@ def is_tensor(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Case:
+class TrainingCase:
     """A training run: a network, how it grows, what trains it, and how it is parameterized.
 
     Attributes:
@@ -123,7 +123,9 @@ class Case:
         return f"{self.toml}\n{self.optimizer}, ray {ray}, point: {point}, constants {self.constants}"
 
 
-def from_text(name: str, text: str, optimizer: str, rates: str = "N=1", point: str = "", constants: int = 0) -> Case:
+def from_text(
+    name: str, text: str, optimizer: str, rates: str = "N=1", point: str = "", constants: int = 0
+) -> TrainingCase:
     """A case from equations that are written one statement on a line, as ``Line.text`` writes them."""
     made: set[str] = set()
     lines = []
@@ -144,7 +146,7 @@ def from_text(name: str, text: str, optimizer: str, rates: str = "N=1", point: s
         lines.append(Line(out, letters, kind, tuple(reads), over.strip(), multipliers))
         made.add(out)
     pairs = dict(x.strip().split("=") for x in point.split(",") if x.strip())
-    return Case(
+    return TrainingCase(
         name,
         tuple(lines),
         {axis: Fraction(rate) for axis, rate in (x.split("=") for x in rates.split(","))},
@@ -159,7 +161,7 @@ def _read(text: str) -> Read:
     return name, letters.rstrip("]").replace(",", "").replace(" ", "")
 
 
-class Writer:
+class EquationWriter:
     """Draws equations: mostly one layer after the other, with products, skips, biases, ties, norms and experts."""
 
     def __init__(self, rng: random.Random, size: int) -> None:
@@ -298,15 +300,15 @@ _RATES = ("1 1 0", "1 1 0", "1 1 1", "1 0 1", "1 3/2 0", "1 1/2 1/2", "1 1/2 1",
 RAYS = tuple(dict(zip(("N", "N_e", "M"), map(Fraction, x.split()), strict=True)) for x in _RATES)
 
 
-def random_case(seed: int) -> Case:
+def random_case(seed: int) -> TrainingCase:
     """The case of a number: small networks first."""
     rng = random.Random(seed)
-    lines = Writer(rng, 1 + (seed % 4) + rng.randrange(2)).drawn()
+    lines = EquationWriter(rng, 1 + (seed % 4) + rng.randrange(2)).drawn()
     rates = RAYS[0] if seed % 2 else rng.choice(RAYS)
-    return Case(f"random-{seed}", lines, rates, rng.choice(OPTIMIZERS), constants=seed)
+    return TrainingCase(f"random-{seed}", lines, rates, rng.choice(OPTIMIZERS), constants=seed)
 
 
-def natural(case: Case, rng: random.Random) -> Case:
+def natural(case: TrainingCase, rng: random.Random) -> TrainingCase:
     """Random exponents near those at which every signal is Theta(1); learning rates are for the caller to add."""
     point: dict[str, Fraction | None] = {}
     for name, letters in case.tensors.items():
@@ -323,7 +325,7 @@ def natural(case: Case, rng: random.Random) -> Case:
     return replace(case, point=point)
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def smaller(case: TrainingCase) -> Iterator[TrainingCase]:
     """The case with one equation less: what read its output reads one of its inputs that fits."""
     for k, line in enumerate(case.lines[:-1]):
         for name, letters in line.reads:

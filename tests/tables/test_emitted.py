@@ -139,7 +139,7 @@ def test_the_ending_of_the_file_chooses_the_format(tmp_path):
 # formats -------------------------------------------------------------------------------------------------------
 
 
-class Balance(HTMLParser):
+class TableTags(HTMLParser):
     def __init__(self):
         super().__init__()
         self.open = []
@@ -176,7 +176,7 @@ def well_formed(name):
     assert len(printed) == 2 + headings + len(grid(name).rows)
 
     text = shown(name, "html")
-    parser = Balance()
+    parser = TableTags()
     parser.feed(text)
     assert not parser.open
     assert "\\" not in text and "$" not in text and not re.search(r"&\w+;", unescape(text))

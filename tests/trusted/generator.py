@@ -104,7 +104,7 @@ KEYS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class CommandCase:
     """Arguments of the command line; what stands in the environment; is the input wrong for certain?"""
 
     arguments: tuple[str, ...]
@@ -122,7 +122,7 @@ class Maker:
     def __init__(self, seed: int, folder: Path) -> None:
         self.draw, self.folder, self.made = random.Random(seed), folder, 0
 
-    def cases(self, count: int) -> Iterator[Case]:
+    def cases(self, count: int) -> Iterator[CommandCase]:
         for _ in range(count):
             yield self.draw.choice(RECIPES)(self)
 
@@ -419,7 +419,7 @@ def values(verb: str, p: click.Parameter) -> Kind | None:
     return VALUES.get(p.metavar or "")
 
 
-def option(maker: Maker) -> Case:
+def option(maker: Maker) -> CommandCase:
     """One option, or argument, of one verb has a value that it cannot have."""
     verb = maker.draw.choice(list(VERBS))
     p = maker.draw.choice(parameters(verb))
@@ -428,43 +428,43 @@ def option(maker: Maker) -> Case:
     value, name = kind(maker), max(p.opts, key=len)
     if isinstance(p, click.Argument):
         usual = usual[1:] if usual and not usual[0].startswith("-") else usual
-        return Case((*verb.split(), *usual, "--", value))
+        return CommandCase((*verb.split(), *usual, "--", value))
     if name in ALONE:
-        return Case((verb, f"{name}={value}"))
+        return CommandCase((verb, f"{name}={value}"))
     for spelled in {INSTEAD.get(name, name), *p.opts}:
         if spelled in usual:
             del usual[usual.index(spelled) : usual.index(spelled) + 2]
-    return Case((*verb.split(), *usual, f"{name}={value}"))
+    return CommandCase((*verb.split(), *usual, f"{name}={value}"))
 
 
-def word(maker: Maker) -> Case:
+def word(maker: Maker) -> CommandCase:
     """A verb or an option that does not exist, or what is missing."""
     verb = maker.draw.choice([v.split()[0] for v in VERBS])
     wrong = [(maker.text(),), (verb, "--" + maker.text()), (verb, "--regime"), (verb, "-x"), ("derive", "x", "y")]
     wrong += [("verify",), ("report",), ("table",), ("explain",), ("transfer",), ("derive", "--regime", "I", "I")]
-    return Case(maker.draw.choice(wrong))
+    return CommandCase(maker.draw.choice(wrong))
 
 
-def contradicting(maker: Maker) -> Case:
+def contradicting(maker: Maker) -> CommandCase:
     """What cannot be asked together."""
     rates = maker.draw.choice(["N=0,N_e=1,M=1", "N=0,N_e=0,M=1", "N=0,N_e=2,M=0"])
     verb = maker.draw.choice(["derive", "signals", "explain h3"])
     fixed = (*verb.split(), "--ray", rates, "--optimizer", "sgd", "--parameterization", "sp-feature")
     std = ("recipe", *VERBS["recipe"], "--std", maker.draw.choice(["gain=0.1", "bias=1", "final_gain=2"]))
-    return Case(maker.draw.choice([fixed, std]))
+    return CommandCase(maker.draw.choice([fixed, std]))
 
 
-def damaged(maker: Maker) -> Case:
+def damaged(maker: Maker) -> CommandCase:
     """A good file with random damage."""
     kind = maker.draw.choice(["network", "assumptions", "law", "plan"])
     if kind == "plan":
         folder = maker.inside(maker.damaged(json.dumps(PLAN)))
-        return Case(("report", folder, "-o", os.path.join(folder, "out.json")), wrong=False)
+        return CommandCase(("report", folder, "-o", os.path.join(folder, "out.json")), wrong=False)
     verb = {"network": ("list", "--network"), "assumptions": ("feasible",), "law": ("law",)}[kind]
-    return Case((*verb, maker.file(maker.damaged(GOOD[kind]))), wrong=False)
+    return CommandCase((*verb, maker.file(maker.damaged(GOOD[kind]))), wrong=False)
 
 
-RECIPES: tuple[Callable[[Maker], Case], ...] = (*[option] * 14, word, contradicting, *[damaged] * 5)
+RECIPES: tuple[Callable[[Maker], CommandCase], ...] = (*[option] * 14, word, contradicting, *[damaged] * 5)
 
 
 # calls -----------------------------------------------------------------------------------------------------------

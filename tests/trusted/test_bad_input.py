@@ -107,7 +107,7 @@ def test_bad_input_is_one_line(part, tmp_path):
 
 def test_a_good_command_is_a_fault_of_a_case(tmp_path):
     """The negative control."""
-    assert "exit code 0" in fault(generator.Case(("derive", "--regime", "I", "--parameterization", "sp")))
+    assert "exit code 0" in fault(generator.CommandCase(("derive", "--regime", "I", "--parameterization", "sp")))
 
 
 @pytest.mark.parametrize("place", ["limits.whole", "limits.line", "laws.expressions._Parser.number", "spec.axes.named"])

@@ -26,7 +26,7 @@ ROLES = {
 }
 
 
-class Layer(nn.Module):
+class MoELayer(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm, self.gate = nn.Parameter(torch.ones(32)), nn.Linear(32, 8, bias=False)
@@ -37,7 +37,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens, self.head = nn.Embedding(7, 32), nn.Linear(32, 7, bias=False)
-        self.layers, self.final = nn.ModuleList(Layer() for _ in range(12)), nn.Parameter(torch.ones(32))
+        self.layers, self.final = nn.ModuleList(MoELayer() for _ in range(12)), nn.Parameter(torch.ones(32))
 
 
 @pytest.fixture(scope="module")

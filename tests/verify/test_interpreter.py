@@ -13,7 +13,7 @@ from scaling_algebra.verify.decomposition.moments import TorchRun
 from scaling_algebra.verify.decomposition.parts import rms
 from scaling_algebra.verify.networks.reading import Draw, TorchNetwork
 
-from ..measure.interpreter import Run, orthogonal
+from ..measure.interpreter import InterpretedRun, orthogonal
 from ..measure.networks import from_text
 
 DEEP = """
@@ -53,7 +53,7 @@ RULES = ("sgd", "momentum", "adam", "adamw", "signsgd", "lion")
 def begun(text, rule, seeds=3):
     case = from_text("fixed", text, rule, "N=1,N_e=1,M=1")
     names = [f"{x}.{name}" for x in "bcd" for name in case.tensors]
-    return Run(case, dict.fromkeys(names, 0), 1.0, seeds)
+    return InterpretedRun(case, dict.fromkeys(names, 0), 1.0, seeds)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -17,7 +17,7 @@ from scaling_algebra.verify import measure
 from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import block, runs
-from scaling_algebra.verify.measuring.cells import Cell
+from scaling_algebra.verify.measuring.cells import RunCell
 
 VERIFY = Path(__file__).parents[2] / "verify"
 MISSING = "import sys; sys.modules.update(dict.fromkeys({gone}))\nfrom scaling_algebra.cli import main\nmain({args})"
@@ -83,9 +83,9 @@ def test_a_cell_names_its_device(architecture, rule, ray, dtype, kind):
     sizes = (8, 12, 16) if architecture == "moe" else (32, 48, 64)
     effort = Effort(sizes=sizes, seeds=2, dtype=dtype)
     setup = job(Configuration.of(None, rule, "mup", ray=ray), effort, architecture.replace("moe", "")).setup()
-    here = runs.train_cell(setup, Cell(kind, 0, 0, 2), Hardware())
+    here = runs.train_cell(setup, RunCell(kind, 0, 0, 2), Hardware())
     with torch.device("meta"):
-        there = runs.train_cell(setup, Cell(kind, 0, 0, 2), Hardware())
+        there = runs.train_cell(setup, RunCell(kind, 0, 0, 2), Hardware())
     assert there.keys() == here.keys()
     for key, values in here.items():
         assert there[key] == pytest.approx(values, rel=1e-9, abs=1e-12, nan_ok=True), key
@@ -103,4 +103,4 @@ def test_a_forgotten_device_would_be_seen(monkeypatch):
     setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), block.outer_norm
     monkeypatch.setattr(block, "outer_norm", lambda *sides: real(*sides) * torch.ones(1))
     with torch.device("meta"), pytest.raises((NotImplementedError, RuntimeError)):
-        runs.train_cell(setup, Cell("values", 0, 0, 2), Hardware())
+        runs.train_cell(setup, RunCell("values", 0, 0, 2), Hardware())

@@ -13,7 +13,7 @@ from scaling_algebra import derive
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.decomposition.parts import Parts, Split, Sums
+from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, Sums
 from scaling_algebra.verify.decomposition.updates import LowRank, Updates, linear, matrix
 from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
@@ -96,7 +96,7 @@ def test_sums_over_experts_keep_their_digits_whatever_the_size_of_the_update(sca
 
 
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole(monkeypatch):
-    monkeypatch.setattr(Parts, "rms", lambda parts: {name: x for name, x in parts.items() if x.ndim == 2})
+    monkeypatch.setattr(NamedSignals, "rms", lambda parts: {name: x for name, x in parts.items() if x.ndim == 2})
     seen = train_block(setup("sgd"), Replicas(DIMS, [1, 2]))
     for t in range(3):
         both = seen["psi.propagating.expert", t] + seen["psi.propagating.router", t]

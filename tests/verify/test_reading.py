@@ -19,7 +19,7 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.decomposition.moments import NotMeasured, Signal, TorchRun
+from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
 from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
@@ -168,7 +168,7 @@ def test_a_wrong_split_would_be_seen(monkeypatch):
     """Negative control of the comparison above."""
     setup, dims = Setup(derive("III", "sgd", "mup"), steps=1), {"N": 9, "N_e": 5, "M": 4}
     real = TorchRun.change
-    monkeypatch.setattr(TorchRun, "change", lambda run, x, t: Signal(x, 2 * real(run, x, t).entries))
+    monkeypatch.setattr(TorchRun, "change", lambda run, x, t: SignalEntries(x, 2 * real(run, x, t).entries))
     by_hand, found = train_block(setup, Replicas(dims, [1])), train_network(setup, Draw(dims, [1], [1]))
     assert found["h3.change", 1] != pytest.approx(by_hand["h3.change", 1], rel=1e-3)
 

@@ -23,9 +23,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify import Claim, judge, measure
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
-from scaling_algebra.verify.judging.gates import Gate
+from scaling_algebra.verify.judging.gates import RunGate
 from scaling_algebra.verify.judging.presentation import report as shown
-from scaling_algebra.verify.judging.report import REQUIRED, Report, Row
+from scaling_algebra.verify.judging.report import REQUIRED, Report, ReportRow
 from scaling_algebra.verify.measuring.sizes import dims_at, plan_seeds, plan_sizes
 
 HALF = Fraction(1, 2)
@@ -148,14 +148,14 @@ def test_a_control_that_drifts_in_the_last_step_only_trips_its_gate(mup, drift):
 
 RIGHT, OPEN = Fit(0.0, 0.01, -0.02, 0.02, 0.0, False, 5, 32), Fit(0.3, 0.2, -0.1, 0.7, 0.3, False, 5, 32)
 GONE = Fit(*[float("nan")] * 5, True, 5, 32)
-GATE = Gate("a gate", True, "")
+GATE = RunGate("a gate", True, "")
 
 
 def verdicts(*judged, required=REQUIRED, gate=GATE):
     """A report of so many rows of each (prediction, fit)."""
     rows = []
     for predicted, fitted, count in judged:
-        rows += [Row("q", 1, predicted, fitted, judge_exponent(fitted, predicted))] * count
+        rows += [ReportRow("q", 1, predicted, fitted, judge_exponent(fitted, predicted))] * count
     return Report(tuple(rows), (), (gate,), {}, (), (), required=required)
 
 
@@ -198,7 +198,7 @@ def test_zeros_are_told_apart_from_exponents():
 def test_every_format_says_what_was_found(form):
     """The claims, the line that sums up, the rows that do not agree with their reasons, and the gates."""
     report = verdicts((Fraction(0), RIGHT, 9), (Fraction(0), OPEN, 1), ZERO, gate=replace(GATE, passed=False))
-    claimed = replace(report, claims=(Row("<h3@0, h3@2>", 2, Fraction(0), RIGHT, Verdict.AGREES),))
+    claimed = replace(report, claims=(ReportRow("<h3@0, h3@2>", 2, Fraction(0), RIGHT, Verdict.AGREES),))
     text = unescape(render(shown(claimed, "the MoE block"), form))
     if form == "json":
         record = json.loads(text)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.judging.fit import DRIFT, Verdict
-from scaling_algebra.verify.judging.report import Row
+from scaling_algebra.verify.judging.report import ReportRow
 from scaling_algebra.verify.measuring.cells import BLOCK, Setup
 
 LOOKS = 5
@@ -77,7 +77,7 @@ def largest(speed: float, time: float, steps: int) -> float:
     return FIRST * time * speed / (BLOCK * 2 * 2 * (steps + 1))  # sizes spread geometrically, and the controls
 
 
-def open_to_noise(rows: Sequence[Row]) -> list[Row]:
+def open_to_noise(rows: Sequence[ReportRow]) -> list[ReportRow]:
     """Rows that more seeds may decide: inconclusive, and their standard error is not small."""
     return [
         r for r in rows if r.verdict is Verdict.INCONCLUSIVE and math.isfinite(r.fit.se) and 2 * r.fit.se > DRIFT / 2

@@ -46,7 +46,7 @@ _HOW = {
 }
 
 
-class Entry(Struct):
+class CampaignEntry(Struct):
     """A table ``[[run]]`` of a campaign, the top level put in."""
 
     regimes: _Words | UnsetType = UNSET
@@ -94,7 +94,7 @@ class Kept(Struct, forbid_unknown_fields=True):
     network: dict[str, Any] | UnsetType = UNSET
 
 
-class Plan(Struct):
+class CampaignPlan(Struct):
     """What a folder is about, besides its runs."""
 
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
@@ -106,7 +106,7 @@ class Plan(Struct):
 def check_entry(run: Mapping[str, Any], where: str) -> None:
     """Raises UsageError for a value of the wrong type or beyond its range; the message names the place and the key."""
     try:
-        convert(dict(run), Entry)
+        convert(dict(run), CampaignEntry)
     except ValidationError as error:
         key = _path(error).removeprefix(".").partition("[")[0]
         raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {_HOW.get(key, 'something else')}") from None
@@ -127,7 +127,7 @@ def check_run(run: Any, where: str) -> None:
 def check_plan(plan: Mapping[str, Any], where: str) -> None:
     """Raises UsageError for a stored plan that is none; the message names the place and the key."""
     try:
-        convert(dict(plan), Plan)
+        convert(dict(plan), CampaignPlan)
     except ValidationError as error:
         raise UsageError(f"{where}{_path(error)}: {_said(error)}; start again with another -o DIR") from None
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
-from scaling_algebra.verify.measuring.cells import BLOCK, Cell, Setup, cells, cost, kept
+from scaling_algebra.verify.measuring.cells import BLOCK, RunCell, Setup, cells, cost, kept
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
@@ -56,7 +56,7 @@ class Session:
                 raise UsageError(f"plan.json is the plan of another run: it has no {stored}, as is stored beside it; "
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
 
-    def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, Cell]]:
+    def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, RunCell]]:
         """All cells that are not in the store."""
         every = ((setup, cell) for setup in self._setups(jobs) for cell in cells(setup))
         return [item for item in every if not self._done(*item)]
@@ -138,10 +138,10 @@ class Session:
                 changed(job)
                 bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
 
-    def _done(self, setup: Setup, cell: Cell) -> bool:
+    def _done(self, setup: Setup, cell: RunCell) -> bool:
         return kept(setup, cell, self.store) is not None
 
-    def _cells(self, setup: Setup, todo: Sequence[Cell], bar: Progress, task: TaskID) -> None:
+    def _cells(self, setup: Setup, todo: Sequence[RunCell], bar: Progress, task: TaskID) -> None:
         before = bar.tasks[task].completed
 
         def progress(done: int, total: int, message: str) -> None:

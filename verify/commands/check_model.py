@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from scaling_algebra.commands.options import FORMAT, Count, Place, emit, examples, tried
+from scaling_algebra.commands.options import FORMAT, Count, PathType, emit, examples, tried
 from scaling_algebra.documents.blocks import Document, Lines
 from scaling_algebra.errors import UsageError
 
@@ -36,7 +36,7 @@ from scaling_algebra.errors import UsageError
 @click.option("--steps", type=Count(2, 100), metavar="T", help="Steps; two are judged.  [default: 2]")
 @click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
 @FORMAT
-@click.option("-o", "--output", type=Place(), metavar="FILE", help="Write to this file instead of stdout.")
+@click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
 def command(
     model: str | None,
     family: str | None,

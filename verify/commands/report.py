@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from scaling_algebra import files
-from scaling_algebra.commands.options import Place, examples
+from scaling_algebra.commands.options import PathType, examples
 from scaling_algebra.errors import UsageError
 
 from .shared import REPORTING, finish, place, required_share, runs_of
@@ -21,16 +21,16 @@ from .shared import REPORTING, finish, place, required_share, runs_of
         "scalecalc report runs/a -o verdicts.tex",
     ),
 )
-@click.argument("folders", nargs=-1, required=True, type=Place(), metavar="DIR...")
+@click.argument("folders", nargs=-1, required=True, type=PathType(), metavar="DIR...")
 @REPORTING
 @click.option(
     "-o",
     "--output",
-    type=Place(),
+    type=PathType(),
     metavar="DIR|FILE",
     help="A folder (by default the first DIR), or a file instead of stdout.",
 )
-@click.option("--evidence", type=Place(), metavar="DIR", help="Also write a short record to keep.")
+@click.option("--evidence", type=PathType(), metavar="DIR", help="Also write a short record to keep.")
 def command(
     folders: tuple[Path, ...], require: str, every: bool, form: str | None, output: Path | None, evidence: Path | None
 ) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Name, Place, emit, options, tried
+from scaling_algebra.commands.options import FORMAT, Name, PathType, emit, options, tried
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ DEVICE = click.option(
 )
 RESUME = click.option(
     "--resume",
-    type=Place(),
+    type=PathType(),
     metavar="DIR",
     help="Keep every finished piece in this folder, and go on from those there.",
 )

@@ -20,7 +20,7 @@ from scaling_algebra.verify.transfer.tasks import TASKS
 from .shared import DEVICE, RESUME, integers, kept, reals, resumable
 
 if TYPE_CHECKING:
-    from scaling_algebra.verify.networks.base_shapes import Recipe
+    from scaling_algebra.verify.networks.base_shapes import BaseShapes
     from scaling_algebra.verify.transfer.study import Study
     from scaling_algebra.verify.transfer.sweep import Course
 
@@ -126,7 +126,7 @@ def command(**given: Any) -> int:
     return result.exit_code
 
 
-def _run(course: Course, recipes: list[Recipe], swept: tuple[Any, ...]) -> Study:
+def _run(course: Course, recipes: list[BaseShapes], swept: tuple[Any, ...]) -> Study:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -24,7 +24,7 @@ from scaling_algebra.commands.options import (
     WHERE,
     Count,
     Name,
-    Place,
+    PathType,
     chosen,
     completing,
     examples,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--network",
-    type=Place(),
+    type=PathType(),
     metavar="FILE.toml",
     help="Instead of an architecture, a network of your own.",
 )
@@ -104,12 +104,12 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=Place(),
+    type=PathType(),
     metavar="DIR|FILE",
     help="A folder for report.json, report.md, report.html and what is needed to go on after an interrupt; or a file "
     "(ending .json, .md, ...) instead of stdout.",
 )
-@click.option("--resume", type=Place(), metavar="DIR", help="Go on with an interrupted -o DIR.")
+@click.option("--resume", type=PathType(), metavar="DIR", help="Go on with an interrupted -o DIR.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int:
     """Train real torch models at several sizes and compare every measured exponent with the predicted one.

@@ -32,7 +32,7 @@ class NotMeasured(Exception):
 
 
 @dataclass(frozen=True)
-class Signal:
+class SignalEntries:
     """Entries of a signal with its index letters, (S, *letters)."""
 
     letters: str
@@ -144,19 +144,19 @@ class TorchRun:
 
     # forward ---------------------------------------------------------------------------------------------------
 
-    def initial(self, signal: str) -> Signal:
+    def initial(self, signal: str) -> SignalEntries:
         """A signal before training."""
         return self._signal(signal, self._moment(len(self.moments) - 1).initial[signal])
 
-    def value(self, signal: str, t: int) -> Signal:
+    def value(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates."""
         return self._signal(signal, self._moment(t).value[signal])
 
-    def change(self, signal: str, t: int) -> Signal:
+    def change(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates minus its initial value."""
         return self._signal(signal, self._moment(t).change(signal))
 
-    def part(self, statement: Product, mode: Mode, which: str, t: int, x: Signal | None = None) -> Signal:
+    def part(self, statement: Product, mode: Mode, which: str, t: int, x: SignalEntries | None = None) -> SignalEntries:
         """A part of a product, with gates at their initial values.
 
         Law: a product of changes is a sum over its factors, each changed with what stands before at its present value.
@@ -176,7 +176,7 @@ class TorchRun:
                     whole = whole + self._product(statement, term, tensors, [*self._initial(term, m), *signals])
         return whole
 
-    def regated(self, statement: Product, t: int) -> Signal:
+    def regated(self, statement: Product, t: int) -> SignalEntries:
         """``(gates_t - gates_0) * the rest at t``."""
         m = self._moment(t)
         weights = self.network.terms(statement)[0].weights
@@ -189,7 +189,7 @@ class TorchRun:
             whole = whole + self._contracted(statement, operands, statement.multipliers)
         return self._signal(statement.out, whole)
 
-    def change_via(self, signal: str, t: int, via: str) -> Signal:
+    def change_via(self, signal: str, t: int, via: str) -> SignalEntries:
         """The part of a first-layer signal's change whose gradients came through the signal ``via``.
 
         Raises:
@@ -213,25 +213,25 @@ class TorchRun:
             )
         return self._signal(signal, whole)
 
-    def spread(self, function: Function, t: int) -> Signal:
+    def spread(self, function: Function, t: int) -> SignalEntries:
         """The argument of a function minus its mean along the index that it goes along."""
         x = self._argument(function, t)
         along = 1 + self.network.signals[function.out].index(function.over)
         return self._signal(function.out, x - x.mean(along, keepdim=True))
 
-    def relative(self, signal: Signal, source: str, t: int) -> Signal:
+    def relative(self, signal: SignalEntries, source: str, t: int) -> SignalEntries:
         """A signal over the root-mean-square of another, in each replica."""
-        return Signal(signal.letters, over(signal.entries, rms(self._moment(t).value[source])))
+        return SignalEntries(signal.letters, over(signal.entries, rms(self._moment(t).value[source])))
 
-    def normalised(self, function: Function, signal: Signal, t: int) -> Signal:
+    def normalised(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
         """A part of the argument of a norm, divided as the norm divides."""
         x, letters = self._argument(function, t), self.network.signals[function.out]
         along = 1 + letters.index(function.over)
         x = x - x.mean(along, keepdim=True) if function.kind.centres else x
         part = self.model.turned(signal.entries, function.inputs[0].letters, letters)
-        return Signal(letters, part / x.square().mean(along, keepdim=True).sqrt())
+        return SignalEntries(letters, part / x.square().mean(along, keepdim=True).sqrt())
 
-    def inner(self, left: Signal, right: Signal) -> Signal:
+    def inner(self, left: SignalEntries, right: SignalEntries) -> SignalEntries:
         """The inner product of two signals over all indices but the expert's.
 
         Raises:
@@ -241,18 +241,18 @@ class TorchRun:
         if set(left.letters) - experts != set(right.letters) - experts:
             raise ValueError("an inner product of signals with different indices")
         kept = "".join(x for x in dict.fromkeys(left.letters + right.letters) if x in experts)
-        return Signal(kept, self._made([(left.letters, left.entries), (right.letters, right.entries)], kept))
+        return SignalEntries(kept, self._made([(left.letters, left.entries), (right.letters, right.entries)], kept))
 
     # backward --------------------------------------------------------------------------------------------------
 
-    def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
+    def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> SignalEntries:
         """Derivative of the output with respect to a signal: with these parts of these tensors above it, on the path
         through the signal ``via``. The whole is autograd's."""
         if not modes and not via:
             return self._signal(signal, self._moment(t).gradients[signal])
         return self._signal(signal, self._gradient(signal, t, modes or {}, via))
 
-    def chained(self, signal: str, t: int) -> Signal:
+    def chained(self, signal: str, t: int) -> SignalEntries:
         """The whole gradient by the chain rule, as its parts are: what autograd's must equal."""
         return self._signal(signal, self._gradient(signal, t, {}, "", whole=False))
 
@@ -280,8 +280,8 @@ class TorchRun:
             raise NotMeasured(f"step {t} is over; keep the steps of this run")
         return moment
 
-    def _signal(self, name: str, entries: Tensor) -> Signal:
-        return Signal(self.network.signals[name], entries)
+    def _signal(self, name: str, entries: Tensor) -> SignalEntries:
+        return SignalEntries(self.network.signals[name], entries)
 
     def _argument(self, function: Function, t: int) -> Tensor:
         (x,) = function.inputs

@@ -76,7 +76,7 @@ class Sums:
         return reduce(torch.add, [made[k] for k in self.which[name]])
 
 
-class Parts(dict[str, Tensor]):
+class NamedSignals(dict[str, Tensor]):
     """Named signals, shapes (S, ...). Those in ``sums`` and ``ratios`` are formed when they are first read.
 
     Attributes:
@@ -128,7 +128,7 @@ class Split:
     def __init__(self, weights: Mapping[str, Operator], x: Tensor, multiplier: float) -> None:
         self.weights, self.multiplier = weights, multiplier
         self.experts = weights["Q"].now.shape[2]
-        self.named = Parts()
+        self.named = NamedSignals()
         self.x = x.expand(len(weights["W1"].now), -1)
         h1 = self._first()
         psi = self._linear("psi", "Q", "h1", *h1)

@@ -19,7 +19,7 @@ SPOILT = 0.1
 
 
 @dataclass(frozen=True)
-class Gate:
+class RunGate:
     """A named check, whether it passed, and what was seen."""
 
     name: str
@@ -30,31 +30,33 @@ class Gate:
         return f"gate {'passed' if self.passed else 'FAILED'}: {self.name} ({self.detail})"
 
 
-def gates(m: Measurement, spacing: Fraction) -> list[Gate]:
+def gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
     """What can be said about a measurement whatever is predicted; exponents are multiples of ``spacing``."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
     checks = [
-        Gate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),
-        Gate("enough seeds", seeds >= MIN_SEEDS, f"{seeds} seeds at the size with fewest, at least {MIN_SEEDS} needed"),
+        RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),
+        RunGate(
+            "enough seeds", seeds >= MIN_SEEDS, f"{seeds} seeds at the size with fewest, at least {MIN_SEEDS} needed"
+        ),
         _finite(m),
     ]
     if m.logged:
         return checks
     return [
         *checks[:2],
-        Gate(
+        RunGate(
             "parameter counts differ",
             bool(m.parameters) and len(set(m.parameters)) == len(m.parameters),
             ", ".join(map(str, m.parameters)),
         ),
-        Gate("same input at every size", len(set(m.inputs)) == 1, f"{len(set(m.inputs))} different inputs"),
+        RunGate("same input at every size", len(set(m.inputs)) == 1, f"{len(set(m.inputs))} different inputs"),
         *checks[2:],
         *([_gradients(m)] if m.gradients else []),
         _flat(m, spacing),
     ]
 
 
-def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> Gate:
+def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> RunGate:
     """A wrong exponent would be seen: where a prediction agrees, the same data refute both its neighbours.
 
     Fails: on fewer than a quarter of them (so little data could not tell), or if any neighbour agrees, too.
@@ -63,17 +65,17 @@ def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> Gate:
     verdicts = [judge_exponent(f, p + sign * spacing, spacing) for f, p in fits for sign in (-1, 1)]
     refuted = verdicts.count(Verdict.REFUTED)
     passed = bool(verdicts) and 4 * refuted >= len(verdicts) and Verdict.AGREES not in verdicts
-    return Gate(name, passed, f"{refuted} of {len(verdicts)} exponents off by {spacing}, up or down")
+    return RunGate(name, passed, f"{refuted} of {len(verdicts)} exponents off by {spacing}, up or down")
 
 
-def standard_refuted(verdicts: Sequence[Verdict]) -> Gate:
+def standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
     """Standard parameterization, measured at the same sizes, does not follow the predictions of another one.
 
     Fails: if it refutes fewer than one in twenty of them, which chance may do.
     """
     refuted = list(verdicts).count(Verdict.REFUTED)
     detail = f"it refutes {refuted} of {len(verdicts)} predictions of the first steps"
-    return Gate("standard parameterization refuted", 20 * refuted >= max(1, len(verdicts)), detail)
+    return RunGate("standard parameterization refuted", 20 * refuted >= max(1, len(verdicts)), detail)
 
 
 def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
@@ -88,13 +90,13 @@ def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
     return spoilt
 
 
-def floor(m: Measurement) -> Gate:
+def floor(m: Measurement) -> RunGate:
     """Less precision than float64 leaves at least half of what is not zero above rounding."""
     spoilt, there = below_floor(m), sum(any(v.any() for v in series) for series in m.exact.values())
     detail = (
         f"{m.environment.get('dtype')}: {len(spoilt)} of {there} numbers differ from float64 by more than {SPOILT:.0%}"
     )
-    return Gate("above the numerical floor", 2 * len(spoilt) <= there, f"{detail}, and do not count")
+    return RunGate("above the numerical floor", 2 * len(spoilt) <= there, f"{detail}, and do not count")
 
 
 def _apart(seen: Array, exact: Array) -> float:
@@ -104,20 +106,22 @@ def _apart(seen: Array, exact: Array) -> float:
     return float(np.median(apart))
 
 
-def _finite(m: Measurement) -> Gate:
+def _finite(m: Measurement) -> RunGate:
     bad = sorted({name for (name, _), series in m.values.items() if not all(np.isfinite(v).all() for v in series)})
-    return Gate("measured values finite", bool(m.values) and not bad, "not finite: " + ", ".join(bad) if bad else "all")
+    return RunGate(
+        "measured values finite", bool(m.values) and not bad, "not finite: " + ", ".join(bad) if bad else "all"
+    )
 
 
-def _gradients(m: Measurement) -> Gate:
+def _gradients(m: Measurement) -> RunGate:
     """Gradients are written by hand, part by part: their sum must be what autograd finds."""
     worst, bound = float(np.max(m.gradients)), min(0.1, 100 * ROUNDING[m.environment.get("dtype", "float64")])
-    return Gate(
+    return RunGate(
         "gradients equal autograd's", worst <= bound, f"relative difference at most {worst:.1e}, up to {bound:.0e}"
     )
 
 
-def _flat(m: Measurement, spacing: Fraction) -> Gate:
+def _flat(m: Measurement, spacing: Fraction) -> RunGate:
     """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact.
 
     After one update and after the last the interval holds 0, give or take ``DRIFT``; after one, where tails are light,
@@ -135,4 +139,6 @@ def _flat(m: Measurement, spacing: Fraction) -> Gate:
             if step == first:
                 passed &= -spacing < slope.low and slope.high < spacing
             seen.append(f"{quantity}@{step} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
-    return Gate(name, passed and bool(seen), "slopes at frozen dimensions: " + (", ".join(seen) or "nothing measured"))
+    return RunGate(
+        name, passed and bool(seen), "slopes at frozen dimensions: " + (", ".join(seen) or "nothing measured")
+    )

@@ -10,7 +10,7 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.documents.notation import formula, plain
 
 from .fit import MIN_SEEDS, MIN_SIZES, Fit, Verdict
-from .report import Report, Row
+from .report import Report, ReportRow
 
 
 @document_of.register(Report)
@@ -36,7 +36,7 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
     return Document(tuple(blocks), r.as_json())
 
 
-def _grid(rows: Sequence[Row]) -> Grid:
+def _grid(rows: Sequence[ReportRow]) -> Grid:
     """The last column, the reason why a row is not decided, is left out where there is none."""
     header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
     told: list[tuple[Piece, ...]] = [
@@ -46,7 +46,7 @@ def _grid(rows: Sequence[Row]) -> Grid:
     return Grid.of(header[:columns], [row[:columns] for row in told])
 
 
-def _spectra(rows: Sequence[Row]) -> list[Block]:
+def _spectra(rows: Sequence[ReportRow]) -> list[Block]:
     """How much of the mean square the predicted power has, next to the next ones, and the larger one beside it."""
     header = (
         "quantity",
@@ -81,7 +81,7 @@ def thousands(n: float | None) -> str:
     return "never" if n is None else f"{float(f'{n:.2g}'):,.0f}" if n < 1e7 else f"{n:.1e}"
 
 
-def predicted(row: Row) -> Piece:
+def predicted(row: ReportRow) -> Piece:
     return "zero" if row.predicted is None else row.predicted
 
 
@@ -100,7 +100,7 @@ def interval(low: float, high: float, digits: int = 3) -> Piece:
     return "" if math.isnan(low) else formula(f"[{low:+.{digits}f}, {high:+.{digits}f}]")
 
 
-def reason(row: Row) -> str:
+def reason(row: ReportRow) -> str:
     """Why a row is not decided: rounding, too little data, noise, or a law that still bends at these sizes."""
     f = row.fit
     if row.note or row.verdict is not Verdict.INCONCLUSIVE:
@@ -112,7 +112,7 @@ def reason(row: Row) -> str:
     return f"noise, standard error {f.se:.2f}; take more seeds"
 
 
-def sentence(row: Row) -> str:
+def sentence(row: ReportRow) -> str:
     """One row in words, with the reason why it is not decided and what a sum of powers says."""
     slope, between = map(plain, measured(row.fit))
     told = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"

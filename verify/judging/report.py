@@ -30,7 +30,7 @@ from scaling_algebra.spec.axes import AXES
 
 from .claims import Claim
 from .fit import Fit, Means, Verdict, fit, judge_exponent, means
-from .gates import Gate, below_floor, floor, gates, planted, standard_refuted
+from .gates import RunGate, below_floor, floor, gates, planted, standard_refuted
 from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement
 from .measurement import Prediction as Prediction
@@ -47,7 +47,7 @@ INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """One quantity at one step: predicted exponent (None: exactly zero), fit and verdict.
 
     Attributes:
@@ -83,7 +83,7 @@ class Tally:
     zeros: Mapping[Verdict, int]
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> Tally:
+    def of(cls, rows: Iterable[ReportRow]) -> Tally:
         """Of all these rows."""
         rows = list(rows)
         parts = ([r.verdict for r in rows if (r.predicted is None) is zero] for zero in (False, True))
@@ -138,9 +138,9 @@ class Report(Rendered):
         required: share of the rows that are not predicted to be exactly zero which must agree.
     """
 
-    rows: tuple[Row, ...]
-    claims: tuple[Row, ...]
-    gates: tuple[Gate, ...]
+    rows: tuple[ReportRow, ...]
+    claims: tuple[ReportRow, ...]
+    gates: tuple[RunGate, ...]
     environment: Mapping[str, Any]
     sizes: tuple[float, ...]
     dims: tuple[Mapping[str, int], ...]
@@ -151,7 +151,7 @@ class Report(Rendered):
     required: Fraction = REQUIRED
 
     @property
-    def judged(self) -> tuple[Row, ...]:
+    def judged(self) -> tuple[ReportRow, ...]:
         """The rows that decide: the claims if there are any."""
         return self.claims or self.rows
 
@@ -262,7 +262,7 @@ def judge(
         series = prediction.get(quantity, ())
         return series[step] if step < len(series) else None
 
-    def row(quantity: str, step: int, predicted: Fraction | None) -> Row:
+    def row(quantity: str, step: int, predicted: Fraction | None) -> ReportRow:
         key = quantity, step
         if key not in fits:
             fits[key] = fit_of(m, quantity, step)
@@ -272,7 +272,7 @@ def judge(
         if key in spoilt:
             verdict, note = Verdict.INCONCLUSIVE, f"rounding: {spoilt[key]:.0%} away from float64"
         if note or verdict is Verdict.AGREES or predicted is None:
-            return Row(quantity, step, predicted, fits[key], verdict, note)
+            return ReportRow(quantity, step, predicted, fits[key], verdict, note)
         found = spectrum_of(m, quantity, step, predicted, powers)
         if verdict is Verdict.REFUTED and found and found.verdict is Verdict.AGREES:
             verdict, note = Verdict.INCONCLUSIVE, f"n^({predicted}) is seen beside a larger next power"
@@ -283,7 +283,7 @@ def judge(
             elif (parts := _parts(m, quantity, step)) and not any(refuted(x, step) for x in parts):
                 note = f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
             verdict = Verdict.INCONCLUSIVE if note else verdict
-        return Row(quantity, step, predicted, fits[key], verdict, note, found)
+        return ReportRow(quantity, step, predicted, fits[key], verdict, note, found)
 
     def refuted(quantity: str, step: int) -> bool:
         predicted = own(quantity, step)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scaling_algebra.errors import missing
-from scaling_algebra.verify.networks.base_shapes import Recipe, Scaled
+from scaling_algebra.verify.networks.base_shapes import BaseShapes, Scaled
 from scaling_algebra.verify.networks.mlp import MLPMoE
 from scaling_algebra.verify.networks.scales import Dims
 from scaling_algebra.verify.networks.transformer import Transformer
@@ -38,7 +38,7 @@ class Data:
         settings: what the task was given.
     """
 
-    build: Callable[[Recipe, Dims, Sequence[int], str], Scaled]
+    build: Callable[[BaseShapes, Dims, Sequence[int], str], Scaled]
     batch: Callable[[int, int | None], tuple[np.ndarray, np.ndarray]]
     digest: str
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def digits(batch: int) -> Data:
         rows = np.random.default_rng([seed, step]).integers(0, len(x), batch)
         return x[rows], y[rows]
 
-    def build(recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
+    def build(recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
         return MLPMoE(recipe, dims, seeds, device, inputs=x.shape[1], classes=10)
 
     return Data(build, cut, hashlib.sha256(images.tobytes()).hexdigest()[:16])
@@ -98,7 +98,7 @@ def teacher(batch: int, inputs: int, units: int) -> Data:
         x = drawn.standard_normal((HELD_OUT if step is None else batch, inputs))
         return x.astype(np.float32), (np.tanh(x @ u) @ v).argmax(axis=1)
 
-    def build(recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
+    def build(recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
         return MLPMoE(recipe, dims, seeds, device, inputs=inputs, classes=CLASSES)
 
     return Data(build, cut, hashlib.sha256(u.tobytes() + v.tobytes()).hexdigest()[:16])
@@ -114,7 +114,7 @@ def text(batch: int, context: int, blocks: int, head: int) -> Data:
         found = windows(source.held if held else source.train, 8 * batch if held else batch, context, rng)
         return found[:, :-1], found[:, 1:]
 
-    def build(recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
+    def build(recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
         sizes = {"vocabulary": VOCABULARY, "context": context, "blocks": blocks, "head": head}
         return Transformer(recipe, dims, seeds, device, **sizes)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.decomposition.parts import Parts, Split, apart, rms
+from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, apart, rms
 from scaling_algebra.verify.decomposition.updates import Operator, Updates, outer, outer_norm
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
@@ -84,7 +84,7 @@ class _Products:
         if unknown:
             raise UsageError(f"inner products are of signals, but {unknown[0]} is a matrix; claim its size instead")
 
-    def at(self, t: int, named: Parts) -> dict[str, Tensor]:
+    def at(self, t: int, named: NamedSignals) -> dict[str, Tensor]:
         """Root-mean-square over experts of all products at this step."""
         self.kept |= {(q, t): named[q] for pair in self.sides.values() for q, _ in pair}
         sizes = {}
@@ -112,7 +112,7 @@ def _moved(coefficients: Tensor, gradients: Sequence[Tensor], like: Tensor, x: T
     return total
 
 
-def _token(operators: Mapping[str, Operator], model: MoEBlock) -> Parts:
+def _token(operators: Mapping[str, Operator], model: MoEBlock) -> NamedSignals:
     """Parts as one token sees them: its experts are the first K, which are as good as any others."""
     dims = model.replicas.dims
     active = dims["K"]

@@ -30,7 +30,7 @@ from scaling_algebra.verify.judging.measurement import (
 from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER, constants
 
 from .sizes import dims_at, effective_n, elements
-from .store import Store, Table, joined
+from .store import RecordTable, Store, joined
 
 CELL, TOGETHER = 2**25, 32
 """Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
@@ -83,7 +83,7 @@ class Setup:
     standard: Derivation | None = None
     together: int = TOGETHER
 
-    def name(self, cell: Cell) -> str:
+    def name(self, cell: RunCell) -> str:
         """Names what a cell measures, in this run or another one; fit for a file."""
         n = self.sizes[0 if cell.kind == "control" else cell.size]
         return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.recipe}"
@@ -136,7 +136,7 @@ class Setup:
         """Weight entries of a replica at every size."""
         return [elements(dims, self.network) for dims in self._dims]
 
-    def dims_of(self, cell: Cell) -> dict[str, int]:
+    def dims_of(self, cell: RunCell) -> dict[str, int]:
         """Dimensions that a cell trains: those of its size, but controls all have the first one."""
         return self.dims(0 if cell.kind == "control" else cell.size)
 
@@ -154,7 +154,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Cell:
+class RunCell:
     """Replicas first .. first + count - 1 of one size (by index), of one kind (see ``Measurement``)."""
 
     kind: Kind
@@ -197,9 +197,9 @@ def seed(stream: int, replica: int) -> int:
     return 1 + replica + 1_000_003 * stream
 
 
-def cells(setup: Setup) -> list[Cell]:
+def cells(setup: Setup) -> list[RunCell]:
     """All cells of a run, small sizes first. More seeds, in multiples of ``together``, add cells and change none."""
-    cut: list[Cell] = []
+    cut: list[RunCell] = []
     for size, count in enumerate(setup.seeds):
         cut += _cut(setup, "values", size, count)
         cut += _cut(setup, "control", size, min(CONTROL_SEEDS, count))
@@ -210,7 +210,7 @@ def cells(setup: Setup) -> list[Cell]:
     return cut
 
 
-def cost(setup: Setup, cell: Cell) -> int:
+def cost(setup: Setup, cell: RunCell) -> int:
     """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
     return setup.entries[0 if cell.kind == "control" else cell.size] * cell.count * (steps + 1)
@@ -228,7 +228,7 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
         "standard": measured.standard,
         "exact": measured.exact,
     }
-    tables: dict[tuple[Kind, int], list[Table]] = {}
+    tables: dict[tuple[Kind, int], list[RecordTable]] = {}
     planned, done = cells(setup), 0
     for cell in planned:
         table = kept(setup, cell, store)
@@ -259,7 +259,7 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
     return measured
 
 
-def kept(setup: Setup, cell: Cell, store: Store) -> Table | None:
+def kept(setup: Setup, cell: RunCell, store: Store) -> RecordTable | None:
     """What a store holds of a cell; None if that must be measured."""
     return store.load(setup.run, setup.name(cell), cell.count)
 
@@ -271,9 +271,9 @@ def watched(network: Network) -> tuple[str, ...]:
     return tuple(made[k] for k in sorted(spread))
 
 
-def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[Cell]:
+def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[RunCell]:
     most = together = setup.together
     entries = setup.entries[0 if kind == "control" else size]
     while most > 1 and most * entries > CELL * max(1, together / TOGETHER):
         most //= 2
-    return [Cell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]
+    return [RunCell(kind, size, k, min(most, count - k)) for k in range(0, count, most)]

@@ -23,22 +23,22 @@ from torch.nn import functional as F
 from scaling_algebra.verify.decomposition.parts import Named, rms
 from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.measurement import INPUT, PARAMETERS, Record, fingerprint
-from scaling_algebra.verify.networks.base_shapes import Layer, recipe
+from scaling_algebra.verify.networks.base_shapes import LayerSignals, recipe
 from scaling_algebra.verify.networks.scales import BATCH, BETAS, BLOCKS, CONTEXT, HEAD, TRANSFORMER, TRANSFORMER_LR
 from scaling_algebra.verify.networks.transformer import Transformer
 
 from .batches import Batch, cross_entropy, descend, text
-from .cells import Cell, Setup
+from .cells import RunCell, Setup
 from .predictions import PARTS
 
 Map = Callable[[Tensor, Tensor], Tensor]
 """A linear map as a function of weight and input."""
 
-Trace = tuple[list[Tensor], list[Layer]]
+Trace = tuple[list[Tensor], list[LayerSignals]]
 """What ``Transformer.stream`` gives: the residual stream at every layer, and the MoE layers."""
 
 
-def build(setup: Setup, cell: Cell, device: str) -> Transformer:
+def build(setup: Setup, cell: RunCell, device: str) -> Transformer:
     """The Transformer of a cell, one replica for each of its seeds.
 
     Raises:
@@ -50,7 +50,7 @@ def build(setup: Setup, cell: Cell, device: str) -> Transformer:
     return model
 
 
-def train_transformer(setup: Setup, cell: Cell, device: str) -> Record:
+def train_transformer(setup: Setup, cell: RunCell, device: str) -> Record:
     """Trains the replicas of a cell and records every part after 0, 1, ..., ``setup.steps`` updates.
 
     Replicas see different text, each the same at every size; the probe is a batch of held-out text.

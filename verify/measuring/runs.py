@@ -26,7 +26,7 @@ from scaling_algebra.verify.networks.scales import FIXED_SIZES, LAYERS
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .block import train_block
-from .cells import Cell, Setup, cells, collect, cost, kept, testbed_of
+from .cells import RunCell, Setup, cells, collect, cost, kept, testbed_of
 from .coordinates import build, train_transformer
 from .sizes import elements, plan_seeds, plan_sizes
 from .store import Store
@@ -99,7 +99,7 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
             here = f"{needed / 1024:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             raise UsageError(f"a replica at n={n} takes about {here}; give smaller --sizes")
     if setup.testbed == "transformer":
-        build(setup, Cell("values", 0, 0, 1), "cpu")
+        build(setup, RunCell("values", 0, 0, 1), "cpu")
         return
     d, dims = setup.derivation, setup.dims(0)
     if setup.testbed == "moe":
@@ -111,7 +111,7 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
 
 
 def perform(
-    setup: Setup, todo: Iterable[Cell], hardware: Hardware, store: Store, progress: Progress | None = None
+    setup: Setup, todo: Iterable[RunCell], hardware: Hardware, store: Store, progress: Progress | None = None
 ) -> None:
     """Does the cells that a store does not hold yet.
 
@@ -158,7 +158,7 @@ def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     return entries * getattr(torch, setup.dtype).itemsize
 
 
-def train_cell(setup: Setup, cell: Cell, hardware: Hardware) -> Record:
+def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
     """The record of a cell, a few replicas at a time where there are many.
 
     Raises:

@@ -32,7 +32,7 @@ INSTEAD = "make room or choose another folder"
 Key = tuple[str, int]
 
 
-class Table(Mapping[Key, Array]):
+class RecordTable(Mapping[Key, Array]):
     """A record as one array.
 
     Attributes:
@@ -44,7 +44,7 @@ class Table(Mapping[Key, Array]):
         self.rows, self.array = rows, array
 
     @classmethod
-    def of(cls, record: Record) -> Table:
+    def of(cls, record: Record) -> RecordTable:
         values = np.stack([np.asarray(row, dtype=np.float64) for row in record.values()])
         return cls(_rows(tuple(f"{name}@{t}" for name, t in record)), np.where(np.isfinite(values), values, np.nan))
 
@@ -59,13 +59,13 @@ class Table(Mapping[Key, Array]):
         return len(self.rows)
 
 
-def joined(tables: Iterable[Table]) -> Table:
+def joined(tables: Iterable[RecordTable]) -> RecordTable:
     """The replicas of several tables, one after the other; what one of them lacks is left out."""
     first, *rest = tables
     if all(table.rows == first.rows for table in rest):
-        return Table(first.rows, np.concatenate([first.array, *(table.array for table in rest)], axis=1))
+        return RecordTable(first.rows, np.concatenate([first.array, *(table.array for table in rest)], axis=1))
     common = [key for key in first if all(key in table for table in rest)]
-    return Table.of({key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common})
+    return RecordTable.of({key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common})
 
 
 @lru_cache(maxsize=256)
@@ -83,10 +83,10 @@ class Store:
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders
-        self._cells: dict[tuple[str, str], Table] = {}
+        self._cells: dict[tuple[str, str], RecordTable] = {}
         self._environments: dict[str, dict[str, Any]] = {}
 
-    def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
+    def load(self, run: str, cell: str, replicas: int | None = None) -> RecordTable | None:
         """What a cell measured; None if it is not there.
 
         Args:
@@ -95,12 +95,12 @@ class Store:
         if (run, cell) not in self._cells:
             for names, content in self._read(f"{run}/{cell}"):
                 array = np.frombuffer(content).reshape(len(json.loads(names)), -1)
-                self._cells.setdefault((run, cell), Table(_rows(tuple(json.loads(names))), array))
+                self._cells.setdefault((run, cell), RecordTable(_rows(tuple(json.loads(names))), array))
         table = self._cells.get((run, cell))
         return table if table is None or replicas in (None, table.array.shape[1]) else None
 
     def save(self, run: str, cell: str, record: Record) -> None:
-        table = self._cells[run, cell] = Table.of(record)
+        table = self._cells[run, cell] = RecordTable.of(record)
         self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in table], table.array.tobytes())
 
     def names(self) -> Iterator[tuple[str, str]]:

@@ -31,7 +31,7 @@ Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Text:
+class TextData:
     """Byte tokens, split by file.
 
     Attributes:
@@ -47,7 +47,7 @@ class Text:
 
 
 @lru_cache(maxsize=4)
-def standard_library(folder: Path | None = None) -> Text:
+def standard_library(folder: Path | None = None) -> TextData:
     """The text of all ``*.py`` files below a folder, by default this Python's standard library.
 
     Raises:
@@ -63,7 +63,7 @@ def standard_library(folder: Path | None = None) -> Text:
     parts = [b"\n".join((root / name).read_bytes() for name in part) for part in (train, held)]
     arrays = [np.frombuffer(part, dtype=np.uint8) for part in parts]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    return Text(arrays[0], arrays[1], (len(train), len(held)), digest)
+    return TextData(arrays[0], arrays[1], (len(train), len(held)), digest)
 
 
 def windows(text: Bytes, count: int, context: int, rng: np.random.Generator) -> NDArray[np.int64]:

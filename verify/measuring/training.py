@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
-from scaling_algebra.verify.decomposition.moments import NotMeasured, Signal, TorchRun
+from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
 from scaling_algebra.verify.decomposition.parts import apart, rms
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
@@ -79,7 +79,7 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
         read = q.read(run, t)
     except NotMeasured:
         return None
-    return rms(read.entries) if isinstance(read, Signal) else read
+    return rms(read.entries) if isinstance(read, SignalEntries) else read
 
 
 def _apart(run: TorchRun, t: int) -> Array:

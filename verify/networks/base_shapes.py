@@ -45,7 +45,7 @@ class Multipliers:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BaseShapes:
     """How a network is scaled: powers of the axes for every role, the base size, and what was tuned there.
 
     Attributes:
@@ -81,7 +81,7 @@ class Recipe:
         return dims
 
 
-def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> Recipe:
+def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> BaseShapes:
     """The derived powers of every role. The readout starts at zero (MSSP paper, App. P), or as ``readout`` says.
 
     In a transformer the roles outside the MoE layers (``input``, ``hidden``, ``readout``) have the powers of the dense
@@ -103,10 +103,10 @@ def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "
         dense = asked.but(network="mlp", parameterization="mup" if rule.derived else rule)
         tensors = {**tensors, **derive(dense).scaling.tensors}
     scaling = Scaling(tensors, d.scaling.multipliers, d.scaling.tied)
-    return Recipe(asked, scaling, {axis: base[axis] for axis in AXES})
+    return BaseShapes(asked, scaling, {axis: base[axis] for axis in AXES})
 
 
-class Layer(NamedTuple):
+class LayerSignals(NamedTuple):
     """What one MoE layer computed: psi and gates (S,P,M), h2 before its nonlinearity (S,P,M,N_e), h3 (S,P,N)."""
 
     x: Tensor
@@ -127,7 +127,7 @@ class Scaled(nn.Module):
         multiplier: of the aggregation.
     """
 
-    def __init__(self, recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str) -> None:
+    def __init__(self, recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> None:
         super().__init__()
         self.recipe, self.sizes, self.device = recipe, dict(dims), device
         self.weights = nn.ParameterDict()
@@ -169,7 +169,7 @@ class Scaled(nn.Module):
         self.draw(f"expert_in{suffix}", "expert_in", (m, n_e, n), self.recipe.base["N"], experts=True)
         self.draw(f"expert_out{suffix}", "expert_out", (m, n_e, n), self.recipe.base["N_e"], experts=True)
 
-    def moe(self, x: Tensor, suffix: str = "", mask: Tensor | None = None) -> Layer:
+    def moe(self, x: Tensor, suffix: str = "", mask: Tensor | None = None) -> LayerSignals:
         """Token-choice top-K: h3 = multiplier * sum over the K chosen experts of phi_i W3_i gelu(W2_i x), (S,P,N).
 
         phi = sigmoid(Q x); K is at M for soft routing. Every expert is computed for every token, and masked.
@@ -184,7 +184,7 @@ class Scaled(nn.Module):
         gates = psi.sigmoid() * mask
         h2 = (x @ w[f"expert_in{suffix}"].flatten(1, 2).mT).unflatten(-1, (self.sizes["M"], -1))
         h3 = self.multiplier * ((gates[..., None] * F.gelu(h2)).flatten(-2) @ w[f"expert_out{suffix}"].flatten(1, 2))
-        return Layer(x, psi, gates, h2, h3)
+        return LayerSignals(x, psi, gates, h2, h3)
 
     def optimizer(self, lr: float, decay: float = 0.0, **options: object) -> torch.optim.Optimizer:
         """The real ``torch.optim`` optimizer, one group per parameter with its own lr, epsilon and weight decay.

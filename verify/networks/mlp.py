@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional as F
 
-from .base_shapes import Recipe, Scaled
+from .base_shapes import BaseShapes, Scaled
 from .scales import Dims
 
 
@@ -22,7 +22,7 @@ class MLPMoE(Scaled):
     """
 
     def __init__(
-        self, recipe: Recipe, dims: Dims, seeds: Sequence[int], device: str, *, inputs: int, classes: int
+        self, recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str, *, inputs: int, classes: int
     ) -> None:
         super().__init__(recipe, dims, seeds, device)
         self.draw("input", "input", (dims["N"], inputs), inputs)

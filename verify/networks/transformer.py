@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 
-from .base_shapes import Layer, Recipe, Scaled, balance
+from .base_shapes import BaseShapes, LayerSignals, Scaled, balance
 from .scales import Dims
 
 BALANCE = 0.01
@@ -43,7 +43,7 @@ class Transformer(Scaled):
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: BaseShapes,
         dims: Dims,
         seeds: Sequence[int],
         device: str,
@@ -73,7 +73,7 @@ class Transformer(Scaled):
         losses = torch.stack([balance(layer.psi, (layer.gates > 0).to(layer.psi)) for layer in layers])
         return logits.unflatten(1, tokens.shape[1:]), BALANCE * losses.sum(0)
 
-    def stream(self, tokens: Tensor, masks: Sequence[Tensor] | None = None) -> tuple[list[Tensor], list[Layer]]:
+    def stream(self, tokens: Tensor, masks: Sequence[Tensor] | None = None) -> tuple[list[Tensor], list[LayerSignals]]:
         """The residual stream (S, B*T, N) before every MoE layer and at the end, and what every MoE layer computed.
 
         Args:

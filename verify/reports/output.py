@@ -23,7 +23,7 @@ from scaling_algebra.files import write as write_file
 from scaling_algebra.verify.campaigns.plans import Job
 from scaling_algebra.verify.judging import presentation
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.report import Report, Row, Tally
+from scaling_algebra.verify.judging.report import Report, ReportRow, Tally
 
 from . import plots
 
@@ -162,7 +162,7 @@ def evidence(folder: Path, judged: Judged, command: str) -> None:
     write_file(folder / "predicted_and_measured.png", picture.getvalue(), "choose another folder")
 
 
-def _rounded(row: Row) -> list[float | None]:
+def _rounded(row: ReportRow) -> list[float | None]:
     f = row.fit
     return [None if x != x else round(x, 3) for x in (f.slope, f.low, f.high)]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from scaling_algebra.documents.pictures import headless
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.report import Report, Row
+from scaling_algebra.verify.judging.report import Report, ReportRow
 
 from .panels import Curve, panel
 
@@ -51,7 +51,7 @@ def slopes(report: Report) -> Pictures:
     last = max((r.step for r in report.rows), default=0)
     x = [math.log2(n) for n in report.sizes]
 
-    def curve(r: Row) -> Curve:
+    def curve(r: ReportRow) -> Curve:
         centre, error = report.means[r.quantity, r.step]
         grown = [(at, c - centre[0], 2 * e) for at, c, e in zip(x, centre, error, strict=True)]
         seen = [(at, c, c - e, c + e) for at, c, e in grown]
@@ -66,15 +66,15 @@ def slopes(report: Report) -> Pictures:
 
 def over_time(report: Report) -> Pictures:
     """Measured exponent of every quantity against the number of updates, with intervals."""
-    later = [Row(q, t, None, f, Verdict.INCONCLUSIVE) for (q, t), f in report.later.items()]
+    later = [ReportRow(q, t, None, f, Verdict.INCONCLUSIVE) for (q, t), f in report.later.items()]
 
-    def curve(name: str, rows: Sequence[Row]) -> Curve:
+    def curve(name: str, rows: Sequence[ReportRow]) -> Curve:
         told = [(r.step, float(r.predicted)) for r in rows if r.predicted is not None]
         return Curve(_short(name), [(r.step, r.fit.slope, r.fit.low, r.fit.high) for r in rows], told)
 
     pictures = []
     for name, rows in _families([*report.rows, *later]).items():
-        own: dict[str, list[Row]] = {}
+        own: dict[str, list[ReportRow]] = {}
         for r in rows:
             own.setdefault(r.quantity, []).append(r)
         pictures.append(panel(name, "updates", [curve(*one) for one in own.items()], crosses=True, whole=True))
@@ -129,9 +129,9 @@ def _overview(shown: Sequence[Point]) -> Figure:
         return figure
 
 
-def _families(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _families(rows: Sequence[ReportRow]) -> dict[str, list[ReportRow]]:
     """Rows with something to show, one picture for each family."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[ReportRow]] = {}
     for r in rows:
         if math.isfinite(r.fit.slope):
             groups.setdefault(family(r.quantity), []).append(r)

@@ -16,7 +16,7 @@ import torch
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.report import number
-from scaling_algebra.verify.networks.base_shapes import Recipe
+from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .curves import OPEN, Change, LossCurve, Optimum, compare, drift, growth, improvement, optimum, overall
@@ -30,7 +30,7 @@ EXIT = {"TRANSFERS": 0, "DRIFTS": 1, OPEN: 3}
 class Swept:
     """One parameterization at all widths."""
 
-    recipe: Recipe
+    recipe: BaseShapes
     tuned: Tuned | None
     curves: tuple[LossCurve, ...]
     optima: tuple[Optimum, ...]
@@ -132,7 +132,7 @@ class Study:
 
 def transfer(
     course: Course,
-    recipes: Sequence[Recipe],
+    recipes: Sequence[BaseShapes],
     widths: Sequence[int],
     grid: Sequence[float] | None = None,
     extend: int = 4,
@@ -167,7 +167,7 @@ def transfer(
     return Study(course, trials, extend, tuple(series), environment)
 
 
-def check_memory(hardware: Hardware, recipe: Recipe, width: int, seeds: int) -> None:
+def check_memory(hardware: Hardware, recipe: BaseShapes, width: int, seeds: int) -> None:
     """Raises UsageError if the experts alone, with a gradient and one moment, are more than the memory that is free."""
     dims, free = recipe.dims(width), hardware.free
     needed = 3 * 4 * 2 * seeds * dims["N"] * dims["N_e"] * dims["M"]

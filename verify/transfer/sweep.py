@@ -19,7 +19,7 @@ from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend
 from scaling_algebra.verify.measuring.store import Store
-from scaling_algebra.verify.networks.base_shapes import Recipe
+from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.scales import Dims
 
 from .curves import LossCurve, optimum
@@ -51,7 +51,7 @@ class Course:
     store: Store = field(default_factory=Store)
 
 
-def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], extend: int = 0) -> LossCurve:
+def sweep(course: Course, recipe: BaseShapes, width: int, grid: Sequence[float], extend: int = 0) -> LossCurve:
     """Trains at every learning rate of the grid, then, while the optimum may lie on its edge, at up to ``extend`` more.
 
     Args:
@@ -84,7 +84,7 @@ def sweep(course: Course, recipe: Recipe, width: int, grid: Sequence[float], ext
         run(rates[0] - spacing if edge < 0 else rates[-1] + spacing)
 
 
-def losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array, Array]:
+def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
     """Loss of every seed late in training and on held-out data after it, each (seeds,).
 
     The first is the loss of the batch about to be learned, without the auxiliary loss, averaged over the last ``LATE``
@@ -108,7 +108,7 @@ def losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array
     return np.array(late), np.array(held)
 
 
-def trained_losses(course: Course, recipe: Recipe, dims: Dims, lr: float) -> tuple[Array, Array]:
+def trained_losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
     """The same, always trained."""
     task, data, steps, device = course.task, course.data, course.steps, course.hardware.device
     model = data.build(recipe, dims, course.seeds, device)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scaling_algebra.verify.judging.fit import Array
-from scaling_algebra.verify.networks.base_shapes import Multipliers, Recipe
+from scaling_algebra.verify.networks.base_shapes import BaseShapes, Multipliers
 
 from .sweep import Course, losses
 
@@ -42,7 +42,7 @@ class Tuned:
     trials: int
 
 
-def tune(course: Course, recipe: Recipe, log2_lr: float, trials: int) -> Tuned:
+def tune(course: Course, recipe: BaseShapes, log2_lr: float, trials: int) -> Tuned:
     """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
 
     A local step is taken where it lowers the loss by more than its standard error over seeds, pairwise. The same random
