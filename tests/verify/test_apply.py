@@ -248,6 +248,10 @@ def test_fans_come_from_the_two_models():
     p = plan(Latent(64), "N=16", "N=64", roles=roles, base_model=Latent(16).to("meta"), **GIVEN)
     assert not p.warnings and {g["name"]: g["lr"] for g in p.param_groups()}["hidden_3"] == 3e-3
     assert p["layers.0.q_a.weight"].settings["init_std"].factor == 1 / 4
+    other = plan(Latent(64), "N=16", "N=64", roles=roles, base_model=nn.Linear(16, 16), **GIVEN)
+    assert (
+        other.warnings[0].startswith("tokens.weight (11 x 64)") and "not shown by the base model" in other.warnings[0]
+    )
     assert "hidden_2" in str(p) and "hidden_2" in p.export("deepspeed", ["init"])
     p.init_()
 

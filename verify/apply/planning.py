@@ -163,8 +163,8 @@ def _fitted(
         if sides is not None:
             settings, note = refitted(settings, e.role, trainer(numbers, e.role), sides, numbers)
             notes.setdefault(note, {})[general(e.name)] = None
-        elif e.role in FREE and (small is not None or set(e.shape) - {width}):
-            why = "has no shape in the base model" if small is not None else "may not grow with N; give base_model="
+        elif (e.role and base is None and shapes) or (e.role in FREE and (base or set(e.shape) - {width})):
+            why = "fans are not shown by the base model" if shapes else "may not grow with N; give base_model="
             notes.setdefault(f"{why}: taken as its role says", {})[f"{general(e.name)} ({text(e.shape)})"] = None
         alike = kinds.setdefault(e.role, [e.settings])
         alike += [] if settings in alike else [settings]
