@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from scaling_algebra.commands.options import Count, Name
 CODE = ["__import__('os').system('true')", "(lambda: 1)()", "N.__class__", "sympify('1')", "open('/etc/passwd')"]
 """What a parser that runs text would run."""
 HOSTILE = ["\x1b[2J", "a\nb", "../../x", "<script>alert(1)</script>", "%s%n", "{}", "$(id)", "'; --", "\u202e", "日本"]
+HOSTILE += ["\udcff", "a\udcffb", "\ufeff", "e\u0301", "-", "--", "@", "~", "*"]
 DIGITS = ["²", "\u0661", "1", "0x10", "1_000", "1e3", "1e999", "nan", "inf", "-inf", "True", "None", "1/0", "9" * 30]
 GOOD = {
     "network": """name = "mine"
@@ -232,7 +234,7 @@ class Maker:
     def file(self, content: bytes | str, ending: str = ".toml") -> str:
         self.made += 1
         path = self.folder / f"{self.made}{ending}"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_bytes(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
         return str(path)
 
     def circle(self) -> str:
@@ -289,7 +291,7 @@ class Maker:
         target[key] = self.draw.choice([x for x in odd if not (key == "regime" and x is None)])
         texts = [json.dumps(plan)] * 6
         texts += ["", "[", "1", "null", "[]", "{}", '{"runs": []}', "[" * 100_000, '{"runs": [1]}', "9" * 5000]
-        texts += [json.dumps({**PLAN, **x}) for x in ({"runs": [RUN, RUN]}, {"format": 2}, {"format": "1"})]
+        texts += [json.dumps({**PLAN, **x}) for x in ({"runs": [RUN, RUN]}, {"format": 99}, {"format": "1"})]
         there = self.inside(self.draw.choice(texts))
         return self.draw.choice([*[there] * 6, str(self.folder / "none"), __file__, "", "n" * 5000, self.circle()])
 
@@ -314,7 +316,9 @@ class Maker:
                 case 2:
                     content[at:at] = content[at : at + self.draw.randint(1, 30)]
                 case 3:
-                    content[at:at] = self.draw.choice([*HOSTILE, *DIGITS, *CODE, "[", "(", '"""', "="]).encode()
+                    content[at:at] = self.draw.choice([*HOSTILE, *DIGITS, *CODE, "[", "(", '"""', "="]).encode(
+                        errors="surrogateescape"
+                    )
                 case _:
                     del content[at : at + self.draw.randint(1, 20)]
             if not content:
@@ -398,6 +402,9 @@ FREE |= {
 }
 FREE |= {("derive", "smtlib"), ("experiment", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
+QUICK = ("balance", "derive", "explain", "feasible", "formula", "horizon", "law", "list", "recipe", "signals")
+SLOW = {"help", "prove", "proved", "smtlib", "relax", "every_ray", "drop", "architecture"}
+"""Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
 
 
@@ -460,16 +467,37 @@ def damaged(maker: Maker) -> CommandCase:
     if kind == "plan":
         folder = maker.inside(maker.damaged(json.dumps(PLAN)))
         return CommandCase(("report", folder, "-o", os.path.join(folder, "out.json")), wrong=False)
-    verb = {"network": ("list", "--network"), "assumptions": ("feasible",), "law": ("law",)}[kind]
+    read = maker.draw.choice([("list", "--network"), ("signals", *WHERE, "--steps", "1", "--network")])
+    verb = {"network": read, "assumptions": ("feasible",), "law": ("law",)}[kind]
     return CommandCase((*verb, maker.file(maker.damaged(GOOD[kind]))), wrong=False)
 
 
-RECIPES: tuple[Callable[[Maker], CommandCase], ...] = (*[option] * 14, word, contradicting, *[damaged] * 5)
+def combined(maker: Maker) -> CommandCase:
+    """Good options that nobody puts together, in an odd environment."""
+    verb = maker.draw.choice(QUICK)
+    arguments = list(VERBS[verb])
+    for p in maker.draw.choices(main.get_command(None, verb).params, k=3):
+        choices = getattr(p.type, "choices", ()) or getattr(p.type, "known", ())
+        if p.name in SLOW:
+            continue
+        if getattr(p, "is_flag", False):
+            arguments.append(maker.draw.choice([*p.opts, *p.secondary_opts]))
+        elif isinstance(p.type, Count):
+            arguments.append(f"{p.opts[0]}={p.type.least}")
+        elif choices and not isinstance(p, click.Argument):
+            arguments.append(f"{max(p.opts, key=len)}={maker.draw.choice(list(choices))}")
+    odd = {"COLUMNS": "0 -1 x 1 999999", "MPLBACKEND": "x", "LC_ALL": "C xx", "TERM": "dumb x", "HOME": "/none"}
+    name = maker.draw.choice(list(odd))
+    return CommandCase((verb, *arguments), ((name, maker.draw.choice(odd[name].split())),), wrong=False)
+
+
+RECIPES: tuple[Callable[[Maker], CommandCase], ...] = (*[option] * 14, word, contradicting, *[damaged] * 5, combined)
 
 
 # calls -----------------------------------------------------------------------------------------------------------
 
 ODD: list[Any] = [object(), b"x", 1j, float("nan"), float("inf"), lambda: 1, print, {1: 2}, [[]], ..., *CODE]
+ODD += ["\udcff", "x" * 10**6, "\0", Decimal("NaN"), 10**5000, range(3), Path("/dev/zero"), type, {1}, (_ for _ in ())]
 """What no argument can be."""
 TEXTS = {"name", "title", "path"}
 """Arguments that may be any text, or, of files, are tried with files."""
@@ -490,4 +518,5 @@ def call(
     ]
     odd = maker.draw.choice(sorted({*names, *usual} - {"self", "cls"}))
     value = maker.draw.choice([x for x in ODD if not (isinstance(x, str) and odd in TEXTS)])
-    return f"{name}({odd}={value!r})", lambda: function(**{**usual, odd: value})
+    written = "10**5000" if value == 10**5000 else repr(value)[:200]
+    return f"{name}({odd}={written})", lambda: function(**{**usual, odd: value})
