@@ -25,7 +25,7 @@ from scaling_algebra.dynamics.quantities import quantities, quantity
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
-from scaling_algebra.limits import rational
+from scaling_algebra.limits import LONGEST, rational
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import Linear, eliminate
 from scaling_algebra.linear.maxform import leading
@@ -317,7 +317,7 @@ def _number(name: str, value: Any) -> sympy.Expr:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return sympy.Float(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**LONGEST:
         return sympy.Integer(value)
     try:
         exact = rational(value)
