@@ -63,11 +63,11 @@ NO_GATE = Gate()
 def gate_from(config: Any, router: nn.Module | None) -> Gate:
     """The gate of a model: what its configuration says, with what its router shows in the place of that."""
 
-    def said(*names: str) -> Any:
+    def configured(*names: str) -> Any:
         return next((x for name in names if (x := getattr(config, name, None)) is not None), None)
 
-    brings = {True: "1/K", False: SCORES.get(said("scoring_func"), "")}.get(said("norm_topk_prob"), "")
-    read = Gate(brings, float(said(*SCALES) or 1), said(*SHARED) or 0)
+    brings = {True: "1/K", False: SCORES.get(configured("scoring_func"), "")}.get(configured("norm_topk_prob"), "")
+    read = Gate(brings, float(configured(*SCALES) or 1), configured(*SHARED) or 0)
     measured = None if router is None else _measured(router, read.scale)
     return read if measured is None else replace(read, brings=measured[0], scale=measured[1], measured=True)
 

@@ -26,7 +26,7 @@ from scaling_algebra.recipes.sizes import Sizes
 from .families import roles_of, table
 from .gates import Gate, gate_from
 from .plans import Entry, Plan, plain_name, trainer
-from .shapes import FREE, base_shape, check_shape, fans, general, refitted, text
+from .shapes import FREE, check_shape, fans, general, refitted, shapes_of, text
 
 LABEL = "scaling_roles"
 """Attribute of a module: the role of each of its own parameters, by name."""
@@ -152,10 +152,10 @@ def _fitted(
 ) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Every parameter with the settings of its own fans and its group; and what the models do not tell."""
     width, notes = numbers.way.target["N"], dict[str, dict[str, None]]()
-    shapes = {name: tuple(p.shape) for name, p, *_ in _parameters_of(small)} if small is not None else {}
+    shapes = shapes_of((name, tuple(p.shape)) for name, p, *_ in _parameters_of(small)) if small is not None else {}
     fitted, kinds = [], dict[str, list[Mapping[str, Setting]]]()
     for e in entries:
-        base = base_shape(shapes, e.name)
+        base = shapes.get(e.name, shapes.get(general(e.name)))
         if base is not None and e.role:
             check_shape(numbers, f"{e.name} of the base model", e.role, base, e.layout, numbers.way.base)
         sides = None if base is None or not e.role else fans(e.role, base, e.shape, e.layout)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ class Plan(Rendered):
                 return entry
         raise unknown_name("parameter", name, [e.name for e in self.entries])
 
-    @property
+    @cached_property
     def trained(self) -> dict[str, list[Entry]]:
         """What the optimizers get, by group."""
         found: dict[str, list[Entry]] = {}

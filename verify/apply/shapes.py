@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -50,23 +50,19 @@ def check_shape(numbers: Recipe, name: str, role: str, shape: Shape, layout: str
     wanted = _wanted(numbers, role)
     if not wanted:
         return
-    copies, rows, columns = (tuple(sizes[axis] for axis in side) for side in wanted)
-    whole = (*copies, *rows, *columns)
-    if copies and rows and columns:  # experts one by one, or all in one matrix; with a gate or without
-        kinds = []
-        for r in (rows[0], 2 * rows[0]):
-            one = (columns[0], r) if TRANSPOSED in layout else (r, columns[0])
-            kinds += [(*copies, *one), one, (copies[0] * one[0], one[1])]
-        fits = shape in kinds
-    else:
-        fits = shape in (whole, whole[::-1]) if len(whole) == 2 else whole[0] in shape
-    if not fits:
-        axes = " x ".join(axis for side in wanted for axis in side)
-        said = f"{name} is {text(shape)}, but {role} with these sizes has {axes} = {text(whole)}"
-        turned = [kind[:-2] + kind[:-3:-1] for kind in kinds] if copies and rows and columns else []
-        if shape in turned:
-            said += "; swap the roles of w1 and w2, or set is_transposed = True on its module if that stores in x out"
-        raise UsageError(f"{said}; give sizes and roles of this model")
+    axes = [axis for side in wanted for axis in side]
+    whole, kinds = tuple(sizes[axis] for axis in axes), list[Shape]()
+    if len(whole) == 3:  # experts one by one, or all in one matrix; with a gate or without
+        copies, rows, columns = whole
+        for r in (rows, 2 * rows):
+            one = (columns, r) if TRANSPOSED in layout else (r, columns)
+            kinds += [(copies, *one), one, (copies * one[0], one[1])]
+    if shape in (kinds or (whole, whole[::-1])) or (len(whole) == 1 and whole[0] in shape):
+        return
+    wrong = f"{name} is {text(shape)}, but {role} with these sizes has {' x '.join(axes)} = {text(whole)}"
+    if shape in [kind[:-2] + kind[:-3:-1] for kind in kinds]:
+        wrong += "; swap the roles of w1 and w2, or set is_transposed = True on its module if that stores in x out"
+    raise UsageError(f"{wrong}; give sizes and roles of this model")
 
 
 def _wanted(numbers: Recipe, role: str) -> tuple[list[str], ...]:
@@ -85,12 +81,12 @@ def general(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
-def base_shape(shapes: Mapping[str, Shape], name: str) -> Shape | None:
-    """The shape of a tensor at the base, of any layer where that has not as many; None where it cannot be told."""
-    if name in shapes:
-        return shapes[name]
-    alike = {shape for other, shape in shapes.items() if general(other) == general(name)}
-    return alike.pop() if len(alike) == 1 else None
+def shapes_of(tensors: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:
+    """Shapes by name, and by the name with numbers left open where all of that name have one shape."""
+    named, alike = dict(tensors), dict[str, set[Shape]]()
+    for name, shape in named.items():
+        alike.setdefault(general(name), set()).add(shape)
+    return {name: shapes.pop() for name, shapes in alike.items() if len(shapes) == 1} | named
 
 
 def fans(role: str, base: Shape, target: Shape, layout: str) -> Fans | None:
