@@ -23,6 +23,7 @@ from scaling_algebra.spec.configuration import the_ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.tables.models.layout import table_models
 
 from .law_tables import table_laws2
 from .ray_table import table_rays
@@ -396,6 +397,7 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "unified": table_unified,
     "everett": table_everett,
     "laws2": table_laws2,
+    "models": table_models,
 }
 """Every table, by name."""
 
