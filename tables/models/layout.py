@@ -117,7 +117,7 @@ def rows(family: ModelFamily, mup: Derived, mssp: Derived) -> Iterator[Row]:
     group = _group(family)
 
     def row(label: str, at: Any, *powers: Piece | None, factor: float | None = None) -> Row:
-        values = [at(model) if model is not None else None for model in (first, last)]
+        values: list[Any] = [at(model) if model is not None else None for model in (first, last)]
         numbers = all(isinstance(x, int | float) for x in values)
         times = values[1] / values[0] if numbers else None
         kept = None if times is None or factor is None else times / factor
