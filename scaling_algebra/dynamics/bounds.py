@@ -295,6 +295,16 @@ class BoundRun(Trajectory):
             sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
 
+    def change_via(self, signal: str, t: int, via: str) -> Signal:
+        """The part of a step that came by one path: a part of a gradient may be larger than the whole, and a step that
+        is normalised altogether divides by that."""
+        statement = self.network.producer(signal)
+        assert isinstance(statement, Product) and statement.tensor
+        rule = self.optimizer.of(statement.tensor.name)
+        if rule.normalises and not rule.epsilon:
+            raise BeyondPowerCounting(f"a part of a step of {rule.name} has no bound")
+        return super().change_via(signal, t, via)
+
     def _moves(self, factors: tuple[Signal, ...]) -> bool:
         return not any(x.zero for x in factors)
 

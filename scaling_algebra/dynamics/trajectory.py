@@ -245,7 +245,7 @@ class Trajectory(TrainingRun):
         norm removes the direction of u these are what is left; else they are never larger than the linear part.
         """
         size = self.algebra.rms(s)
-        if size is None or not s.letters or self._one(s):
+        if size is None or not s.letters or s.flat.issuperset(s.letters):
             return s
         return self.named(self.algebra.add([s, self.algebra.tensor(f"sign({name})", s.letters, size)]), s.name)
 

@@ -99,6 +99,10 @@ def test_a_positive_factor_does_not_change_a_sign():
     softmax = "h[a] = W1[a,x] data[x]\nu[a] = softmax(h[a]; a)\nf = W2[a] u[a]"
     run = look(softmax, "signsgd", "b.W2=1/2,c.W1=1/2,c.W2=3/2")
     assert run("f.cross", 1).zero  # the sign of a share is 1, and changes of shares sum to zero
+    normed = SHARES.replace("softmax(h[a]; a)", "rmsnorm(h[a]; a)\nv[a] = softmax(u[a]; a)").replace(
+        "W2[a] u", "W2[a] v"
+    )
+    assert look(normed, "signsgd", "b.W2=zero,c.W2=1")("gu", 1).zero  # a norm makes no other sign of what is positive
     layers = SHARES.replace("f = W2[a] u[a]", "h3[b] = W2[b,a] u[a]\nf = W3[b] h3[b]")
     run = look(layers, "lion", "b.W2=-1/2,b.W3=1,c.W3=1")  # the sign of a sum over steps depends on the shares
     assert run("h3.cross", 1).zero and not run("h3.cross", 2).decided
