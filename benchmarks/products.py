@@ -29,11 +29,11 @@ QUESTIONS = {
 
 TIMED = """
 import contextlib, io, json, sys, time
-from scaling_algebra.counting import canonical, kernels, signals
+from scaling_algebra.counting import canonical, kernels, store
 from scaling_algebra.cli import main
 
 args, every, runs, seconds = json.loads(sys.argv[1])
-asked, multiply, end = [], signals.multiply, time.process_time() + seconds
+asked, multiply, end = [], store.multiply, time.process_time() + seconds
 
 def kept(*args):
     if time.process_time() > end:
@@ -41,7 +41,7 @@ def kept(*args):
     asked.append(args)
     return multiply(*args)
 
-signals.multiply = kept
+store.multiply = kept
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     try:
         main(["signals", *args])

@@ -16,9 +16,10 @@ from fractions import Fraction
 import click
 from tabulate import tabulate
 
+from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Kernel
-from scaling_algebra.counting.signals import Algebra, Signal
+from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 
+from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Algebra, Rung, Signal
+from scaling_algebra.counting.signals import Rung, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import Ray

@@ -6,7 +6,7 @@ experts at once where they act on one vector. A function is bounded by its Lipsc
 what it divides by at the start, a step of signs by its entries and one of singular directions by its operator norm. If
 one more update from these bounds does not exceed them, they hold at every later step, by induction.
 Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`` (what is demanded at every step),
-``counting/signals.py`` (the bound of a product).
+``counting/algebra.py`` (the bound of a product).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 
+from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Algebra, Scalar, Signal
+from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import Trained

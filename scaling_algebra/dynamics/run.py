@@ -13,7 +13,8 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Literal
 
-from scaling_algebra.counting.signals import Algebra, Scalar, Signal
+from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Term
 from scaling_algebra.spec.optimizers import Trained

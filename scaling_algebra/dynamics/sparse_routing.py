@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
-from scaling_algebra.counting.signals import Algebra, Scalar, Signal
+from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum

@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Unpack
 
 from scaling_algebra import limits
-from scaling_algebra.counting.signals import Algebra, Signal
+from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import inner_product, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.canonical import Leaf
 from scaling_algebra.counting.kernels import INDICATOR, Kernel
-from scaling_algebra.counting.signals import Algebra, Scalar, Signal
+from scaling_algebra.counting.signals import Scalar, Signal
 
 
 @dataclass(frozen=True)

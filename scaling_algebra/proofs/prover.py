@@ -17,7 +17,8 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Unpack
 
-from scaling_algebra.counting.signals import Algebra, Rung
+from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.signals import Rung
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse

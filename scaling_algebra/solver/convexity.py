@@ -10,7 +10,8 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
-from scaling_algebra.counting.signals import Algebra, Rung
+from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray

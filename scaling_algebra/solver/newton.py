@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from scaling_algebra.counting.signals import Algebra, Rung
+from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError

@@ -17,8 +17,9 @@ from math import prod
 
 import pytest
 
+from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.brute_force import TensorNetwork, half_weight, pairing_count, wick_two_copies
-from scaling_algebra.counting.signals import Algebra, Rung, Scalar, Signal
+from scaling_algebra.counting.signals import Rung, Scalar, Signal
 from scaling_algebra.dynamics import analysis
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError

@@ -1,0 +1,361 @@
+"""Arithmetic of signals: exact exponents of sums of Gaussian tensor networks, on one ray.
+
+Read next: ``sizes.py`` and ``store.py`` (what it stands on), ``kernels.py`` (the product of two kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from itertools import combinations
+
+from .kernels import INDICATOR, Exhausted, Kernel, Matching, leaf_kernel, population, witness
+from .signals import Made, Scalar, Signal, larger
+from .sizes import SignalSizes
+
+
+class Algebra(SignalSizes):
+    """Arithmetic of signals on one ray; see ``KernelStore`` for its arguments."""
+
+    def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
+        """An initial tensor with entries of size ``exponent``. ``indices``: the letters it truly has (others are
+        broadcast: a tensor shared across experts has no expert index)."""
+        live = self.live(letters)
+        own = self.live(letters if indices is None else indices)
+        kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in own])
+        flat = frozenset(live) - frozenset(own)
+        return Signal(live, {self.intern(kernel): exponent}, leaf=own, made=Made("tensor"), flat=flat)
+
+    def constant(self, letters: str, exponent: int = 0) -> Signal:
+        """A deterministic tensor with all entries of size ``exponent``."""
+        live = self.live(letters)
+        kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
+        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=frozenset(live))
+
+    def unknown(self, letters: str, size: int = 0) -> Signal:
+        """A signal of which only a packed bound on the size of its entries is known."""
+        return Signal(self.live(letters), {}, size, made=Made("constant"))
+
+    def marked(self, name: str, letters: str, along: str) -> Signal:
+        """A constant that depends on some of its indices, as ``centred`` sees it."""
+        live = self.live(letters)
+        kernel = leaf_kernel(INDICATOR + name, [self.letters[x] for x in live], [live.index(x) for x in along])
+        return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"))
+
+    def nothing(self, letters: str) -> Signal:
+        """Exactly zero."""
+        return Signal(self.live(letters), {})
+
+    def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
+        """Multiply by deterministic factors."""
+        exponent = sum(x.size for x in scalars)
+        tail = None if s.tail is None else s.tail + exponent
+        terms = {k: e + exponent for k, e in s.terms.items()}
+        sound = s.zero or (s.sound and all(x.certain for x in scalars))
+        made = Made("scaled", (s,), scalars)
+        least, loss = (None if x is None else x + exponent for x in (s.least, s.loss))
+        return s.but(terms=terms, tail=tail, leaf=None, name="", made=made, least=least, sound=sound, loss=loss)
+
+    def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+        """Subtract the mean over an index: the part that is constant along it cancels exactly, the rest keeps its size.
+
+        Law: P = I - 11^T/M annihilates what does not depend on the index, and is a projection of rank M - 1.
+
+        Args:
+            ignoring: a tensor that counts as constant along the index (a selection, inside its own support).
+        """
+        if letter not in s.letters:
+            raise ValueError(f"cannot centre over {letter!r}: the algebra does not track it")
+        if letter in s.flat:
+            return self.nothing(s.letters)
+        at = s.letters.index(letter)
+        keep = {k: e for k, e in s.terms.items() if self._varies(self._kernels[k], at, ignoring)}
+        s = s.but(least=None)
+        zero = s.centred if ignoring else s.centred | {letter}
+        return s.but(terms=keep, leaf=None, name="", made=Made("centred", (s,)), centred=zero)
+
+    def restricted(self, s: Signal, letter: str, to: str) -> Signal:
+        """Keep some entries of an index: those of an index of a smaller axis, chosen without regard to the signal.
+
+        Law: the root-mean-square over exchangeable entries does not change, only what later sums run over.
+        """
+        if letter not in s.letters:
+            return s
+        at, terms = s.letters.index(letter), dict[int, int]()
+        for k, e in s.terms.items():
+            found = self.retyped(k, at, to)
+            terms[found] = max(e, terms.get(found, e))
+        letters, flat = s.letters.replace(letter, to), frozenset(to if x == letter else x for x in s.flat)
+        made, zero = Made("restricted", (s,)), s.centred - {letter}
+        return s.but(letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
+
+    def doubted(self, s: Signal, along: Signal) -> Signal:
+        """The part of a signal that is orthogonal to another: what both have may cancel in later products, so there it
+        counts as an upper bound only; the size of the whole is known."""
+        terms = dict[int, int]()
+        for k, e in s.terms.items():
+            found = self.with_doubt(k) if k in along.terms else k
+            terms[found] = max(e, terms.get(found, e))
+        made = Made("doubted", (s,))
+        return s.but(terms=terms, least=self.rms(s), leaf=None, made=made)
+
+    def relabelled(self, s: Signal, old: str, new: str) -> Signal:
+        """The same signal with its letters ``old`` called ``new``, position by position.
+
+        Raises:
+            ValueError: the letters do not correspond one to one, or change their axis.
+        """
+        to = dict(zip(old, new, strict=False))
+        if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
+            raise ValueError(f"cannot call {old!r} {new!r}: letters must correspond one to one")
+        for x, y in to.items():
+            if self.axes.get(x) is None or self.axes.get(x) != self.axes.get(y):
+                raise ValueError(f"cannot call {x!r} {y!r}: they are not letters of one axis")
+        if set(s.letters) - set(old):
+            raise ValueError(f"cannot call {old!r} {new!r}: the signal has letters {s.letters!r}")
+        leaf = None if s.leaf is None else "".join(to[x] for x in s.leaf)
+        letters = "".join(to[x] for x in s.letters)
+        flat, zero = frozenset(to[x] for x in s.flat), frozenset(to[x] for x in s.centred)
+        return s.but(letters=letters, leaf=leaf, made=Made("relabelled", (s,)), flat=flat, centred=zero)
+
+    def add(self, signals: Iterable[Signal]) -> Signal:
+        """Sum: equal kernels keep the larger exponent.
+
+        Raises:
+            ValueError: the signals have different letters.
+        """
+        parts = self._aligned(signals)
+        nonzero = [s for s in parts if not s.zero]
+        if len(nonzero) <= 1:
+            return (nonzero or parts)[0]
+        terms, tail, twice = dict[int, int](), None, set[int]()
+        for s in nonzero:
+            tail = larger(tail, s.tail)
+            for k, e in s.terms.items():
+                if k not in terms or terms[k] < e:
+                    terms[k] = e
+                elif self.value(terms[k]) == self.value(e):
+                    twice.add(k)
+        least = max((s.least for s in nonzero if s.least is not None), default=None)
+        loss = max((s.loss for s in nonzero if s.loss is not None), default=None)
+        whole = Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero)), least=least, loss=loss)
+        if twice and not twice.isdisjoint(self.leading(whole)):
+            self.notes.add("generic-constants")
+        return self._prune(self._shared(whole))
+
+    def reduced(self, s: Signal, by: Signal) -> Signal:
+        """A signal plus that multiple of another which removes the leading kernel of the other from it.
+
+        Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
+        makes the same of both, and what is left is not parallel to ``by``.
+        """
+        pivot = next((k for k in self.leading(by) if k in s.terms), None)
+        if pivot is None:
+            return s
+        factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
+        other = self.scaled(by, factor)
+        rest = (x.but(terms={k: e for k, e in x.terms.items() if k != pivot}) for x in (s, other))
+        return self.add(rest)
+
+    def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
+        """Product of two signals; letters they share are identified, letters not in ``out`` are summed.
+
+        Pairs of kernels are taken from the largest possible product down, and the rest is bounded (``_bound``) once it
+        falls ``gap`` below the result; where that takes too much work, once it cannot exceed the result.
+
+        Raises:
+            ValueError: ``out`` has a letter that neither signal has.
+            Exhausted: the product takes more than the work of the rung.
+        """
+        out = self.live(out)
+        if a.zero or b.zero:
+            return Signal(out, {})
+        for x in {*a.letters, *b.letters} - set(out):  # of what sums to zero, only a factor that varies is seen
+            if (x in a.centred and x not in b.letters) or (x in b.centred and x not in a.letters):
+                return Signal(out, {})
+            if x in a.centred and x not in (b.leaf or ""):  # an initial tensor varies, and keeps its operator norm
+                b = self.centred(b, x)
+            elif x in b.centred and x not in (a.leaf or ""):
+                a = self.centred(a, x)
+        if a.zero or b.zero:
+            return Signal(out, {})
+        try:
+            return self._contract(a, b, out, tag, self._gap)
+        except Exhausted:
+            if self.rung.whole:
+                raise
+            return self._contract(a, b, out, tag, -self._step)
+
+    def _contract(self, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
+        spec, contraction, cost = self._spec(a.letters, b.letters, out)
+        extra = self._bound(a, b, out)
+        weights = self._weights
+        left, right = self._sorted(a), self._sorted(b)
+        step, work = self._step, self.work
+        terms: dict[int, int] = {}
+        lead: int | None = None
+        dropped: int | None = None
+        doubts = any(self._doubted[k] for _, k, _ in right)
+        loss: int | None = None
+        for ra, ka, ea in left:
+            for rb, kb, eb in right:
+                reach = ra + rb + extra
+                if lead is not None and (reach < lead - gap if gap >= 0 else self.value(reach) <= self.value(lead)):
+                    dropped = larger(dropped, reach)
+                    loss = larger(loss, reach) if doubts or self._doubted[ka] else loss
+                    break
+                e0 = ea + eb
+                top = ra + rb + cost
+                slack = max(gap, 0) if lead is None else top - lead + gap
+                while True:
+                    slack = -(-slack // step) * step
+                    found, cut, nodes = self._product(ka, kb, spec, contraction, slack, work)
+                    self.spent += nodes
+                    if work is not None:
+                        work -= nodes
+                    for k, gain in found:
+                        e = e0 + gain
+                        if k not in terms or terms[k] < e:
+                            terms[k] = e
+                            size = e + weights[k]
+                            if lead is None or size > lead:
+                                lead = size
+                    if (lead is not None and slack >= top - lead + gap) or cut is None:
+                        break
+                    slack = slack + step if lead is None else top - lead + gap
+                if cut is not None:
+                    dropped = larger(dropped, top + cut)
+                    loss = larger(loss, top + cut) if self._doubted[ka] or self._doubted[kb] else loss
+        if self.rung.whole and dropped is not None:
+            raise Exhausted
+        ba, bb = self.bound(a), self.bound(b)
+        if a.tail is not None and bb is not None:
+            dropped = larger(dropped, a.tail + bb + extra)
+        if b.tail is not None and ba is not None:
+            dropped = larger(dropped, b.tail + ba + extra)
+        if a.loss is not None and bb is not None:
+            loss = larger(loss, a.loss + bb + extra)
+        if b.loss is not None and ba is not None:
+            loss = larger(loss, b.loss + ba + extra)
+        made = Made("product", (a, b), tag=tag)
+        return self._prune(self._shared(Signal(out, terms, dropped, made=made, loss=loss)))
+
+    def product(self, signals: Sequence[Signal], out: str, tag: str = "") -> Signal:
+        """Product of any number of signals; letters they share are identified, letters not in ``out`` are summed.
+
+        Factors meet two by two: constants first, then initial tensors and what they act on, since there the operator
+        norm bounds what is dropped, then the pair with the smallest result. A letter is summed as soon as no other
+        factor has it.
+
+        Raises:
+            ValueError: no signals, or ``out`` has a letter that none of them has.
+        """
+        pool = list(signals)
+        if not pool:
+            raise ValueError("a product needs factors")
+        if len(pool) == 1:
+            return self.contract(pool[0], self.constant(""), out, tag)
+        out = self.live(out)
+        while len(pool) > 2:
+            i, j = min(combinations(range(len(pool)), 2), key=lambda pair: self._urgency(pool, pair, out))
+            pool[i] = self.contract(pool[i], pool[j], self._kept(pool, i, j, out), tag)
+            del pool[j]
+        return self.contract(pool[0], pool[1], out, tag)
+
+    def origin(self, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
+        """Kernels of the two factors of a product whose matching made this kernel, and a function that finds that
+        matching for any labelling of them."""
+        assert s.made is not None and s.made.rule == "product"
+        a, b = s.made.parts
+        spec, contraction, cost = self._spec(a.letters, b.letters, s.letters)
+        extra, size = self._bound(a, b, s.letters), s.terms[k] + self._weights[k]
+        for ra, ka, ea in self._sorted(a):
+            for rb, kb, eb in self._sorted(b):
+                if ra + rb + extra < size:
+                    break
+                slack = -(-max(ra + rb + cost - size, 0) // self._step) * self._step
+                try:
+                    found, _, _ = self._product(ka, kb, spec, contraction, slack, self.work)
+                except Exhausted:
+                    continue
+                gain = dict(found).get(k)
+                if gain is None or ea + eb + gain != s.terms[k]:
+                    continue
+
+                def wanted(kernel: Kernel, coherent: tuple[str, ...], gain: int = gain) -> bool:
+                    return kernel == self._kernels[k] and sum(2 * self._half[axis] for axis in coherent) == gain
+
+                def matching(left: Kernel, right: Kernel, slack: int = slack) -> Matching:
+                    return witness(left, right, contraction, self._halves, slack >> self._shift, wanted)
+
+                return ka, kb, matching
+        raise LookupError("no product of the factors has this kernel")
+
+    def _aligned(self, signals: Iterable[Signal]) -> list[Signal]:
+        """Signals with their letters in the order of the first."""
+        parts = list(signals)
+        letters = parts[0].letters
+        for k, s in enumerate(parts):
+            if set(s.letters) != set(letters):
+                raise ValueError(f"cannot add signals with letters {letters!r} and {s.letters!r}")
+            if s.letters != letters:
+                parts[k] = self.contract(s, self.constant(""), letters).but(name=s.name)
+        return parts
+
+    def _deterministic(self, s: Signal) -> bool:
+        return s.tail is None and not any(self._kernels[k].leaves for k in s.terms)
+
+    def _kept(self, pool: Sequence[Signal], i: int, j: int, out: str) -> str:
+        """Letters of two factors that the result or another factor has."""
+        rest = set(out).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
+        return "".join(x for x in dict.fromkeys(pool[i].letters + pool[j].letters) if x in rest)
+
+    def _urgency(self, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
+        """How late two factors of a product should meet."""
+        a, b = (pool[k] for k in pair)
+        shared, kept = set(a.letters) & set(b.letters), self._kept(pool, *pair, out)
+        constants = sum(map(self._deterministic, (a, b)))
+        leaves = [s.leaf for s in (a, b) if s.leaf is not None]
+        acts = len(leaves) == 1 and bool((shared & set(leaves[0])) - set(kept))
+        rank = 0 if constants == 2 else 1 if constants and (acts or not leaves) else 2 if acts else 3
+        if rank == 3 and (not shared or len(leaves) == 2):
+            rank = 4 if shared else 5
+        return rank, sum((self.rate(self.letters[x]) for x in kept), Fraction(0))
+
+    def _bound(self, a: Signal, b: Signal, out: str) -> int:
+        """Upper bound on the size of a product, beyond the sizes of its factors, whatever they are.
+
+        Law: by Cauchy-Schwarz over the summed letters, rms(a b) <= (their dimensions) rms(a) rms(b), entry by entry of
+        the letters that both have and the result keeps. A signal is exchangeable along every axis, and moments of
+        polynomials in Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of
+        n, but for entries with equal indices: they are rare, and may be larger by the square root of how rare they are.
+        So each axis that the factors share and keep in more than one letter costs half its dimension per further one.
+        Where a factor is an initial tensor its operator norm is another bound.
+        """
+        sums = sum(2 * self._half[self.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
+        shared: dict[str, list[int]] = {}
+        for x in a.letters:
+            if x in b.letters and x in out and x not in a.flat | b.flat:
+                shared.setdefault(population(self.letters[x]), []).append(self._half[self.letters[x]])
+        meet = sum(sum(halves) - min(halves) for halves in shared.values())
+        operators = (self._operator_cost(a, b, out), self._operator_cost(b, a, out))
+        return min((sums + meet, *(x for x in operators if x is not None)))
+
+    def _operator_cost(self, a: Signal, b: Signal, out: str) -> int | None:
+        """Largest growth of the rms of ``b`` under the initial tensor ``a``, beyond the size of its entries.
+
+        Law: a Gaussian matrix of F rows and C columns has operator norm sigma max(F, C)^(1/2), whatever it acts on.
+        """
+        if a.leaf is None:
+            return None
+        varying = set(b.letters) - b.flat
+        rows = sum(self._half[self.letters[x]] for x in a.leaf if x in out and x not in varying)
+        cols = sum(self._half[self.letters[x]] for x in a.leaf if x not in out)
+        others = {*a.letters, *b.letters} - {*a.leaf, *out}
+        lost = sum(2 * self._half[self.letters[x]] for x in others)
+        return max(rows, cols) + cols - rows + lost
+
+    @staticmethod
+    def _varies(kernel: Kernel, at: int, ignoring: str) -> bool:
+        c = kernel.opens[at]
+        return kernel.opens.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)

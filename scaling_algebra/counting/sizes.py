@@ -1,0 +1,162 @@
+"""How large a signal is: its leading exponent, what bounds the rest, and what a rung keeps of it.
+
+Read next: ``algebra.py`` (makes signals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from scaling_algebra.spec.powers import Form
+
+from .kernels import Exhausted
+from .signals import Signal, larger
+from .store import KernelStore
+
+_DOUBTS = 24
+"""Kernels that may cancel others, as many as a signal keeps."""
+
+
+class SignalSizes(KernelStore):
+    """Sizes of signals, read off their kernels."""
+
+    def rms(self, s: Signal) -> int | None:
+        """Packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
+
+        Law: each kernel weighs 1/2 per summed class, and -1/2 per repeated open class; the largest kernel wins.
+        Source: the half-weight rule, tested against the Wick sum in tests/test_half_weight.py.
+        """
+        weights, doubted, largest = self._weights, self._doubted, s.least
+        for k, e in s.terms.items():
+            if (largest is None or e + weights[k] > largest) and not doubted[k]:
+                largest = e + weights[k]
+        return largest
+
+    def bound(self, s: Signal) -> int | None:
+        """Packed upper bound on the root-mean-square of the whole signal, dropped kernels included."""
+        weights, largest = self._weights, larger(s.least, s.tail)
+        for k, e in s.terms.items():
+            if largest is None or e + weights[k] > largest:
+                largest = e + weights[k]
+        return largest
+
+    def certified(self, s: Signal) -> bool:
+        """The leading exponent stands above everything that was dropped, and was divided by certified sizes only."""
+        lead, bound = self.rms(s), self.bound(s)
+        return self.stands(s) and (bound is None or (lead is not None and self.value(lead) >= self.value(bound)))
+
+    def stands(self, s: Signal) -> bool:
+        """The leading exponent is a lower bound: divided by certified sizes, and above all that may cancel it."""
+        lead = self.rms(s)
+        return s.sound and (s.loss is None or (lead is not None and self.value(lead) > self.value(s.loss)))
+
+    def doubtful(self, s: Signal) -> bool:
+        """What may cancel is as large as the rest."""
+        lead, bound = self.rms(s), self.bound(s)
+        above = s.tail if lead is None else larger(s.tail, lead)
+        return bound is not None and (above is None or self.value(bound) > self.value(above))
+
+    def reaches(self, s: Signal, size: int = 0) -> bool:
+        """Is a signal at least as large as this?
+
+        Raises:
+            Exhausted: that is not certified.
+        """
+        lead, bound = self.rms(s), self.bound(s)
+        if lead is not None and self.value(lead) >= self.value(size):
+            return True
+        if bound is not None and self.value(bound) >= self.value(size):
+            raise Exhausted
+        return False
+
+    def varies_apart(self, s: Signal, other: Signal, letter: str) -> bool:
+        """Along an index, a signal as large as ``s`` varies where the other does not."""
+
+        def names(x: Signal, kernels: Iterable[int]) -> set[str]:
+            return {name for k in kernels for name, _ in self._kernels[k].along(x.letters.index(letter))}
+
+        return bool(names(s, self.leading(s)) - names(other, other.terms))
+
+    def complete(self, s: Signal) -> bool:
+        """Certified, and no kernel of the leading size was dropped."""
+        lead = self.rms(s)
+        return s.sound and (s.tail is None or (lead is not None and self.value(lead) > self.value(s.tail)))
+
+    def powers(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
+        """Exponents of what a signal is a sum of: of its kernels (True), and a bound on all else that it may hold
+        (False)."""
+        found = {(self.value(e + self._weights[k]), not self._doubted[k]) for k, e in s.terms.items()}
+        bounds = (x for x in (s.tail, s.least) if x is not None)
+        return tuple(sorted(found | {(self.value(x), False) for x in bounds}, reverse=True))
+
+    def forms(self, s: Signal) -> tuple[Form, ...]:
+        """Sizes of the kernels of a signal, those that may cancel left out, as powers of the axes and counts of the
+        unknowns; each once."""
+        clear = (e + self._weights[k] for k, e in s.terms.items() if not self._doubted[k])
+        return tuple(dict.fromkeys(self.form(x) for x in clear))
+
+    def leading(self, s: Signal) -> list[int]:
+        """Kernels whose exponent is the one of the whole signal, simplest monomial first."""
+        lead = self.rms(s)
+        if lead is None:
+            return []
+        size = {k: e + self._weights[k] for k, e in s.terms.items()}
+        clear = {k: e for k, e in size.items() if not self._doubted[k]}
+        size = clear if any(self.value(e) == self.value(lead) for e in clear.values()) else size
+        return sorted((k for k in size if self.value(size[k]) == self.value(lead)), key=lambda k: -size[k])
+
+    def _sorted(self, s: Signal) -> list[tuple[int, int, int]]:
+        """(size, kernel, exponent) from the largest down, in an order that depends on the kernels alone."""
+        found = [(e + self._weights[k], k, e) for k, e in s.terms.items()]
+        return sorted(found, key=lambda term: (-term[0], self._order[term[1]]))
+
+    @staticmethod
+    def _shared(s: Signal) -> Signal:
+        """A new sum or product, now with what it has because all its parts have it."""
+        assert s.made is not None
+        parts = s.made.parts
+        varying = {x for part in parts for x in part.letters if x not in part.flat}
+        if s.made.rule == "sum":
+            zero = frozenset.intersection(*(part.centred for part in parts))
+        else:
+            zero = frozenset(
+                x
+                for part in parts
+                for x in part.centred & set(s.letters)
+                if all(x not in set(other.letters) - other.flat for other in parts if other is not part)
+            )
+        s.flat, s.centred, s.sound = frozenset(s.letters) - varying, zero, all(part.sound for part in parts)
+        return s
+
+    def _prune(self, s: Signal) -> Signal:
+        """A new signal, now with what the rung does not keep moved to its tail.
+
+        A kernel that may cancel and is as large as the same kernel without a doubt may cancel that, too.
+        """
+        for k in [k for k in s.terms if self._doubted[k]]:
+            clear = self._clear.get(k)
+            if clear is not None and clear in s.terms and self.value(s.terms[clear]) <= self.value(s.terms[k]):
+                del s.terms[clear]
+        lead = self.rms(s)
+        if lead is None or self.rung.whole:
+            return s
+        rung, floor, order, weights = self.rung, lead - self._gap, self._order, self._weights
+        doubted = {k: e for k, e in s.terms.items() if self._doubted[k]}
+        keep, tail = {k: e for k, e in s.terms.items() if k not in doubted}, s.tail
+        if rung.leaves is not None:
+            keep = {k: e for k, e in keep.items() if order[k][0] <= rung.leaves}
+        keep = {k: e for k, e in keep.items() if e + weights[k] >= floor}
+        for most, kept in ((rung.most, keep), (_DOUBTS, doubted)):
+            if most is not None and len(kept) > most:
+                best = sorted(kept, key=lambda k: (-self.value(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
+                for k in best[most:]:
+                    del kept[k]
+        keep |= doubted
+        for k, e in s.terms.items():
+            if k not in keep:
+                tail = larger(tail, e + weights[k])
+                if self._doubted[k]:
+                    s.loss = larger(s.loss, e + weights[k])
+        s.terms, s.tail = keep, tail
+        return s

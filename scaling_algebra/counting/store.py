@@ -1,0 +1,207 @@
+"""Kernels by number, with their weights and their products, each found once.
+
+Read next: ``kernels.py`` (the product of two kernels), ``sizes.py`` (what numbers say of a signal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Self
+
+from scaling_algebra.spec.axes import AXES, Ray
+
+from .canonical import Leaf, canonical
+from .kernels import DOUBT, Contraction, Exhausted, Kernel, multiply, population
+from .packing import Packing
+from .signals import Rung
+
+_WHOLE = Fraction(100)
+"""The gap of a rung that drops nothing, in powers of the axis that grows fastest: wider than any two sizes differ."""
+
+
+@dataclass(slots=True)
+class _Searched:
+    """What is known of a product of two kernels, by slack.
+
+    Attributes:
+        found: kernels with their gains, a bound on the rest, nodes.
+        beyond: a limit that the search passed.
+        complete: the smallest slack tried that leaves nothing out.
+    """
+
+    found: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
+    beyond: dict[int, int]
+    complete: int | None = None
+
+
+class KernelStore(Packing):
+    """Kernels on one ray, and the rung of the ladder that products are made on.
+
+    Args:
+        ray: rates of the axes.
+        letters: axis of each index letter, e.g. ``{"a": "N", "i": "M"}``.
+        unknowns: names whose counts the packed exponents carry.
+        gap: see ``Rung``; ``at`` gives the same algebra on another rung.
+        tracked: letters to keep even where their axis does not grow, because what depends on them matters.
+
+    Indices of other axes that do not grow have weight 0 everywhere, so they are left out of the kernels. Every product
+    of two signals is a pure function of them and of the rung: what was computed before changes no result.
+    """
+
+    def __init__(
+        self, ray: Ray, letters: Mapping[str, str], unknowns: Sequence[str], gap: Fraction, tracked: str = ""
+    ) -> None:
+        super().__init__(ray, unknowns)
+        self.axes = dict(letters)
+        self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
+        self._half = dict.fromkeys(letters.values(), 0)
+        self._half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
+        self._unit_gap = max(ray[axis] for axis in AXES)
+        self._step = self.pack(self._unit_gap / 2, {}, {})
+        self._ids: dict[Kernel, int] = {}
+        self._kernels: list[Kernel] = []
+        self._weights: list[int] = []
+        self._doubted: list[bool] = []
+        self._clear: dict[int, int] = {}
+        """The kernel without a doubt of every one that may cancel."""
+        self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
+        self._halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self._half.items()}
+        self._products: dict[tuple[int, int, int], _Searched] = {}
+        self._contractions: dict[Contraction, int] = {}
+        self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
+        self._live: dict[str, str] = {}
+        self.work: int | None = None
+        self.spent = 0
+        """Nodes of the products made so far."""
+        self.notes: set[str] = set()
+        """What was assumed so far, beyond counting powers, and why something is not known."""
+        self.climb(Rung(gap))
+
+    def rate(self, axis: str) -> Fraction:
+        """How fast an axis grows."""
+        return self.ray[axis] if axis in AXES else Fraction(0)
+
+    def at(self, rung: Rung) -> Self:
+        """The same algebra on another rung; kernels and their products are shared."""
+        other = copy(self)
+        other.climb(rung)
+        return other
+
+    def climb(self, rung: Rung) -> None:
+        """Works on this rung of the ladder of budgets from now on."""
+        self.rung, self.work = rung, rung.work
+        self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
+
+    @contextmanager
+    def noting(self) -> Iterator[set[str]]:
+        """What is noted inside, apart from what was before."""
+        outer, self.notes = self.notes, set()
+        try:
+            yield self.notes
+        finally:
+            self.notes = outer
+
+    def live(self, letters: str) -> str:
+        if letters not in self._live:
+            self._live[letters] = "".join(x for x in letters if x in self.letters)
+        return self._live[letters]
+
+    def intern(self, kernel: Kernel) -> int:
+        if kernel not in self._ids:
+            doubted = DOUBT in kernel.leaves
+            if doubted:
+                clear = self.intern(Kernel(kernel.types, kernel.opens, tuple(x for x in kernel.leaves if x != DOUBT)))
+                self._clear[len(self._kernels)] = clear
+            self._ids[kernel] = len(self._kernels)
+            self._kernels.append(kernel)
+            self._doubted.append(doubted)
+            self._order.append((len(kernel.leaves), kernel.leaves, kernel.opens, kernel.types))
+            weight = sum(self._half[axis] for axis in kernel.summed())
+            self._weights.append(weight - sum(self._half[axis] for axis in kernel.deltas()))
+        return self._ids[kernel]
+
+    def retyped(self, k: int, at: int, to: str) -> int:
+        """A kernel with the axis of one open index replaced by that of a letter."""
+        kernel = self._kernels[k]
+        types = list(kernel.types)
+        types[kernel.opens[at]] = self.letters[to]
+        return self.intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
+
+    def with_doubt(self, k: int) -> int:
+        kernel = self._kernels[k]
+        if self._doubted[k]:
+            return k
+        return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted({*kernel.leaves, DOUBT}))))
+
+    def kernel(self, k: int) -> Kernel:
+        return self._kernels[k]
+
+    def weight(self, k: int) -> int:
+        """Packed size of a kernel with coefficient 1: half of every summed class, less half of every repeated one."""
+        return self._weights[k]
+
+    def contraction(self, a: str, b: str, out: str) -> Contraction:
+        """How a product of signals with these letters meets."""
+        return self._spec(a, b, out)[1]
+
+    def _spec(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
+        """How two factors meet, with a number for it, and the packed dimension of what is summed."""
+        if (a, b, out) not in self._specs:
+            self._specs[a, b, out] = self._met(a, b, out)
+        return self._specs[a, b, out]
+
+    def _met(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
+        number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
+        if not set(out) <= set(number):
+            raise ValueError(f"the product has letters {out!r}, its factors only {a!r} and {b!r}")
+        axes = {self.letters[x] for x in out}
+        if any(axis != population(axis) and population(axis) in axes for axis in axes):
+            raise ValueError(
+                f"the product keeps letters {out!r} of active and of all experts: how often they meet is open"
+            )
+        contraction = Contraction(
+            tuple(number[x] for x in a), tuple(number[x] for x in b), tuple(number[x] for x in out)
+        )
+        cost = sum(2 * self._half[self.letters[x]] for x in number if x not in out)
+        return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
+
+    def _product(
+        self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int, limit: int | None
+    ) -> tuple[tuple[tuple[int, int], ...], int | None, int]:
+        """Kernels of a product within ``slack`` of Cauchy-Schwarz, a bound on the others relative to it, and the nodes
+        of the search: a pure function of the arguments, remembered.
+
+        Raises:
+            Exhausted: the search has more nodes than the limit.
+        """
+        known = self._products.setdefault((ka, kb, spec), _Searched({}, {}))
+        scaled = slack >> self._shift
+        if known.complete is not None and known.complete <= scaled:
+            scaled = known.complete
+        if scaled not in known.found:
+            if limit is not None and limit <= known.beyond.get(scaled, -1):
+                raise Exhausted
+            try:
+                product = multiply(self._kernels[ka], self._kernels[kb], contraction, self._halves, scaled, limit)
+            except Exhausted:
+                assert limit is not None
+                known.beyond[scaled] = limit
+                raise
+            best: dict[int, int] = {}
+            for kernel, coherent in product.terms:
+                k = self.intern(kernel)
+                gain = sum(2 * self._half[axis] for axis in coherent)
+                if k not in best or best[k] < gain:
+                    best[k] = gain
+            cut = None if product.cut is None else product.cut << self._shift
+            if cut is None and (known.complete is None or scaled < known.complete):
+                known.complete = scaled
+            known.found[scaled] = tuple(best.items()), cut, product.nodes
+        found = known.found[scaled]
+        if limit is not None and found[2] > limit:
+            raise Exhausted
+        return found
