@@ -43,6 +43,10 @@ def twice(modules):
     return {name for name, count in classes.items() if count > 1}
 
 
+def test_no_module_imports_itself_in_a_circle():
+    TopologicalSorter(dict(imports(texts()))).prepare()
+
+
 def test_a_class_name_means_one_thing():
     assert twice(texts()) == set()
 

@@ -3,6 +3,7 @@
 Read next: ``planning.py`` (roles and numbers), ``exports.py`` (formats of trainers), ``checking.py`` (training).
 """
 
+from . import presentation as presentation  # registers documents
 from .planning import plan
 from .plans import Plan
 

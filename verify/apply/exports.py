@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.recipes.recipe import VECTORS
 
+from .numbers import ADJUSTED, ONES, PlannedNumbers, adjustment
 from .patterns import expression, globs, substrings
-from .plans import ADJUSTED, ONES, Plan, adjustment
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
@@ -25,11 +25,11 @@ class Format:
     """What a trainer reads: what of a plan it carries, who writes it, and whether it names an optimizer by group."""
 
     carries: tuple[str, ...]
-    write: Callable[[Plan], str]
+    write: Callable[[PlannedNumbers], str]
     mixed: bool = False
 
 
-def export(plan: Plan, form: str, dropping: Sequence[str] = ()) -> str:
+def export(plan: PlannedNumbers, form: str, dropping: Sequence[str] = ()) -> str:
     """See ``Plan.export``."""
     chosen = named("format", form, FORMATS)
     for what in dropping:
@@ -48,7 +48,7 @@ def export(plan: Plan, form: str, dropping: Sequence[str] = ()) -> str:
     return chosen.write(plan)
 
 
-def said(plan: Plan) -> tuple[str, ...]:
+def said(plan: PlannedNumbers) -> tuple[str, ...]:
     """What of ``WHAT`` the plan has: eps and decay where the optimizer has them and they differ from none."""
     numbers = [plan.numbers(role) for role in plan.trained]
     there = {
@@ -61,15 +61,15 @@ def said(plan: Plan) -> tuple[str, ...]:
     return tuple(what for what in WHAT if there[what])
 
 
-def _roles(plan: Plan) -> list[tuple[str, dict[str, float]]]:
+def _roles(plan: PlannedNumbers) -> list[tuple[str, dict[str, float]]]:
     return [(role, plan.numbers(role)) for role in plan.trained]
 
 
-def _head(plan: Plan) -> str:
+def _head(plan: PlannedNumbers) -> str:
     return f"# {plan.about}"
 
 
-def _torchtitan(plan: Plan) -> str:
+def _torchtitan(plan: PlannedNumbers) -> str:
     """Absolute values; ``re.search``, first match; a pattern without a match is the trainer's error."""
     rows = []
     for group, x in _roles(plan):
@@ -84,7 +84,7 @@ def _raw(pattern: str) -> str:
     return repr(pattern) if '"' in pattern or "\n" in pattern else f'r"{pattern}"'
 
 
-def _megatron(plan: Plan) -> str:
+def _megatron(plan: PlannedNumbers) -> str:
     """``ParamKey(name=...)`` are globs; the schedule runs from max_lr, and min_lr stays the trainer's."""
     lines = [_head(plan), "config_overrides = {"]
     for role, x in _roles(plan):
@@ -97,7 +97,7 @@ def _megatron(plan: Plan) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _olmo_core(plan: Plan) -> str:
+def _olmo_core(plan: PlannedNumbers) -> str:
     rows = (f"    OptimGroupOverride(params={globs(plan, role)!r}, opts={x!r}),  # {role}" for role, x in _roles(plan))
     return "\n".join([_head(plan), "group_overrides = [", *rows, "]"])
 
@@ -137,25 +137,25 @@ def optimizer(model):
 """
 
 
-def _hf(plan: Plan) -> str:
+def _hf(plan: PlannedNumbers) -> str:
     return _python(plan, lambda role: {"init": _start(plan, role)}) + _INIT.format(
         optimizer=_optimizer(plan, next(iter(plan.trained)))
     )
 
 
-def _deepspeed(plan: Plan) -> str:
+def _deepspeed(plan: PlannedNumbers) -> str:
     """Groups of torch with a name; DeepSpeed's own expert parallelism wants ``moe`` on those of experts."""
     return _python(plan, lambda role: {"moe": True} if plan.trained[role][0].role.startswith("expert") else {})
 
 
-def _python(plan: Plan, more: Callable[[str], Mapping[str, object]]) -> str:
+def _python(plan: PlannedNumbers, more: Callable[[str], Mapping[str, object]]) -> str:
     rows = (
         f"    { ({'name': role, 'pattern': expression(plan, role), **x, **more(role)})!r}," for role, x in _roles(plan)
     )
     return f"{_head(plan)}\n{_GROUPS.format(rows=chr(10).join(rows))}"
 
 
-def _start(plan: Plan, group: str) -> tuple[str, float]:
+def _start(plan: PlannedNumbers, group: str) -> tuple[str, float]:
     role = plan.trained[group][0].role
     if role in VECTORS:
         return "fill", 1.0 if role in ONES else 0.0
@@ -165,7 +165,7 @@ def _start(plan: Plan, group: str) -> tuple[str, float]:
     return ("normal", std) if std else ("fill", 0.0)
 
 
-def _automodel(plan: Plan) -> str:
+def _automodel(plan: PlannedNumbers) -> str:
     """Factors on the optimizer's own lr and decay; first match."""
     rows = _roles(plan)
     lr, wd = max(x["lr"] for _, x in rows), max(x.get("weight_decay", 0.0) for _, x in rows)
@@ -182,7 +182,7 @@ EMBEDDED = ("embed_tokens", "lm_head")
 """Parts of names that axolotl trains with ``embedding_lr``, whatever ``lr_groups`` say."""
 
 
-def _axolotl(plan: Plan) -> str:
+def _axolotl(plan: PlannedNumbers) -> str:
     """``modules`` are parts of names; the first match counts.
 
     Names with ``embed_tokens`` or ``lm_head`` come before all groups and share ``embedding_lr``; norms and biases are
@@ -219,7 +219,7 @@ def _alike(rates: Sequence[tuple[str, float]], what: str) -> float | None:
     return rates[0][1] if rates else None
 
 
-def _optimizer(plan: Plan, group: str, muon: bool = False) -> str:
+def _optimizer(plan: PlannedNumbers, group: str, muon: bool = False) -> str:
     name = plan.optimizer(group).name
     known = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"} | {f"muon:{x}": "Muon" for x in ADJUSTED if muon}
     if name not in known:

@@ -12,21 +12,21 @@ from fnmatch import fnmatchcase
 
 from scaling_algebra.errors import UsageError
 
-from .plans import Plan
+from .numbers import PlannedNumbers
 
 
-def expression(plan: Plan, role: str) -> str:
+def expression(plan: PlannedNumbers, role: str) -> str:
     """One regular expression for ``re.search``."""
     parts = _general(plan, role, lambda name: _numbered(re.escape(name), r"\d+", r"\."), re.fullmatch, re.escape)
     return f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"
 
 
-def globs(plan: Plan, role: str) -> list[str]:
+def globs(plan: PlannedNumbers, role: str) -> list[str]:
     """Globs as of ``fnmatch``."""
     return _general(plan, role, lambda name: _numbered(name, "*", "."), lambda g, name: fnmatchcase(name, g), str)
 
 
-def substrings(plan: Plan, role: str) -> list[str]:
+def substrings(plan: PlannedNumbers, role: str) -> list[str]:
     """Parts of names, each in names of this role only: what follows the number of a layer, else the whole name."""
     return _general(plan, role, lambda name: re.split(r"\.\d+\.", name)[-1], lambda part, name: part in name, str)
 
@@ -36,7 +36,7 @@ def _numbered(name: str, number: str, dot: str) -> str:
 
 
 def _general(
-    plan: Plan,
+    plan: PlannedNumbers,
     role: str,
     general: Callable[[str], str],
     matches: Callable[[str, str], object],

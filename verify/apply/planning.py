@@ -25,7 +25,8 @@ from scaling_algebra.recipes.sizes import Sizes
 
 from .families import roles_of, table
 from .gates import Gate, gate_from
-from .plans import Entry, Plan, plain_name, trainer
+from .numbers import Entry, trainer
+from .plans import Plan, plain_name
 from .shapes import FREE, check_shape, fans, general, refitted, shapes_of, text
 
 LABEL = "scaling_roles"

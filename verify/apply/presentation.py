@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.recipes.presentation import number
 from scaling_algebra.spec.optimizers import SHAPES
 
-from .plans import Plan
+from .numbers import PlannedNumbers
 
 _WHAT = ("init_std", "lr", "eps", "decay")
 
 
-def coverage(p: Plan) -> Document:
+@document_of.register(PlannedNumbers)
+def coverage(p: PlannedNumbers) -> Document:
     """Every parameter with role, rule and numbers (factors where nothing was tuned), then what the model must do."""
     rows: list[tuple[Piece | None, ...]] = []
     for e in p.entries:
@@ -40,7 +42,7 @@ def coverage(p: Plan) -> Document:
     return Document(tuple(blocks), as_json(p))
 
 
-def as_json(p: Plan) -> dict[str, Any]:
+def as_json(p: PlannedNumbers) -> dict[str, Any]:
     """The JSON contract of a plan."""
     return {
         "family": p.family or None,
