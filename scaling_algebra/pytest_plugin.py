@@ -26,7 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """One test for every model that is named."""
     named = [*config.getini(MODEL), *config.getoption(MODEL)]
-    items.extend(ScalingItem.from_parent(session, name=f"scaling {name}", model=name) for name in dict.fromkeys(named))
+    for name in dict.fromkeys(named):
+        file, _, function = name.rpartition(":")
+        node = f"{file}::{function}"
+        items.append(ScalingItem.from_parent(session, name=f"scaling {name}", nodeid=node, model=name))
 
 
 @pytest.fixture

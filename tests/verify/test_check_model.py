@@ -221,7 +221,7 @@ def test_the_plugin_passes_what_scales_and_fails_a_planted_rate(pytester):
     told = pytester.runpytest_inprocess("--scaling-model", "wrong.py:build", "--scaling-model", "none.py:build")
     told.assert_outcomes(passed=1, failed=2)
     told.stdout.re_match_lines(
-        [r".*layer0\.moe\.A3 .*REFUTED", r".*no file none\.py", r"FAILED .*wrong\.py:build - Failed: REFUTED: "]
+        [r".*layer0\.moe\.A3 .*REFUTED", r".*no file none\.py", r"FAILED wrong\.py::build - Failed: REFUTED: "]
     )
 
 
