@@ -314,6 +314,8 @@ def test_the_gate_decides_what_is_left_to_multiply():
     model.block.gate = Router("sigmoid")
     model.block.gate.weight = nn.Parameter(torch.zeros(8, 32))
     assert "multiply alpha by 0.5 in the model" in str(plan(model, BASE, TARGET, roles=ROLES, **GIVEN))
+    known, unknown = (plan(Small(), BASE, TARGET, roles=ROLES, gate=gate, **GIVEN) for gate in ("1/K", None))
+    assert (known.multipliers["alpha"], known.warnings) == (1, ()) and "give gate=" in unknown.warnings[-1]
 
 
 FAMILIES = {"mixtral": "1/K", "qwen2_moe": "1/M", "qwen3_moe": "1/M", "olmoe": "1/M", "granitemoe": "1/K"}

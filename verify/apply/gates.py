@@ -36,7 +36,7 @@ class Gate:
 
     Attributes:
         brings: a key of ``AGGREGATION``; empty where it is not known. scale: what multiplies the weights.
-        shared: experts that every token takes, beside the sum. measured: on the router itself, not read.
+        shared: experts that every token takes, beside the sum. measured: on the router itself; else read, or given.
     """
 
     brings: str = ""
@@ -51,7 +51,7 @@ class Gate:
     @property
     def about(self) -> str:
         """A line for reports."""
-        how = "measured on its router" if self.measured else "read from the configuration"
+        how = "measured on its router" if self.measured else "as the configuration or the caller says"
         scale = f", times {self.scale:.6g} at every size" * (self.scale != 1)
         shared = f"; {self.shared} shared experts are dense layers outside of that sum" * bool(self.shared)
         return f"gate, {how}{scale}: {AGGREGATION[self.brings]}{shared}"

@@ -17,14 +17,14 @@ from typing import Any
 from torch import nn
 
 from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes
 
 from .families import roles_of, table
-from .gates import Gate, gate_from
+from .gates import AGGREGATION, Gate, gate_from
 from .numbers import Entry, trainer
 from .plans import Plan, plain_name
 from .shapes import FREE, check_shape, fans, general, refitted, shapes_of, text
@@ -41,6 +41,7 @@ def plan(
     *,
     roles: Mapping[str, str] | None = None,
     base_model: nn.Module | None = None,
+    gate: str | None = None,
     **given: Any,
 ) -> Plan:
     """The role and the numbers of every parameter of a model.
@@ -52,6 +53,7 @@ def plan(
         roles: role by regular expression on parameter names (``re.search``, first match); they go before labels of
             modules and the table of the family (``model.config.model_type``).
         base_model: the tuned model, also on ``meta``: how fan-in and fan-out of every tensor grow.
+        gate: what the gate brings to the sum over experts, ``1/K``, ``1/M`` or ``1``, where the model does not show it.
         given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer``, ``parameterization``, ...
 
     Raises:
@@ -85,14 +87,18 @@ def plan(
     _check_sizes(numbers, entries, model, numbers.way.target)
     fitted, warnings = _fitted(numbers, entries, small)
     aliases = _aliases(model)
-    gate = gate_from(config, routers[0] if routers else None)
-    left = _left(numbers, gate, gate if small is None else _base_gate(small, entries), aliases, found)
-    if "M" in numbers.way.target and not gate.brings:
-        warnings += ("what the gate brings to the sum over experts is not known: alpha is for gate and model together",)
+    if gate is not None:
+        named("gate", gate, AGGREGATION)
+    here = gate_from(config, routers[0] if routers else None) if gate is None else Gate(gate)
+    left = _left(numbers, here, here if small is None or gate else _base_gate(small, entries), aliases, found)
+    if "M" in numbers.way.target and not here.brings:
+        warnings += (
+            "what the gate brings to the sum over experts is not known: alpha is for both together; give gate=",
+        )
     if kind and kind not in table()["read"]:
         warnings += (f"the code of {kind} was not read: its roles are those of names that families share",)
     buffers = tuple(plain_name(n) for n, _ in model.named_buffers())
-    return Plan(model, numbers, kind, fitted, aliases, buffers, left, gate, warnings)
+    return Plan(model, numbers, kind, fitted, aliases, buffers, left, here, warnings)
 
 
 def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any]) -> Recipe:
