@@ -8,7 +8,13 @@ DEPENDS = (
     "scaling_algebra/commands",
     "scaling_algebra/errors.py",
 )
-DEPENDS += ("scaling_algebra/files.py", "scaling_algebra/limits.py", "verify/commands", "tests/trusted/generator.py")
+DEPENDS += (
+    "scaling_algebra/files.py",
+    "scaling_algebra/limits.py",
+    "verify/commands",
+    "tests/trusted/generator.py",
+    "tests/trusted/values.py",
+)
 LINES, CALLS = 3000, 2000
 __all__ = ["no_text_is_run"]
 

@@ -2,7 +2,7 @@
 
 What an option cannot have follows from its type and from what its help calls its value (``VALUES``), so that a new
 option has bad values, or fails a test. A case is wrong by construction (exit code 2, one line), or a good file with
-random damage (any answer, but no fault of the program). New kinds of input belong into ``Maker``.
+random damage (any answer, but no fault of the program). Read next: ``values.py`` (the bad values).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,87 +21,7 @@ import click
 from scaling_algebra.cli import main
 from scaling_algebra.commands.options import Count, Name
 
-CODE = ["__import__('os').system('true')", "(lambda: 1)()", "N.__class__", "sympify('1')", "open('/etc/passwd')"]
-"""What a parser that runs text would run."""
-HOSTILE = ["\x1b[2J", "a\nb", "../../x", "<script>alert(1)</script>", "%s%n", "{}", "$(id)", "'; --", "\u202e", "日本"]
-HOSTILE += ["\udcff", "a\udcffb", "\ufeff", "e\u0301", "-", "--", "@", "~", "*"]
-DIGITS = ["²", "\u0661", "1", "0x10", "1_000", "1e3", "1e999", "nan", "inf", "-inf", "True", "None", "1/0", "9" * 30]
-GOOD = {
-    "network": """name = "mine"
-title = "of mine"
-axes = { a = "N", b = "N", x = "D" }
-equations = \"\"\"
-h1[a] = W1[a,x] data[x]
-h2[a] = W2[a,b] h1[b]
-f     = W3[a] h2[a]
-\"\"\"
-""",
-    "assumptions": """grows = "d"
-assume = ["n**(-1/2) <= sigma", "sigma*log(d) << d**(-1/2)", "n <= d**kappa"]
-[[define]]
-name = "T"
-is = "n/sigma**2"
-""",
-    "law": """title = "mine"
-sum = "N**-alpha + D**-beta"
-minimise = ["N", "D"]
-grows = ["C"]
-constraints = ["C = 6*N*D"]
-floor = "C**-1"
-at = { alpha = 0.34 }
-""",
-}
-CAMPAIGN = """title = "mine"
-steps = 2
-largest = 1e5
-[[run]]
-regimes = ["I", "III"]
-optimizers = ["sgd"]
-parameterizations = ["sp"]
-sizes = [8, 12, 18]
-seeds = 4
-"""
-CONFIGURATION = {
-    "architecture": "moe",
-    "regime": "I",
-    "ray": {"N": "1", "N_e": "1", "M": "0", "K": "0", "L": "0"},
-    "optimizer": "sgd",
-    "epsilon": None,
-    "parameterization": "sp",
-    "readout_init": "maximal",
-    "given": {},
-}
-RUN = {
-    "configuration": CONFIGURATION,
-    "steps": 2,
-    "sizes": [8, 12, 18],
-    "seeds": [4, 4, 4],
-    "testbed": "moe",
-    "dtype": "float64",
-    "products": [],
-    "looks": 1,
-    "together": 32,
-}
-PLAN = {"format": 1, "command": "scalecalc verify", "claims": [], "runs": [RUN]}
-KEYS: dict[str, str] = {
-    "steps": "-1 1001 true 1.5 '2' [] nan",
-    "sizes": "[] [8] 8 [true,9,10] [8,8,8] [18,12,8] [8.5,9,10] ['8','9','10']",
-    "seeds": f"0 -4 true 4.0 1000001 [4,4] '4' {'9' * 30}",
-    "together": "0 3 true -8 'x' 1.5",
-    "largest": "0 -1.0 nan inf 'x' true",
-    "work": "0 nan -inf []",
-    "dtype": "'float8' 64 true",
-    "regimes": "[] 'III' [1] ['IV'] [true] ['I','I'] ['I','i'] [[['I']]]",
-    "rays": "[] ['N'] [1] ['N=1e999'] [{N=1.5}] [{N=true}]",
-    "optimizers": "[] ['adm'] 'sgd' [1] ['sgd','sgd']",
-    "parameterizations": "[] ['mupp'] [2]",
-    "architectures": "[] ['nope'] 'moe'",
-    "readout_init": "'big' 1",
-    "epsilon": "'huge' 'derived' 0",
-    "title": '"a\\u202eb" "\\u0000" 3',
-    "nope": "1",
-}
-"""What the keys of a campaign cannot be."""
+from .values import CODE, GOOD, PLAN, Maker
 
 
 @dataclass(frozen=True)
@@ -116,214 +35,6 @@ class CommandCase:
     def __str__(self) -> str:
         shown = [x if len(x) < 80 else f"{x[:40]}...({len(x)} characters)" for x in self.arguments]
         return f"{dict(self.environment)} {shown}"
-
-
-class Maker:
-    """Makes cases from one seed; files go into a folder."""
-
-    def __init__(self, seed: int, folder: Path) -> None:
-        self.draw, self.folder, self.made = random.Random(seed), folder, 0
-
-    def cases(self, count: int) -> Iterator[CommandCase]:
-        for _ in range(count):
-            yield self.draw.choice(RECIPES)(self)
-
-    def one(self, *wrong: str) -> str:
-        """One of these, or what is no name, number or formula of anything."""
-        return self.draw.choice([*wrong, self.text()])
-
-    # values ------------------------------------------------------------------------------------------------------
-
-    def text(self) -> str:
-        """What is no name, number or formula of anything."""
-        random_ = "".join(chr(self.draw.randint(33, 0x24F)) for _ in range(self.draw.randint(3, 12))) + "!"
-        long = self.draw.choice(["q" * 50, "q" * 20_000, "((" * 100, "((" * 5000])
-        return self.draw.choice([self.draw.choice(HOSTILE), self.draw.choice(CODE), random_, long])
-
-    def count(self, least: int, most: int) -> str:
-        over = [str(least - 1), str(most + 1), str(-(10**9)), "9" * self.draw.randint(15, 6000)]
-        return self.one(*over, *(x for x in DIGITS if x != "1"), "", " ", "1.5", "1,2", "1e2")
-
-    def rate(self) -> str:
-        wrong = [x for x in DIGITS if x not in ("1", "1e3")]
-        return self.draw.choice([*wrong, "-1", "-1/2", "1//2", "1/", "/2", "", "1 2", "1/2/3", "1000001", "1/1000001"])
-
-    def ray(self) -> str:
-        axes = [f"N={self.rate()},N_e=1,M=1", f"N=1,N_e={self.rate()},M=1", f"N=1,N_e=1,M={self.rate()}"]
-        wrong = ["N", "=", "N=0,N_e=0,M=0", "N=1,N=1,N_e=1,M=1", "N=1,N_e=1,M=1,K=2", "N=1,N_e=1,M=1,L=-1"]
-        return self.one(*axes, *wrong, "Q=1", "n=1,N_e=1,M=1", "N=1,K=1", "N:1", "", ",,,", "N=1;N_e=1", "N=1," * 3000)
-
-    def sizes(self) -> str:
-        wrong = ["16,8,4", "8,8,8", "8,,16", "0,8,16", "-8,8,16", "8;12;18", "8.5,12,18", "8,12,²"]
-        wrong += ["8,12,1e3", "8,12," + "9" * 40, "8,12,x", ",", " ", "8,12,99999999999", "10000,20000,3000000"]
-        return self.one(*wrong, ",".join(map(str, range(2, 5000))))
-
-    def amount(self) -> str:
-        wrong = ["soon", "-5s", "0s", "0", "9" * 400 + "s", "1e9s", "5 parsecs", "nan", "inf", "", "²s", "1e400", "5ss"]
-        return self.one(*wrong, "99999999999h", "99999999TiB5")
-
-    def grid(self) -> str:
-        wrong = ["0,1e9", "1", "a,b", "nan,1", "0,inf", "-4,-10", "0,1,0", "0,9,-1", "-1,1e9,1", "0,1", "1,2,3,4"]
-        return self.one(*wrong, "-1e6,1e6,1e-6", "²,³", "", "0,5000,10")
-
-    def share(self) -> str:
-        return self.one("0", "2", "-1", "nan", "1/0", "101%", "%", "", "1e-9999", "²", "9" * 50)
-
-    def claim(self) -> str:
-        wrong = ["h3", "h3@x=0", "h3@²=0", "h3@2=1e999", "=0", "nope@2=0", "h3@99=0", "<h3@0@2=0", "h3@2=", "h3@-1=0"]
-        wrong += ["h3@2=1/0", "h3@2=nan", "h3@2=²", "<h3@0, h3@9999>@2=0", "<h3@0, h3@9>@2=0", f"h3@{'9' * 5000}=0"]
-        return self.one(*wrong, f"h3@2={'9' * 5000}")
-
-    def given(self) -> str:
-        wrong = ["router", "router.init", "router.init=", "nope.init=N", "router.lr=0", "=N", "aggregation=0"]
-        wrong += ["router.init=N^²", "router.init=N^1/0", "router.init=N^" + "9" * 5000, "router.init=Q", "router.x=N"]
-        return self.one(*wrong, "router.init=N^1e999", "router.init=L", "router.init=" + "N " * 20_000)
-
-    def quantity(self) -> str:
-        return self.one("nope", "", "h3.A9", "<h3>", "<h3, nope>", "<h3@x, h3>", "<h3@²,h3>", "<h3@99999,h3>", "<,>")
-
-    def what(self) -> str:
-        wrong = ["nope", "", "h3@²", "h3@99999", "h3@-1", "router", "router.x", "nope.lr", "h3@", "@1", "<h3@x, h3>@1"]
-        return self.one(*wrong, f"h3@{'9' * 5000}")
-
-    def base(self) -> str:
-        return self.one("N", "N=²", "N=0", "N=-4", "Q=4", "N=" + "9" * 40, "N=1.5", "=", "N=x")
-
-    def tuned(self) -> str:
-        wrong = [x for x in DIGITS if x not in ("1", "1e3")]
-        return self.one(*wrong, "0", "-1", "", "router=", "nope=1", "=", "1,2", "9" * 5000)
-
-    def setting(self) -> str:
-        return self.draw.choice(["batch", "batch=²", "batch=0", "batch=-1", "batch=x", "nope=1", "batch=" + "9" * 30])
-
-    def sum(self) -> str:
-        wrong = ["", " ", "N - 1", "-N", "N**N", "N**(1/0)", "f(N)", "log(2)", "1/(N + n)", "(N + n)**(1/2)", "0*N + n"]
-        wrong += ["N.x", "'N'", "N if 1 else n", "[N]", "lambda: N", "N,n", "N = n", "N n", "1_0*N", "0x1*N", "N²"]
-        wrong += ["N+n#c", "N+n\\", "N;n", "N%n", "N@n", "Q + N/n", "(2**300)**300*N", "N**" * 500 + "2"]
-        return self.one(*wrong, "*".join(["(N+n)"] * 30), "N+" * 900 + "N", "N + N/n", "9" * 5000, "N" * 10**6)
-
-    def names(self) -> str:
-        return self.one("2", "N n", "N,,n", "N;n", "N²", "N,N", "Q", "N,Q", "n" * 3000)
-
-    def related(self) -> str:
-        wrong = ["N", "N <= n + 1", "N < n", "N == n == C", "=", "N =", "C = N + n", "n = n", "N = N - 1", "N <= n#c"]
-        return self.one(*wrong, "x" * 3000)
-
-    def values(self) -> str:
-        wrong = ["p", "p=", "=1", "p=-1", "p=0", "p=1/0", "p=x", "p=1,p=2", "q=1", "p=nan", "p=1e999", "p=²"]
-        return self.one(*wrong, "p=" + "9" * 5000, *(f"p={x}" for x in CODE))
-
-    def rule(self) -> str:
-        """Names of invariants that are none."""
-        return self.one("", ",", "sde,", "sde timescale", "lr", "sde;mup", "sde," * 5000 + "x")
-
-    def change(self) -> str:
-        wrong = ["", "1", "1:2:3", "0:1", "1:0", "-1:1", "nan:1", "1:inf", "²:1", "1e999:1", ":", "1:", "a:b"]
-        return self.one(*wrong, "9" * 400 + ":1", "1e-29:1e29")
-
-    def before(self) -> str:
-        wrong = ["lr", "lr=", "=1", "lr=x", "lr=0", "lr=-1", "lr=inf", "beta1=1", "beta2=2", "x=1", "lr=1,lr=1", ","]
-        return self.one(*wrong, "lr=" + "9" * 5000, "lr=1;eps=1", "lr=²")
-
-    def growth(self) -> str:
-        wrong = ["K", "=", "K=", "=d", "Q=d", "d=K", "K=K", "K=Q", "K=d**(k*k)", "K=d+M", "K=-d", "K=d**(1/0)"]
-        return self.one(*wrong, "K=d**" + "9" * 5000, "K=" + "(" * 5000, *(f"K={x}" for x in CODE))
-
-    # files -------------------------------------------------------------------------------------------------------
-
-    def file(self, content: bytes | str, ending: str = ".toml") -> str:
-        self.made += 1
-        path = self.folder / f"{self.made}{ending}"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
-        return str(path)
-
-    def circle(self) -> str:
-        """A link to itself, or a place behind one."""
-        link = self.folder / "circle.toml"
-        if not link.is_symlink():
-            link.symlink_to(link)
-        return str(self.draw.choice([link, link / "x.json"]))
-
-    def read(self) -> str:
-        """A path that no file with a network or a campaign is at."""
-        deep, many = "x = " + "[" * 50_000 + "]" * 50_000, "\n".join(f"k{i} = {i}" for i in range(3000))
-        contents = ["", "x", "\x00" * 100, b"\xff\xfe\x00", deep, many, "[[run]]", "run = 1", "name = 3", "[" * 5000]
-        contents += ["x = " + "9" * 6000, "equations = 1", 'name = "a"\naxes = {a = "N"}\nequations = "h[a] = "']
-        contents += [b"\xef\xbb\xbf" + b"x", "a" * 2_000_000, 'axes = {a="N"}\nequations = """' + "f(" * 5000 + '"""']
-        contents += [text.replace("mine", f"{'x' * 60_000}", 1) for text in GOOD.values() if "mine" in text]
-        there = self.file(self.draw.choice(contents))
-        missing = [str(self.folder / "none.toml"), str(self.folder), "", "n" * 300, "n" * 5000, "/dev/zero", "a/b\n/c"]
-        return self.draw.choice([there, there, there, self.circle(), *missing])
-
-    def written(self) -> str:
-        """A path that no file can be written to."""
-        wrong = [str(self.folder), "", " ", str(self.folder / "none" / "x.json"), str(self.folder / f"{'n' * 300}.md")]
-        return self.draw.choice([*wrong, "/proc/x.json", __file__ + "/x.md", "n" * 5000, self.circle()])
-
-    def place(self) -> str:
-        """A folder that cannot be made."""
-        return self.draw.choice(["", "/proc/none", f"{__file__}/x", "n" * 5000, "n" * 300, " ", self.circle()])
-
-    def unpaged(self) -> str:
-        """A folder that no page may be put into: what is no folder, cannot be made, or holds something else."""
-        (self.folder / "full").mkdir(exist_ok=True)
-        (self.folder / "full" / "mine.txt").touch()
-        return self.draw.choice([self.place(), self.file("x"), str(self.folder / "full")])
-
-    def inside(self, text: str) -> str:
-        """A folder with this plan."""
-        self.made += 1
-        folder = self.folder / f"plan{self.made}"
-        folder.mkdir()
-        (folder / "plan.json").write_text(text, encoding="utf-8")
-        return str(folder)
-
-    def stored(self) -> str:
-        """A folder with a plan that is none."""
-        plan = json.loads(json.dumps(PLAN))
-        run = plan["runs"][0]
-        target, key = self.draw.choice(
-            [(run, k) for k in RUN]
-            + [(run["configuration"], k) for k in ("ray", "optimizer", "parameterization", "readout_init", "regime")]
-            + [(plan, "runs"), (plan, "claims"), (plan, "format")]
-        )
-        odd: list[Any] = [True, 1.5, {"a": 1}, [1], [[]], "x" * 3000, -1, 10**12, 1e300, [None], [-1, -2, -3]]
-        target[key] = self.draw.choice([x for x in odd if not (key == "regime" and x is None)])
-        texts = [json.dumps(plan)] * 6
-        texts += ["", "[", "1", "null", "[]", "{}", '{"runs": []}', "[" * 100_000, '{"runs": [1]}', "9" * 5000]
-        texts += [json.dumps({**PLAN, **x}) for x in ({"runs": [RUN, RUN]}, {"format": 99}, {"format": "1"})]
-        there = self.inside(self.draw.choice(texts))
-        return self.draw.choice([*[there] * 6, str(self.folder / "none"), __file__, "", "n" * 5000, self.circle()])
-
-    def campaign(self) -> str:
-        """A campaign with one key that cannot be, or that cannot be read."""
-        key = self.draw.choice(list(KEYS))
-        value, lines = self.draw.choice(KEYS[key].split()), CAMPAIGN.splitlines()
-        lines = [x for x in lines if not x.startswith(f"{key} ")]
-        told = [f"{key} = {value}", *lines] if key == "title" else [*lines, f"{key} = {value}"]
-        return self.draw.choice([self.file("\n".join(told)), self.read()])
-
-    def damaged(self, text: str) -> str:
-        """Cut, flipped, repeated or with other characters put in."""
-        content = bytearray(text.encode())
-        for _ in range(self.draw.randint(1, 3)):
-            at = self.draw.randrange(len(content))
-            match self.draw.randrange(5):
-                case 0:
-                    del content[at:]
-                case 1:
-                    content[at] ^= 1 << self.draw.randrange(8)
-                case 2:
-                    content[at:at] = content[at : at + self.draw.randint(1, 30)]
-                case 3:
-                    content[at:at] = self.draw.choice([*HOSTILE, *DIGITS, *CODE, "[", "(", '"""', "="]).encode(
-                        errors="surrogateescape"
-                    )
-                case _:
-                    del content[at : at + self.draw.randint(1, 20)]
-            if not content:
-                break
-        return content.decode("latin-1") if self.draw.random() < 0.2 else content.decode("utf-8", "replace")
 
 
 Kind = Callable[[Maker], str]
@@ -520,3 +231,9 @@ def call(
     value = maker.draw.choice([x for x in ODD if not (isinstance(x, str) and odd in TEXTS)])
     written = "10**5000" if value == 10**5000 else repr(value)[:200]
     return f"{name}({odd}={written})", lambda: function(**{**usual, odd: value})
+
+
+def cases(maker: Maker, count: int) -> Iterator[CommandCase]:
+    """Cases of every kind."""
+    for _ in range(count):
+        yield maker.draw.choice(RECIPES)(maker)

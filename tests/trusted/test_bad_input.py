@@ -32,6 +32,7 @@ from scaling_algebra.verify.apply import plan
 from scaling_algebra.waiting import watched
 
 from . import generator
+from .values import CODE, Maker
 
 ROOT = Path(scaling_algebra.__file__).parent.parent
 SEED = int(os.environ.get("SCALECALC_SEED", "20261123"))
@@ -95,7 +96,7 @@ def fault(case):
 
 def tried(count, seed, folder):
     """Faults of so many cases."""
-    faults = [(case, fault(case)) for case in generator.Maker(seed, folder).cases(count)]
+    faults = [(case, fault(case)) for case in generator.cases(Maker(seed, folder), count)]
     return [f"{case}: {why}" for case, why in faults if why]
 
 
@@ -118,7 +119,7 @@ def test_a_planted_fault_is_found(place, monkeypatch, tmp_path):
         raise AttributeError("planted")
 
     monkeypatch.setattr(f"scaling_algebra.{place}", broken)
-    assert any("planted" in fault(case) for case in generator.Maker(SEED, tmp_path).cases(300))
+    assert any("planted" in fault(case) for case in generator.cases(Maker(SEED, tmp_path), 300))
 
 
 def test_every_option_has_its_bad_values():
@@ -155,7 +156,7 @@ def public():
 
 def wrong_calls(count, seed, folder):
     """What comes of so many calls with an argument that cannot be."""
-    maker, functions, faults = generator.Maker(seed, folder), public(), []
+    maker, functions, faults = Maker(seed, folder), public(), []
     for _ in range(count):
         said, call = generator.call(maker, functions)
         try:
@@ -203,7 +204,7 @@ def test_calls_that_were_answered_badly(call):
         call()
 
 
-@pytest.mark.parametrize("code", generator.CODE)
+@pytest.mark.parametrize("code", CODE)
 def test_no_text_is_run_as_code(code):
     for call in (
         lambda: balance("N**-p + N/n", ["N"], ["n"], values={"p": code}),
