@@ -61,11 +61,6 @@ def vectors(found: Explanation) -> list[tuple[str, Graph, str]]:
     return drawn
 
 
-def title(found: Explanation) -> str:
-    """The quantity and the step."""
-    return f"{found.quantity} after {found.step} update{'' if found.step == 1 else 's'}"
-
-
 def total(found: Explanation) -> str:
     """The arithmetic of an outer product; empty for one monomial."""
     parts = [f"{c.exponent} ({c.label})" for c in found.constants]
@@ -97,7 +92,7 @@ def _picture(found: Explanation, form: str) -> bytes:
                 axes.text(0, y - k * LINE, line, color=colour, va="center")
             return y - len(lines) * LINE
 
-        axes.text(0, 0, f"{title(found)} $\\sim n^{{{found.exponent}}}$", fontsize=12, va="center")
+        axes.text(0, 0, f"{found.about} $\\sim n^{{{found.exponent}}}$", fontsize=12, va="center")
         y = -0.3
         for heading, net, at, routes, text in drawn:
             y = put(heading, y, "#555555") - 0.45 * ROW
@@ -154,7 +149,7 @@ def _box(axes: Any, patches: Any, node: Node, x: float, y: float, scale: float =
 def _dot(found: Explanation) -> str:
     lines = ["graph {", "rankdir=LR;", "labelloc=b;"]
     drawn = vectors(found)
-    text = "\n".join([title(found), *(f"{heading}\n{text}" for heading, _, text in drawn), total(found)])
+    text = "\n".join([found.about, *(f"{heading}\n{text}" for heading, _, text in drawn), total(found)])
     lines.append(f"label={json.dumps(text)};")
     for k, (_, net, _) in enumerate(drawn):
         for name, node in net.nodes.items():

@@ -10,7 +10,7 @@ from html import escape
 from itertools import pairwise
 from textwrap import wrap
 
-from .graph import LOOKS, title, total, vectors
+from .graph import LOOKS, total, vectors
 from .layers import GAP, LINE, ROW, Node, Point, layout
 from .results import Explanation
 
@@ -52,7 +52,7 @@ def picture(found: Explanation) -> str:
     size = f"{-_px(GAP) / 4:.0f} 0 {_px(width + GAP / 2):.0f} {_px(y):.0f}"
     open_ = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" width="{_px(width + GAP / 2):.0f}" role="img"'
     look = 'font-family="system-ui, sans-serif" font-size="12" fill="currentColor"'
-    return "\n".join([f'{open_} {look} aria-label="{escape(title(found))}: the leading monomial">', *out, "</svg>"])
+    return "\n".join([f'{open_} {look} aria-label="{escape(found.about)}: the leading monomial">', *out, "</svg>"])
 
 
 def _px(inches: float) -> float:
