@@ -218,7 +218,7 @@ def test_the_plugin_passes_what_scales_and_fails_a_planted_rate(pytester):
     """The model of the guide: alone, and with one rate that does not scale."""
     write_files(ROOT / "docs" / "guide" / "check.md", pytester.path)
     pytester.makepyfile(test_own="def test_scaling(coordinate_check):\n    coordinate_check('mymodel.py:build')\n")
-    told = pytester.runpytest_inprocess("--scaling-model", "wrong.py:build", "--scaling-model", "none.py:build")
+    told = pytester.runpytest_subprocess("--scaling-model", "wrong.py:build", "--scaling-model", "none.py:build")
     told.assert_outcomes(passed=1, failed=2)
     told.stdout.re_match_lines(
         [r".*layer0\.moe\.A3 .*REFUTED", r".*no file none\.py", r"FAILED wrong\.py::build - Failed: REFUTED: "]
