@@ -125,7 +125,7 @@ def _sign(tr: TrainingRun, s: Signal) -> Signal:
         s = tr.algebra.add([s, tr.algebra.scaled(cube, Scalar("1/size of a sign's argument", -2 * size))])
     if not tr.network.live or len(s.terms) < 2:
         return s
-    first = tr.algebra.leading(s)[0]
+    first = next(iter(tr.algebra.leading(s)), None)  # none, where only the size of the whole is known
     return tr.algebra.doubted(s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
 
 

@@ -1,6 +1,6 @@
 """Functions as polynomials of their parity class, signs and singular directions, held against bounds by norms.
 
-The expected sizes of T1 to T5 are those that training shows (tests/measure/random_networks.py).
+The expected sizes of T1 to T5 are those that training shows (tests/measure/test_faults.py).
 """
 
 import json

@@ -107,7 +107,7 @@ f = W4[b] h3[b]"""
 )
 def test_shares_of_active_and_of_all_experts(gate, share, above, gphi):
     """Of K active ones 1/K, also in the batch, of all 1/M, whose token's gradient at the logits is not known; the sizes
-    are measured (tests/measure/sparse_gates.py)."""
+    are measured (tests/measure/test_sparse_gates.py)."""
     half = Fraction(1, 2)
     b, alpha = {"W1": 0, "Q": half, "W2": half, "W3": half, "W4": 1}, 0 if above else -half
     c = {"W1": -1, "Q": 0, "W2": -1, "W3": -1, "W4": 1}

@@ -53,7 +53,8 @@ GATES = {
 SIZES = (16, 25, 36, 64, 100)
 SEEDS, STEPS, TOKENS = 10, 2, 400
 SMALL, STRENGTH = 0.3, 0.3
-"""Constants of logits and of learning rates: a few shares are alike only where logits are small."""
+"""Constants of logits and of learning rates. With logits of size 1 a change of shares, which has moments of e^(2 psi),
+comes to its power late: as n^(-.54) at K = 4 to 8 and n^(-.97) from K = 512 on, for n^-1."""
 
 
 def trained(gate, alpha, rule, n, seed):
