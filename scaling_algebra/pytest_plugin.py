@@ -67,7 +67,7 @@ def judged(build: Callable[..., Any] | str, *sizes: Any, **asked: Any) -> Any:
         pytest.fail.Exception: it is refuted or inconclusive, or the model keeps no contract: one line.
     """
     __tracebackhide__ = True
-    from scaling_algebra import UsageError, check_model
+    from scaling_algebra import Infeasible, UsageError, check_model
 
     said, report = "", None
     try:
@@ -76,7 +76,7 @@ def judged(build: Callable[..., Any] | str, *sizes: Any, **asked: Any) -> Any:
 
             build, asked = load(build, asked)
         report = check_model(build, *sizes, **asked)
-    except UsageError as error:
+    except (UsageError, Infeasible) as error:
         said = str(error)
     else:
         print(report)
