@@ -24,13 +24,15 @@ class Algebra(SignalSizes):
         own = self.live(letters if indices is None else indices)
         kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in own])
         flat = frozenset(live) - frozenset(own)
-        return Signal(live, {self.intern(kernel): exponent}, leaf=own, made=Made("tensor"), flat=flat)
+        depends = None if name.startswith(INDICATOR) else frozenset({name})
+        return Signal(live, {self.intern(kernel): exponent}, None, own, made=Made("tensor"), flat=flat, depends=depends)
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
         """A deterministic tensor with all entries of size ``exponent``."""
         live = self.live(letters)
         kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
-        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=frozenset(live))
+        flat: frozenset[str] = frozenset(live)
+        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=flat, depends=frozenset())
 
     def unknown(self, letters: str, size: int = 0) -> Signal:
         """A signal of which only a packed bound on the size of its entries is known."""
@@ -40,7 +42,7 @@ class Algebra(SignalSizes):
         """A constant that depends on some of its indices, as ``centred`` sees it."""
         live = self.live(letters)
         kernel = leaf_kernel(INDICATOR + name, [self.letters[x] for x in live], [live.index(x) for x in along])
-        return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"))
+        return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"), depends=frozenset())
 
     def nothing(self, letters: str) -> Signal:
         """Exactly zero."""
@@ -92,12 +94,14 @@ class Algebra(SignalSizes):
     def doubted(self, s: Signal, along: Signal) -> Signal:
         """The part of a signal that is orthogonal to another: what both have may cancel in later products, so there it
         counts as an upper bound only; the size of the whole is known."""
-        terms = dict[int, int]()
+        terms, least = dict[int, int](), self.rms(s)
         for k, e in s.terms.items():
-            found = self.with_doubt(k) if k in along.terms else k
-            terms[found] = max(e, terms.get(found, e))
-        made = Made("doubted", (s,))
-        return s.but(terms=terms, least=self.rms(s), leaf=None, made=made)
+            found, e = (self.with_doubt(k), e - self._later) if k in along.terms else (k, e)
+            if found not in terms or self._before(found, e, terms[found]):
+                terms[found] = e
+        made, least = Made("doubted", (s,)), None if least is None else least - self._later
+        loss = larger(s.loss, s.tail) if along is s else s.loss
+        return s.but(terms=terms, least=least, leaf=None, made=made, loss=loss)
 
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
         """The same signal with its letters ``old`` called ``new``, position by position.
@@ -132,7 +136,7 @@ class Algebra(SignalSizes):
         for s in nonzero:
             tail = larger(tail, s.tail)
             for k, e in s.terms.items():
-                if k not in terms or terms[k] < e:
+                if k not in terms or self._before(k, e, terms[k]):
                     terms[k] = e
                 elif self.value(terms[k]) == self.value(e):
                     twice.add(k)
@@ -199,11 +203,16 @@ class Algebra(SignalSizes):
         loss: int | None = None
         for ra, ka, ea in left:
             for rb, kb, eb in right:
-                reach = ra + rb + extra
+                reach, doubted = ra + rb + extra, self._doubted[ka] or self._doubted[kb]
                 if lead is not None and (reach < lead - gap if gap >= 0 else self.value(reach) <= self.value(lead)):
-                    dropped = larger(dropped, reach)
-                    loss = larger(loss, reach) if doubts or self._doubted[ka] else loss
-                    break
+                    alike = gap >= 0 and (doubts or doubted) and self.value(reach) >= self.value(lead - gap)
+                    if not alike:
+                        dropped = larger(dropped, reach)
+                        loss = larger(loss, reach) if doubts or doubted else loss
+                        break
+                    if not doubted:
+                        dropped = larger(dropped, reach)
+                        continue
                 e0 = ea + eb
                 top = ra + rb + cost
                 slack = max(gap, 0) if lead is None else top - lead + gap
@@ -215,7 +224,7 @@ class Algebra(SignalSizes):
                         work -= nodes
                     for k, gain in found:
                         e = e0 + gain
-                        if k not in terms or terms[k] < e:
+                        if k not in terms or self._before(k, e, terms[k]):
                             terms[k] = e
                             size = e + weights[k]
                             if lead is None or size > lead:
@@ -225,7 +234,7 @@ class Algebra(SignalSizes):
                     slack = slack + step if lead is None else top - lead + gap
                 if cut is not None:
                     dropped = larger(dropped, top + cut)
-                    loss = larger(loss, top + cut) if self._doubted[ka] or self._doubted[kb] else loss
+                    loss = larger(loss, top + cut) if doubted else loss
         if self.rung.whole and dropped is not None:
             raise Exhausted
         ba, bb = self.bound(a), self.bound(b)
@@ -338,8 +347,24 @@ class Algebra(SignalSizes):
             if x in b.letters and x in out and x not in a.flat | b.flat:
                 shared.setdefault(population(self.letters[x]), []).append(self._half[self.letters[x]])
         meet = sum(sum(halves) - min(halves) for halves in shared.values())
-        operators = (self._operator_cost(a, b, out), self._operator_cost(b, a, out))
-        return min((sums + meet, *(x for x in operators if x is not None)))
+        costs = [sums + meet, self._operator_cost(a, b, out), self._operator_cost(b, a, out)]
+        if a.depends is not None and b.depends is not None and a.depends.isdisjoint(b.depends):
+            saved = (self._uncorrelated(a, out), self._uncorrelated(b, out))
+            costs += [sums + meet - x for x in saved if x is not None]
+        return min(x for x in costs if x is not None)
+
+    def _uncorrelated(self, a: Signal, out: str) -> int | None:
+        """What is saved in a product of a signal with an independent one; None if nothing is known.
+
+        Law: entries of a polynomial in Gaussians that differ in an index of a leaf are uncorrelated (kernels are Wick
+        products). So a sum over such an index, of products with an independent signal, is one of uncorrelated terms.
+        """
+        if a.tail is not None:
+            return None
+        summed = [x for x in a.letters if x not in out]
+        if not all(self._kernels[k].along(a.letters.index(x)) for k in a.terms for x in summed):
+            return None
+        return sum(self._half[self.letters[x]] for x in summed)
 
     def _operator_cost(self, a: Signal, b: Signal, out: str) -> int | None:
         """Largest growth of the rms of ``b`` under the initial tensor ``a``, beyond the size of its entries.

@@ -72,6 +72,7 @@ class Signal:
         least: packed lower bound on its root-mean-square that no kernel shows.
         sound: every size that it was divided by is certified.
         loss: packed bound on what was dropped and may cancel something else; part of the tail.
+        depends: initial tensors that all of it is a function of, what pruning dropped included; None if not known.
     """
 
     letters: str
@@ -85,6 +86,7 @@ class Signal:
     least: int | None = None
     sound: bool = True
     loss: int | None = None
+    depends: frozenset[str] | None = None
 
     @property
     def zero(self) -> bool:

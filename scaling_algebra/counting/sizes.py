@@ -127,17 +127,33 @@ class SignalSizes(KernelStore):
                 if all(x not in set(other.letters) - other.flat for other in parts if other is not part)
             )
         s.flat, s.centred, s.sound = frozenset(s.letters) - varying, zero, all(part.sound for part in parts)
+        names = [part.depends for part in parts]
+        s.depends = None if None in names else frozenset[str]().union(*(x for x in names if x is not None))
         return s
+
+    def _degree(self, packed: int) -> int:
+        """How many learning rates a monomial is a product of."""
+        return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
+
+    def _before(self, k: int, e: int, other: int) -> bool:
+        """Does an exponent of a kernel, not another one, stand for both? The larger does; of a kernel that may cancel
+        others, where both are equal, the one of fewer learning rates, which cancels more."""
+        if not self._doubted[k] or self.value(e) != self.value(other):
+            return e > other
+        return self._degree(e) < self._degree(other)
 
     def _prune(self, s: Signal) -> Signal:
         """A new signal, now with what the rung does not keep moved to its tail.
 
-        A kernel that may cancel and is as large as the same kernel without a doubt may cancel that, too.
+        A kernel that may cancel and is as large as the same kernel without a doubt may cancel that, too: order by order
+        in the learning rates, so where they are equal not one of a lower order.
         """
         for k in [k for k in s.terms if self._doubted[k]]:
-            clear = self._clear.get(k)
-            if clear is not None and clear in s.terms and self.value(s.terms[clear]) <= self.value(s.terms[k]):
-                del s.terms[clear]
+            clear = s.terms.get(self._clear[k])
+            if clear is None or self.value(clear) > self.value(s.terms[k]):
+                continue
+            if self.value(clear) < self.value(s.terms[k]) or self._degree(clear) >= self._degree(s.terms[k]):
+                del s.terms[self._clear[k]]
         lead = self.rms(s)
         if lead is None or self.rung.whole:
             return s

@@ -16,7 +16,7 @@ from scaling_algebra.spec.axes import AXES, Ray
 
 from .canonical import Leaf, canonical
 from .kernels import DOUBT, Contraction, Exhausted, Kernel, multiply, population
-from .packing import Packing
+from .packing import FIELD, Packing
 from .signals import Rung
 
 _WHOLE = Fraction(100)
@@ -60,6 +60,8 @@ class KernelStore(Packing):
         self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
         self._half = dict.fromkeys(letters.values(), 0)
         self._half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
+        self._later = 1 << FIELD * (len(AXES) + len(self.unknowns)) + 8
+        """Taken off the exponent of what may cancel: of equal exponents the one that cannot comes first."""
         self._unit_gap = max(ray[axis] for axis in AXES)
         self._step = self.pack(self._unit_gap / 2, {}, {})
         self._ids: dict[Kernel, int] = {}

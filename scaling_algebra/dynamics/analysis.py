@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
+from itertools import product
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
@@ -25,6 +26,7 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun, bounded
+from .parts import parts
 from .quantities import Quantity, quantities, quantity, with_decay
 from .run import BeyondPowerCounting
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
@@ -52,6 +54,8 @@ WITNESSES = (
     Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
 )
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
+_PARTS = (Rung(Fraction(1, 64), most=24, work=1_000, total=20_000),)
+"""That of a run in which little happens: all that is as large as the leading kernel is kept."""
 _DEEP = 24
 """Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""
 _FRAMES, _DEEPEST = 200, 60_000
@@ -130,6 +134,7 @@ class Analysis:
         growing: axes that count as growing whatever the ray says: sizes are limits of those on rays near by.
         routed: K counts as less than M whatever the ray says, in the same sense.
         raised: the polynomials that stand for functions are two degrees higher.
+        whole: the run that this is a part of (``parts.py``), whose bounds hold here, too.
     """
 
     def __init__(
@@ -142,23 +147,24 @@ class Analysis:
         growing: frozenset[str] = frozenset(),
         routed: bool = False,
         raised: bool = False,
+        whole: Analysis | None = None,
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
-        self.growing, self.routed, self.raised = growing, routed, raised
+        self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
         self.table: Mapping[str, Quantity] = quantities(network) | with_decay(network, optimizer)
         self._algebras = algebras if algebras is not None else {}
         self._runs: dict[Rung, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
-        self._packed: dict[tuple[str, int], int] = {}
         self._bounds: dict[tuple[str, int], Answer] = {}
         self._quick: tuple[Rung, ...] = _QUICK
         self._uppers: dict[str, Fraction | None] = {}
         self._notes: set[str] = set()
+        self._partial: dict[tuple[frozenset[str], frozenset[str]], Analysis] = {}
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            answer = self._agreed(name, t, self._climb(name, t, LADDER))
+            answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else LADDER))
             notes = answer.assumes
             if not answer.decided:
                 high, why = self.upper(name) if t else None, answer.why or min(notes - ASSUMPTIONS.keys(), default="")
@@ -188,8 +194,11 @@ class Analysis:
         )
 
     def _climb(self, name: str, t: int, rungs: Sequence[Rung]) -> Answer:
-        low: Fraction | None = None
-        for rung in (*WITNESSES, *rungs) if t else rungs:
+        shown = self.witness(name, t) if t else None
+        if shown is not None and shown.decided:
+            return shown
+        low = shown.size if shown is not None else None
+        for rung in rungs:
             answer = self._two_sided(name, t, rung)
             if answer.decided or (answer.why and rung.most is None):
                 break
@@ -218,13 +227,30 @@ class Analysis:
         """A lower bound on the exponent of a quantity at the least price: its largest monomial that is found among few;
         None if none is found, or only with sizes that are not certified."""
         best: Answer | None = None
-        for rung in WITNESSES:
+        for step, part in product(range(t + 1), self._parts(name) if t else ()):
+            found = part.witness(name, step)
+            if found is not None and found.size == self.upper(name):
+                return replace(found, decided=True, assumes=found.assumes | self.bounds.assumes | {"generic-constants"})
+        for rung in _PARTS if self._whole else WITNESSES:
             found = self._two_sided(name, t, rung)
             if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
                 best = found
             if found.decided:
                 break
         return best
+
+    def _parts(self, name: str) -> Iterator[Analysis]:
+        """Runs of the same network in which less happens, where it has norms: there what may cancel hides sizes of the
+        whole run."""
+        if self._whole or not self.network.norms or self.upper(name) is None:
+            return
+        for point in parts(self.network, self.point, self.table[name]):
+            key = frozenset(x for x, b in point.b.items() if b is None), point.frozen
+            if key not in self._partial:
+                self._partial[key] = Analysis(
+                    self.ray, point, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
+                )
+            yield self._partial[key]
 
     def simplest(self, name: str, t: int) -> Answer | None:
         """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
@@ -351,8 +377,6 @@ class Analysis:
         algebra = run.algebra
         decided = algebra.certified(read) if isinstance(read, Signal) else run.sound
         packed = algebra.rms(read) if isinstance(read, Signal) else read
-        if decided and packed is not None:
-            self._packed[name, t] = packed
         doubtful = isinstance(read, Signal) and not decided and algebra.doubtful(read)
         why = "" if not doubtful else _ORTHOGONAL if self.network.norms else _SQUARED
         if packed is None:
@@ -385,11 +409,15 @@ class Analysis:
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         answer = self(name, t)
         algebra.notes |= answer.assumes
-        return self._packed.get((name, t)) if answer.decided else None
+        if not answer.decided or answer.size is None or answer.form is None:
+            return None
+        return algebra.pack(answer.size, dict(answer.form.power.terms), dict(answer.form.unknowns))
 
     @cached_property
     def bounds(self) -> BoundRun:
         """Upper bounds on every size after any number of updates, or why there are none."""
+        if self._whole is not None:
+            return self._whole.bounds
         with self._deep():
             run = bounds_for(self.network, self._algebra(LADDER[0]), self.point, self.optimizer, self.routed)
             return bounded(run)

@@ -168,7 +168,7 @@ class Trajectory(TrainingRun):
     def _updates(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps."""
         found = []
-        for step in range(t):
+        for step in range(0 if role in self.point.frozen else t):
             found += self.ledger.remembered((self._name, "step", role, step), partial(self._step, role, step))
         return found
 
@@ -247,7 +247,7 @@ class Trajectory(TrainingRun):
         size = self.algebra.rms(s)
         if size is None or not s.letters or s.flat.issuperset(s.letters):
             return s
-        return self.named(self.algebra.add([s, self.algebra.tensor(f"sign({name})", s.letters, size)]), s.name)
+        return self.named(self.algebra.add([s, self.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)]), s.name)
 
 
 class _Decaying(Trajectory):

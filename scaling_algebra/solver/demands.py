@@ -79,10 +79,9 @@ def met(demand: Demand, look: Analysis) -> bool:
         shown = ((name, t) for t in range(1, demand.horizon + 1) for name in demand.quantities)
         return all(x is not None and x <= size for x in uppers) and any(_shown(look, *key, size) for key in shown)
     uppers = [look.upper(name) for name in demand.quantities]
-    initial = [] if demand.kind == "theta" else [look(name, 0) for name in demand.quantities]
-    if any(x is None or x > 0 for x in uppers) or any(not x.decided or (x.size or 0) > 0 for x in initial):
+    if any(x is None or x > 0 for x in uppers):
         return False
-    steps = range(demand.horizon, -1, -1) if demand.kind == "theta" else ()
+    steps = (*range(1, demand.horizon + 1), 0) if demand.kind == "theta" else ()
     return not steps or any(_shown(look, name, t, 0) for t in steps for name in demand.quantities)
 
 

@@ -82,6 +82,7 @@ class Point:
     Attributes:
         b: init exponent by role; None is zero init.
         tied: roles whose initial values all experts share.
+        frozen: roles that do not learn.
     """
 
     b: Mapping[str, Fraction | None]
@@ -89,6 +90,7 @@ class Point:
     d: Mapping[str, Fraction]
     multipliers: Mapping[str, Fraction]
     tied: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
 
     @property
     def alpha(self) -> Fraction:

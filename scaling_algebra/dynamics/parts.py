@@ -1,0 +1,103 @@
+"""Runs in which few tensors learn and side branches are zero: a size in one of these is a lower bound for the whole run.
+
+Law: the leading coefficient of a quantity is a function of the constants of all learning rates and init stds, analytic
+where no divisor vanishes. What it is where some of these constants are zero it is at least for generic constants. So a
+monomial that is shown in a part is a witness for the whole; where norms take something away, few other monomials are
+left that could cancel it. Read next: ``analysis.py`` (asks parts for witnesses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from scaling_algebra.spec.networks.language import Network, Product, Statement, Sum
+from scaling_algebra.spec.scaling import Point
+
+from .quantities import Quantity
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A term that is added to what it was computed from.
+
+    Attributes:
+        ends: the tensors applied last: where these are zero, the term is.
+        inside: signals of the branch.
+        after: those that are zero where ``ends`` are.
+    """
+
+    ends: frozenset[str]
+    inside: frozenset[str]
+    after: frozenset[str]
+
+
+def parts(network: Network, point: Point, quantity: Quantity) -> Iterator[Point]:
+    """Points at which few tensors learn: one, those first by which a quantity is likely to move; then the nearest and
+    another. Tensors that start at zero learn always: without these nothing moves. Branches in which nothing learns are
+    zero, but for those that the quantity is what comes out of."""
+    signal, along = _signal(network, quantity), branches(network)
+    near = _nearest(network, signal)
+    for learning in (*({x} for x in near), *({near[0], x} for x in near[1:])):
+        moved = {s.out for role in learning for s in network.uses(role)}
+        idle = [b for b in along if signal and signal not in b.after and b.inside.isdisjoint(moved)]
+        dead = frozenset[str]().union(*(b.ends for b in idle)) - learning
+        start = {role: None if role in dead else b for role, b in point.b.items()}
+        zero = {role for role, b in point.b.items() if b is None} - dead
+        yield replace(point, b=start, frozen=frozenset(network.tensors) - learning - zero)
+
+
+def branches(network: Network) -> list[Branch]:
+    """Residual branches: terms of a sum that another term of it is an input of."""
+    found = []
+    for s in network.statements:
+        terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
+        for y in terms:
+            for z in terms:
+                if z != y and z in (inputs := _ancestors(network, y)) and (ends := _ends(network, y)):
+                    inside = inputs - _ancestors(network, z)
+                    made = {use.out for role in ends for use in network.uses(role)}
+                    after = frozenset(x for x in inside if made & _ancestors(network, x))
+                    found.append(Branch(ends, inside, after))
+    return found
+
+
+def _ancestors(network: Network, signal: str) -> frozenset[str]:
+    """A signal and all that it is computed from."""
+    found, todo = set[str](), [signal]
+    while todo:
+        x = todo.pop()
+        producer = network.producer(x)
+        if x not in found and producer is not None:
+            found.add(x)
+            todo += [f.name for f in producer.inputs]
+    return frozenset(found)
+
+
+def _ends(network: Network, signal: str) -> frozenset[str]:
+    """The tensors applied last on the way to a signal, each of which every term of it has."""
+    producer = network.producer(signal)
+    if not isinstance(producer, Product):
+        return frozenset()
+    here = frozenset(_tensors(network, producer))
+    return here or next(filter(None, (_ends(network, x.name) for x in producer.factors)), here)
+
+
+def _tensors(network: Network, s: Statement) -> list[str]:
+    terms = network.terms(s) if isinstance(s, Product) else ()
+    return [f.name for term in terms for f in term.tensors]
+
+
+def _signal(network: Network, quantity: Quantity) -> str:
+    """The signal that a quantity is of, or that its tensor makes; empty if that is not known."""
+    if quantity.tensor:
+        return network.uses(quantity.tensor)[0].out
+    name = quantity.name.partition(".")[0]
+    return name if network.producer(name) else ""
+
+
+def _nearest(network: Network, signal: str) -> list[str]:
+    """Tensors used on the way to a signal, the last ones first, then the others."""
+    statements = network.statements
+    at = next((k + 1 for k, s in enumerate(statements) if s.out == signal), 0)
+    return list(dict.fromkeys(x for s in (*reversed(statements[:at]), *statements[at:]) for x in _tensors(network, s)))
