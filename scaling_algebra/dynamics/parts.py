@@ -1,4 +1,4 @@
-"""Runs in which few tensors learn and side branches are zero: a size in one of these is a lower bound for the whole run.
+"""Runs in which few tensors learn and side branches are zero: what a size is there it is at least in the whole run.
 
 Law: the leading coefficient of a quantity is a function of the constants of all learning rates and init stds, analytic
 where no divisor vanishes. What it is where some of these constants are zero it is at least for generic constants. So a

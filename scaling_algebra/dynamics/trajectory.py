@@ -247,7 +247,9 @@ class Trajectory(TrainingRun):
         size = self.algebra.rms(s)
         if size is None or not s.letters or s.flat.issuperset(s.letters):
             return s
-        return self.named(self.algebra.add([s, self.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)]), s.name)
+        return self.named(
+            self.algebra.add([s, self.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)]), s.name
+        )
 
 
 class _Decaying(Trajectory):

@@ -575,12 +575,14 @@ def test_pairs_that_a_product_skips_are_bounded():
 
 
 def test_what_either_factor_dropped_is_bounded_in_their_product():
-    """V may have dropped something as large as n^(1/2), all of it along U: then U V is n^(3/2), not n^(1/2)."""
+    """V may have dropped something as large as n^(1/2), all of it along U: then U V is n^(3/2), not n^(1/2). Where all
+    that was dropped is known to be independent of U, it is n."""
     algebra, u, v = vectors()
-    loose = replace(v, tail=algebra.pack(HALF, {}, {}))
-    for left, right in permutations((u, loose)):
-        whole = algebra.contract(left, right, "")
-        assert not algebra.certified(whole) and algebra.value(algebra.bound(whole)) == 3 * HALF
+    for depends, exponent in ((None, 3 * HALF), (frozenset("V"), 2 * HALF), (frozenset("UV"), 3 * HALF)):
+        loose = replace(v, tail=algebra.pack(HALF, {}, {}), depends=depends)
+        for left, right in permutations((u, loose)):
+            whole = algebra.contract(left, right, "")
+            assert not algebra.certified(whole) and algebra.value(algebra.bound(whole)) == exponent
 
 
 def test_nothing_above_the_leading_exponent_is_certified():

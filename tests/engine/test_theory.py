@@ -136,7 +136,7 @@ def test_rmsnorm_keeps_the_ratios():
         """,
     )
     check([*at(plain, 0, 1), *at(normed, 0)], "g2 -3/2 -1 -1 \n gphi -3/2 -1 -1")
-    assert not normed("gphi", 1).decided and normed("g2", 1).low == Fraction(-3, 2)  # what the norm takes may be more
+    assert not normed("gphi", 1).decided and not normed("g2", 1).decided  # what the norm takes may be all of it
     check(
         at(normed, 1),
         """
