@@ -159,7 +159,7 @@ class Analysis:
         self._quick: tuple[Rung, ...] = _QUICK
         self._uppers: dict[str, Fraction | None] = {}
         self._notes: set[str] = set()
-        self._partial: dict[tuple[frozenset[str], frozenset[str]], Analysis] = {}
+        self._partial: dict[tuple[frozenset[str], frozenset[str]], Analysis | None] = {}
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
@@ -230,7 +230,9 @@ class Analysis:
         for step, part in product(range(t + 1), self._parts(name) if t else ()):
             found = part.witness(name, step)
             if found is not None and found.size == self.upper(name):
-                return replace(found, decided=True, assumes=found.assumes | self.bounds.assumes | {"generic-constants"})
+                assumes = found.assumes | self.bounds.assumes | {"generic-constants"}
+                self._notes |= assumes
+                return replace(found, decided=True, assumes=assumes)
         for rung in _PARTS if self._whole else WITNESSES:
             found = self._two_sided(name, t, rung)
             if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
@@ -241,16 +243,28 @@ class Analysis:
 
     def _parts(self, name: str) -> Iterator[Analysis]:
         """Runs of the same network in which less happens, where it has norms: there what may cancel hides sizes of the
-        whole run."""
+        whole run. Only those that divide by the same sizes."""
         if self._whole or not self.network.norms or self.upper(name) is None:
             return
         for point in parts(self.network, self.point, self.table[name]):
             key = frozenset(x for x, b in point.b.items() if b is None), point.frozen
             if key not in self._partial:
-                self._partial[key] = Analysis(
+                part = Analysis(
                     self.ray, point, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
                 )
-            yield self._partial[key]
+                self._partial[key] = part if self._divides_alike(part) else None
+            if (known := self._partial[key]) is not None:
+                yield known
+
+    def _divides_alike(self, part: Analysis) -> bool:
+        """Everything that a part divides by is as large as in the whole run: what norms and homogeneous functions read,
+        and normalisers, which are epsilon."""
+        learning = self.network.tensors.keys() - part.point.frozen
+        rules = {role: self.optimizer.of(role) for role in learning}
+        if any(x.normalises and not (x.epsilon and self._within(role)) for role, x in rules.items()):
+            return False
+        read = [f.inputs[0].name for f in self.network.functions if f.kind.kind == "norm" or f.kind.homogeneous]
+        return all(part(x, 0).decided and part(x, 0).size == self(x, 0).size for x in read)
 
     def simplest(self, name: str, t: int) -> Answer | None:
         """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
