@@ -252,11 +252,11 @@ class Analysis:
                 part = Analysis(
                     self.ray, point, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
                 )
-                self._partial[key] = part if self._divides_alike(part) else None
+                self._partial[key] = part if self.divides_alike(part) else None
             if (known := self._partial[key]) is not None:
                 yield known
 
-    def _divides_alike(self, part: Analysis) -> bool:
+    def divides_alike(self, part: Analysis) -> bool:
         """Everything that a part divides by is as large as in the whole run: what norms and homogeneous functions read,
         and normalisers, which are epsilon."""
         learning = self.network.tensors.keys() - part.point.frozen

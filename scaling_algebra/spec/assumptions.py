@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 ASSUMPTIONS: dict[str, str] = {
-    "generic-constants": "terms of one size, added up, do not cancel, and a size shown with some constants at zero stays: constants are generic",
+    "generic-constants": "terms of one size do not cancel, nor what is there with some constants at zero",
     "held-gates": "a gate is held at its mean and slope, independent of the weights (standing assumption B2)",
     "polynomials": "a function counts as the generic polynomial of its parity class, and two degrees more agree",
     "random-selection": "a top-K selection is drawn without regard to the weights",
