@@ -69,7 +69,8 @@ def check_model(
 
     Args:
         build: a model at given sizes, or a model and its optimizer; ``contract.py`` says what it must be.
-        base, target: sizes as for ``recipe``; ``points`` sizes are trained, evenly between them.
+        base: sizes as for ``recipe``.
+        target: the same; ``points`` sizes are trained, evenly between both.
         roles: as for ``plan``. layers: regular expression on names of the modules whose outputs are watched.
         seeds: replicas at every size. lr: of every tensor at the base, where ``build`` brings no optimizer.
         rules: powers to train with instead of the derived ones, by role and ``init_std`` or ``lr``; what is predicted
