@@ -137,22 +137,29 @@ def run(folder: Path, draws: int, until: str | None) -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=EVIDENCE)
 def tell(folder: Path) -> None:
-    """How many exponents agree, are refuted and inconclusive, and every refuted one."""
+    """How many exponents agree, are refuted and inconclusive, and every refuted one.
+
+    A run in which a gate failed measured nothing to be relied on: it is named, and none of its exponents is counted.
+    """
     total: dict[tuple[str, ...], Counter[str]] = {where: Counter() for where in RUNS}
-    refuted, failed = [], []
+    refuted, failed, counted = [], [], 0
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("draw_*.json"))]
     for record in records:
         for one in record["runs"]:
             where = (one["regime"], one["optimizer"], one["parameterization"])
+            if one["failed_gates"]:
+                failed += [f"draw {record['draw']}, {' '.join(where)}: {name}" for name in one["failed_gates"]]
+                continue
+            counted += 1
             total[where] += Counter(one["counts"])
-            failed += [f"draw {record['draw']}, {' '.join(where)}: {name}" for name in one["failed_gates"]]
             refuted += [(record["draw"], *where, *row[:6]) for row in one["rows"] if row[6] == "REFUTED"]
     words = ("AGREES", "REFUTED", "INCONCLUSIVE", ZERO)
     rows = [[*where, *(counts[w] for w in words)] for where, counts in total.items()]
     rows.append(["all", "", "", *(sum(int(row[k]) for row in rows) for k in range(3, 7))])
     header = ("regime", "optimizer", "parameterization", "agree", "refuted", "inconclusive", "zero, as predicted")
     click.echo(tabulate(rows, header))
-    click.echo(f"\n{len(records)} of {DRAWS} draws; gates that failed: {'; '.join(failed) or 'none'}\n")
+    left_out = "; ".join(failed) or "none"
+    click.echo(f"\n{len(records)} of {DRAWS} draws, {counted} runs; not counted, since a gate failed: {left_out}\n")
     names = (
         "draw",
         "regime",

@@ -184,6 +184,22 @@ def test_the_draws_are_the_first_ones_of_the_generator():
         assert [(x["regime"], x["optimizer"], x["parameterization"]) for x in record["runs"]] == list(blind.RUNS)
 
 
+def test_what_a_failed_gate_leaves_unproved_is_named_and_not_counted(tmp_path):
+    """Counted are the runs in which every gate passed; the negative control is a record with a gate that failed."""
+
+    def told(record):
+        (tmp_path / "draw_00.json").write_text(json.dumps(record), encoding="utf-8")
+        return CliRunner().invoke(blind.main, ["tell", str(tmp_path)]).output
+
+    sound = next(r for r in DRAWS if not any(x["failed_gates"] for x in r["runs"]))
+    spoiled = {**sound, "runs": [{**sound["runs"][0], "failed_gates": ["planted"]}, *sound["runs"][1:]]}
+    before, after = (next(x for x in told(r).splitlines() if x.startswith("all")) for r in (sound, spoiled))
+    assert int(before.split()[1]) - int(after.split()[1]) == sound["runs"][0]["counts"]["AGREES"] > 0
+    assert "I sgd mup: planted" in told(spoiled) and "since a gate failed: none" in told(sound)
+    failed = {(r["draw"], *x["failed_gates"]) for r in DRAWS for x in r["runs"] if x["failed_gates"]}
+    assert failed == {(k, "width-independent control flat") for k in (8, 9)}
+
+
 def test_the_page_and_the_readme_quote_the_counts():
     told = CliRunner().invoke(blind.main, ["tell"]).output.strip().splitlines()
     last = next(k for k, line in enumerate(told) if line.startswith("all"))
