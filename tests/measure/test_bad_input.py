@@ -7,8 +7,6 @@ DEPENDS = (
     "scaling_algebra/cli.py",
     "scaling_algebra/commands",
     "scaling_algebra/errors.py",
-)
-DEPENDS += (
     "scaling_algebra/files.py",
     "scaling_algebra/limits.py",
     "verify/commands",
