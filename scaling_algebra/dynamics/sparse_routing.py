@@ -3,7 +3,8 @@
 Model: a step averages over many tokens (more than any power of n that matters), each routed to K of M experts at
 random, independently of the weights. The update of an expert is then an average over its share K/M of the batch, and
 sums over experts inside an update run over all M with weight K/M, while a token sees its own K experts. With K = M both
-are the network itself. That is exact where nothing behind a sum over active experts is a function of it; gates may be.
+are the network itself. That is exact where nothing behind a sum over active experts is a function of it, or a product
+of two such signals: its mean over tokens is not the product of their means. Gates may be functions.
 A selection (top-K) is the routing, and a softmax with one is normalised over the active experts, another over all.
 Read next: ``trajectory.py`` (what it runs in), ``analysis.py`` (who asks for one).
 """
@@ -114,14 +115,14 @@ def _routed(s: Statement) -> Statement:
     return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and s.kind.selects else s
 
 
-def _behind(network: Network) -> Function | None:
-    """A function of what a sum over experts made, if there is one."""
+def _behind(network: Network) -> Statement | None:
+    """A function of what a sum over experts made, or a product of two such signals, if there is one."""
     summed = {s.out for s in network.aggregations}
     for s in network.statements:
-        if any(x.name in summed for x in s.inputs):
-            if isinstance(s, Function) and s in network.live:
-                return s
-            summed.add(s.out)
+        read = [x for x in s.inputs if x.name in summed]
+        if (isinstance(s, Function) and s in network.live and read) or (isinstance(s, Product) and len(read) > 1):
+            return s
+        summed |= {s.out} if read else set()
     return None
 
 

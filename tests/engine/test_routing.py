@@ -135,9 +135,15 @@ def test_explanations_say_over_what_a_sum_runs():
             )
 
 
-def test_what_sparse_routing_does_not_reach():
-    block, axes = GATED.replace("f = W4[b] h3[b]", "u[b] = tanh(h3[b])\nf = W4[b] u[b]"), MOE_BLOCK.axes
+@pytest.mark.parametrize("u", ["tanh(h3[b])", "h3[b] h3[b]"])
+def test_a_function_of_a_sum_over_active_experts_is_refused(u):
+    """A mean over tokens of a square is not the square of the mean: the gradient of W4 is n^0 where h3 is, the square of
+    the mean n^(-1/2)."""
+    block = GATED.replace("f = W4[b] h3[b]", f"u[b] = {u}\nf = W4[b] u[b]")
     with pytest.raises(UsageError, match=r"u is a function of a sum over active experts.*give a ray with K = M"):
-        derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, axes))
+        derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, MOE_BLOCK.axes))
+
+
+def test_proofs_are_for_all_experts():
     result = CliRunner().invoke(main, ["derive", "--ray", SPARSE[0], "--parameterization", "mup", "--prove"])
     assert result.exit_code == 2 and "proofs are for K = M" in result.stderr
