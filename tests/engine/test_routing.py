@@ -137,8 +137,7 @@ def test_explanations_say_over_what_a_sum_runs():
 
 @pytest.mark.parametrize("u", ["tanh(h3[b])", "h3[b] h3[b]"])
 def test_a_function_of_a_sum_over_active_experts_is_refused(u):
-    """A mean over tokens of a square is not the square of the mean: the gradient of W4 is n^0 where h3 is, the square of
-    the mean n^(-1/2)."""
+    """A mean of squares is no square of a mean: where h3 is n^0, the gradient of W4 is, not n^(-1/2)."""
     block = GATED.replace("f = W4[b] h3[b]", f"u[b] = {u}\nf = W4[b] u[b]")
     with pytest.raises(UsageError, match=r"u is a function of a sum over active experts.*give a ray with K = M"):
         derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, MOE_BLOCK.axes))
