@@ -11,6 +11,7 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 
 from scaling_algebra import signals
+from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify import judge
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
@@ -243,3 +244,24 @@ def test_a_quotient_is_refuted_only_with_one_of_its_parts(divisor, verdict):
     assert judge(every, predicted, powers=known).rows[2].verdict is verdict
     alone = [x for x in every if x["quantity"] == "f.update.normalised"]
     assert judge(alone, predicted, powers=known).rows[0].verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "power", "verdicts"),
+    [
+        ("psi.change", 3, -HALF, (Verdict.REFUTED, Verdict.INCONCLUSIVE)),
+        ("psi.change", 0.9, -HALF, (Verdict.REFUTED, Verdict.REFUTED)),
+        ("psi.change", 3, 0, (Verdict.REFUTED, Verdict.REFUTED)),
+        ("psi", 30, 0, (Verdict.REFUTED, Verdict.INCONCLUSIVE)),
+    ],
+)
+def test_behind_a_gate_that_is_no_polynomial_yet_nothing_is_refuted(name, size, power, verdicts):
+    """A gate whose argument falls with n is one where it is below 1, another below 10. Before the gate (h1) and as a
+    claim, the same numbers are refuted, as with a gate that is one."""
+    logged = {"h1": lambda n: 1.0, "h3": lambda n: 1.0, name: lambda n: size * (n / N[0]) ** float(power)}
+    rows = [{**x, "quantity": q, "step": t} for q in logged for t in (0, 1) for x in logged_as(logged[q])]
+    wrong = {q: [Fraction(p), Fraction(p)] for q, p in (("h1", -1), ("h3", -1), (name, power))}
+    first = [x for x in rows if (x["quantity"], x["step"]) != (name, 0)]  # the gate is one at t = 0
+    report = judge(first, wrong, [Claim.parse("h1@1=-2")], network=MOE_BLOCK)
+    verdict = {(r.quantity, r.step): r.verdict for r in report.rows}
+    assert (verdict["h1", 1], verdict["h3", 1]) == verdicts and report.claims[0].verdict is Verdict.REFUTED

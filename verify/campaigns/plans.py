@@ -145,8 +145,11 @@ class Job:
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
         """What a store holds of the run, judged."""
-        powers = None if self.testbed == "transformer" else self.signals().derivation.analysis().powers
-        return judge(self.measured(store, interrupted), self.prediction(), claims, required, powers)
+        measured, prediction = self.measured(store, interrupted), self.prediction()
+        if self.testbed == "transformer":
+            return judge(measured, prediction, claims, required)
+        derived = self.signals().derivation
+        return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
 
     def as_json(self) -> dict[str, Any]:
         """As kept in ``plan.json``; a network that does not ship stands there in full."""

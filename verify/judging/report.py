@@ -27,7 +27,9 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.networks.language import Network
 
+from .arguments import beyond
 from .claims import Claim
 from .fit import Fit, Means, Verdict, fit, judge_exponent, means
 from .gates import RunGate, below_floor, floor, gates, planted, standard_refuted
@@ -234,6 +236,7 @@ def judge(
     claims: Sequence[Claim] = (),
     required: Fraction = REQUIRED,
     powers: Powers | None = None,
+    network: Network | None = None,
 ) -> Report:
     """Judges every predicted quantity that was measured, and every claim. Needs no torch.
 
@@ -243,11 +246,14 @@ def judge(
         prediction: by quantity an exponent, or one for each step; or what ``signals`` gives.
         required: share of the rows that are not predicted to be exactly zero which must agree.
         powers: what every size is a sum of; by default what the engine finds, if the prediction is of ``signals``.
+        network: whose functions may have arguments too large for a verdict; by default that of ``signals``, too.
 
     Raises:
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
     ray = prediction.derivation.ray if isinstance(prediction, Signals) else None
+    if network is None and isinstance(prediction, Signals):
+        network = prediction.derivation.network
     if powers is None and isinstance(prediction, Signals):
         powers = prediction.derivation.analysis().powers
     m = measurement if isinstance(measurement, Measurement) else logged(measurement, ray)
@@ -271,12 +277,15 @@ def judge(
             verdict, note = Verdict.INCONCLUSIVE, "below the rounding of what it is a part of"
         if key in spoilt:
             verdict, note = Verdict.INCONCLUSIVE, f"rounding: {spoilt[key]:.0%} away from float64"
+        mine = predicted is not None and own(*key) == predicted
+        if verdict is Verdict.REFUTED and mine and network and (why := beyond(m, network, prediction, *key)):
+            verdict, note = Verdict.INCONCLUSIVE, f"{why}; smaller learning rates or larger sizes"
         if note or verdict is Verdict.AGREES or predicted is None:
             return ReportRow(quantity, step, predicted, fits[key], verdict, note)
         found = spectrum_of(m, quantity, step, predicted, powers)
         if verdict is Verdict.REFUTED and found and found.verdict is Verdict.AGREES:
             verdict, note = Verdict.INCONCLUSIVE, f"n^({predicted}) is seen beside a larger next power"
-        elif verdict is Verdict.REFUTED and found and powers and own(*key) == predicted:
+        elif verdict is Verdict.REFUTED and found and powers and mine:
             below = _below(m, quantity, step, predicted, powers, EVERY)
             if fits[key].high < predicted and mixed(m.sizes, m.cleaned(quantity, step), below):
                 note = f"n^({predicted}) may lie below a larger next power; larger sizes"
