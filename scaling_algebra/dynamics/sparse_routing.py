@@ -27,6 +27,9 @@ from .bounds import BoundRun
 from .run import BeyondPowerCounting, Increment, Known, Modes, Which, unknowns
 from .trajectory import Trajectory
 
+SHARE = "K/M"
+"""A multiplier of sums over experts in the batch."""
+
 
 def algebra_for(
     network: Network, ray: Ray, gap: Fraction, growing: frozenset[str] = frozenset(), routed: bool = False
@@ -115,6 +118,17 @@ def _routed(s: Statement) -> Statement:
     return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and s.kind.selects else s
 
 
+def _averaged(network: Network) -> Network:
+    """The network over all experts, whose sums over experts are those of a batch: each with weight K/M."""
+
+    def averaged(s: Statement) -> Statement:
+        if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
+            return replace(s, multipliers=(*s.multipliers, SHARE))
+        return _routed(s)
+
+    return replace(network, statements=tuple(map(averaged, network.statements)))
+
+
 def _behind(network: Network) -> Statement | None:
     """A function of what a sum over experts made, or a product of two such signals, if there is one."""
     summed = {s.out for s in network.aggregations}
@@ -132,7 +146,7 @@ class RoutedTrajectory(Trajectory):
     def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
         seen, self._among = active(network)
         super().__init__(seen, algebra, point, optimizer)
-        self._batch = self._over_all(replace(network, statements=tuple(map(_routed, network.statements))))
+        self._batch = self._over_all(_averaged(network))
         self._batch.shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and s.kind.selects}
         self._whole = {
             s.out
@@ -141,11 +155,7 @@ class RoutedTrajectory(Trajectory):
         }
         """Shares of all experts."""
         self._batch.ledger, self._batch._name = self.ledger, "batch"
-        share = algebra.scale({"K": 1, "M": -1})
-        label = "aggregation multiplier times K/M, the share of the batch"
-        self._batch._multipliers |= {
-            m: Scalar(label, self._multipliers[m].size + share) for s in network.aggregations for m in s.multipliers
-        }
+        self._batch._multipliers[SHARE] = Scalar("times K/M, the share of the batch", algebra.scale({"K": 1, "M": -1}))
 
     def _over_all(self, network: Network) -> Trajectory:
         """The same training, with the signals of all experts."""

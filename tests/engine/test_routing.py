@@ -124,6 +124,19 @@ def test_shares_of_active_and_of_all_experts(gate, share, above, gphi):
     assert [str(look(name, 1)) for name in ("h2.change", "h3i.change", "gphi")] == ["0", "0", gphi]
 
 
+@pytest.mark.parametrize("scaled", ["", "alpha beta "])
+def test_every_sum_over_experts_has_the_share_of_the_batch_once(scaled):
+    """Whatever multipliers it has: gradients of experts are those with one, of the power 0."""
+    sizes = []
+    for multipliers in ("alpha ", scaled):
+        net = network("shared", GATED.replace("alpha ", multipliers), MOE_BLOCK.axes)
+        powers = dict(zip(("W1", "Q", "W2", "W3", "W4"), map(Fraction, ("0", "1/2", "1/2", "1/2", "1")), strict=True))
+        point = Point(powers, powers, powers, dict.fromkeys(net.free_multipliers, Fraction(0)))
+        look = Analysis(Ray.parse(SPARSE[0]), point, optimizer("sgd"), net)
+        sizes.append([str(look(name, 0)) for name in ("gW2", "gW3", "gW4")])
+    assert sizes[0] == sizes[1]
+
+
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
     assert "active experts" in text and "times K/M, the share of the batch" in text
