@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from scaling_algebra import Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
@@ -200,7 +200,7 @@ def test_exit_codes(options, code, words):
     assert (result.exit_code, words in result.output) == (code, True), result.output
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @drawn(st.sampled_from(["router", "expert_in", "expert_out", "readout"]), st.fractions(-1, 1, max_denominator=4))
 def test_what_is_named_is_what_the_engine_finds(role, exponent):
     """For any given init: no failure of a demand is left out."""

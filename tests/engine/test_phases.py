@@ -1,5 +1,6 @@
 """The map of rays: exact cells and walls, formulas that hold on whole cones, regimes on walls, sound pictures."""
 
+import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from fractions import Fraction
@@ -13,6 +14,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, bounding
 from scaling_algebra.linear.linear import Linear
+from scaling_algebra.page import maps as kept_maps
 from scaling_algebra.phase_map import phases as maps
 from scaling_algebra.phase_map.families import families
 from scaling_algebra.phase_map.nearest import nearest
@@ -30,6 +32,7 @@ from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
+from scaling_algebra.tables.commands.table import EMITTED
 from scaling_algebra.tables.derived.layouts import CONES as LAYOUT_CONES
 
 pytestmark = pytest.mark.slow
@@ -115,6 +118,15 @@ def test_a_wrong_formula_is_not_proved(monkeypatch):
     wrong = [c for c in p.cells if c.scaling is not None and not c.holds]
     assert [c.inequalities for c in wrong] == [("N_e + M >= N", "M >= N", "N_e <= N")]
     assert status(wrong[0]).startswith("UNDECIDED: found at N=1,") and str(p).count("UNDECIDED") == 1
+
+
+def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(mup, adam, mssp, monkeypatch):
+    """Pictures of `table --all`, and the maps of the page; that of Adam and MSSP: `tests/page/test_questions.py`."""
+    for optimizer_of, rule, p in (("sgd", "mup", mup), ("sgd", "mssp", mssp), ("adam", "mup", adam)):
+        monkeypatch.setattr(kept_maps, "phases", lambda *_, p=p: p)
+        assert json.loads(json.dumps(kept_maps.drawn(optimizer_of, rule))) == kept_maps.kept()[f"{optimizer_of}-{rule}"]
+        if optimizer_of == "sgd":
+            assert (EMITTED / f"map_{rule}_sgd.svg").read_text(encoding="utf-8") == phases_svg(p) + "\n"
 
 
 def test_a_wrong_wall_is_seen(monkeypatch):

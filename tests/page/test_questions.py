@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.inline import picture
 from scaling_algebra.explanations.layers import graph_of
 from scaling_algebra.page import assembly, assets, package
-from scaling_algebra.page.maps import KEPT, drawn, kept, place
+from scaling_algebra.page.maps import drawn, kept, place
 from scaling_algebra.page.questions import answer, answered, choices, copied
 
 OWN = """axes = { a = "N", b = "N", x = "D" }
@@ -174,10 +174,9 @@ def test_regimes_lie_on_two_walls():
     assert all("on the walls" in place(ray, record) for ray in REGIMES.values() for record in kept().values())
 
 
-@pytest.mark.parametrize(("optimizer", "rule"), [x for x in KEPT if x[0] != "sgd"])
-def test_the_maps_that_are_kept_are_those_of_today(optimizer, rule):
-    """Those of SGD are compared in `tests/tables/test_emitted.py`, with the emitted ones."""
-    assert json.loads(json.dumps(drawn(optimizer, rule))) == kept()[f"{optimizer}-{rule}"]
+def test_the_map_of_adam_and_mssp_is_that_of_today():
+    """The others are compared in `tests/engine/test_phases.py`, which has them anyway."""
+    assert json.loads(json.dumps(drawn("adam", "mssp"))) == kept()["adam-mssp"]
 
 
 # the folder ----------------------------------------------------------------------------------------------------------

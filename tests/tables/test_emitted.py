@@ -22,8 +22,6 @@ from scaling_algebra import REGIMES, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.documents.notation import joined, plain
-from scaling_algebra.page import maps
-from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.commands import table as command
@@ -75,12 +73,11 @@ def test_no_other_file_is_emitted():
 
 
 def test_files_are_written_and_checked(tmp_path, monkeypatch):
-    """With two tables and the maps, which are fresh. One altered exponent and one missing file (negative control) are
-    found, and nothing else; nothing is deleted."""
+    """With two tables and the maps, whose pictures `tests/engine/test_phases.py` compares. One altered exponent and one
+    missing file (negative control) are found, and nothing else; nothing is deleted."""
     monkeypatch.setattr(command, "NAMES", ("g2", "routers1"))
-    once = cache(phases)
-    for module in (command, maps):
-        monkeypatch.setattr(module, "phases", once)
+    monkeypatch.setattr(command, "phases", lambda optimizer, name: EMITTED / f"map_{name}_{optimizer}.svg")
+    monkeypatch.setattr(command, "phases_svg", lambda path: path.read_text(encoding="utf-8").removesuffix("\n"))
     folder = tmp_path / "new" / "folder"
     folder.mkdir(parents=True)
     (folder / "mine.md").write_text("kept")
@@ -98,8 +95,6 @@ def test_files_are_written_and_checked(tmp_path, monkeypatch):
     assert result.exit_code == 1 and "g2.tex: stale" in first and "routers1.md: missing" in second
     assert [run(name, "--check", "-o", folder).exit_code for name in ("g2", "routers1", "routers2")] == [1, 1, 1]
     assert run("routers2", "--check").exit_code == 0
-    for rule in ("mup", "mssp"):  # the maps of the page are of the same cells
-        assert json.loads(json.dumps(maps.drawn("sgd", rule))) == maps.kept()[f"sgd-{rule}"]
 
 
 def test_tables_do_not_depend_on_the_hash_seed():
