@@ -3,7 +3,7 @@
 The base constants of `verify` were chosen while looking at agreement. Here every init std, learning rate and epsilon is
 multiplied by a factor of its own, log-uniform between 1/3 and 3, with other random streams and other sizes; then the
 twelve configurations of the MSSP paper are measured, and nothing is run again.
-Run: ``python benchmarks/blind.py run -o DIR [--draws 20] [--until HH:MM]`` (about a minute of one core for a draw;
+Run: ``python benchmarks/blind.py run -o DIR [--draws 30] [--until HH:MM]`` (about a minute of one core for a draw;
 goes on where it stopped), ``... tell`` (the counts of the committed evidence).
 """
 
@@ -35,7 +35,7 @@ from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks import scales
 
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "blind"
-DRAWS, SPREAD = 20, 3.0
+DRAWS, SPREAD = 30, 3.0
 """Settings, and the largest factor on a constant."""
 LARGEST, WORK = 7e5, 5e6
 """Weight entries of the largest network (times a factor up to 2 either way) and trained at each size: a seventh of

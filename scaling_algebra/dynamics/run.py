@@ -30,6 +30,8 @@ Modes = Mapping[str, Mode]
 Known = Callable[[str, int], "int | None"]
 """Packed size of a quantity after t updates where it is certified, else None."""
 MODES: tuple[Mode, ...] = ("init", "update")
+SHARE = "K/M"
+"""The multiplier of sums over experts in a batch of which every token has K of M; no unknown."""
 
 
 class BeyondPowerCounting(Exception):
@@ -83,19 +85,20 @@ class TrainingRun:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 own = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
                 self._initial[role] = algebra.tensor(role, tensor.letters, size, own)
-        aggregated = {m for s in network.aggregations for m in s.multipliers}
-        self._multipliers = {
-            name: Scalar(
-                "aggregation multiplier" if name in aggregated else f"multiplier {name}",
-                algebra.pack(-point.multipliers.get(name, Fraction(0)), {}, {name: -1}),
-            )
-            for name in network.free_multipliers
-        }
+        counted = {*network.free_multipliers, SHARE}
+        self._multipliers = {name: self._multiplier(name) for name in network.multipliers if name in counted}
         self.sound = True
         """Every entry size read since this was last set is certified (signals carry this themselves)."""
         self.ledger, self._name = Ledger(algebra), ""
         self.known: Known | None = None
         """Certified sizes from elsewhere; where there are none, those of this run are taken."""
+
+    def _multiplier(self, name: str) -> Scalar:
+        if name == SHARE:
+            return Scalar("times K/M, the share of the batch", self.algebra.scale({"K": 1, "M": -1}))
+        aggregated = any(name in s.multipliers for s in self.network.aggregations)
+        label = "aggregation multiplier" if aggregated else f"multiplier {name}"
+        return Scalar(label, self.algebra.pack(-self.point.multipliers.get(name, Fraction(0)), {}, {name: -1}))
 
     @cached_property
     def tails(self) -> Tails:

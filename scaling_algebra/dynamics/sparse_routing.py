@@ -16,7 +16,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.counting.signals import Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
@@ -24,11 +24,8 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .run import BeyondPowerCounting, Increment, Known, Modes, Which, unknowns
+from .run import SHARE, BeyondPowerCounting, Increment, Known, Modes, Which, unknowns
 from .trajectory import Trajectory
-
-SHARE = "K/M"
-"""A multiplier of sums over experts in the batch."""
 
 
 def algebra_for(
@@ -155,7 +152,6 @@ class RoutedTrajectory(Trajectory):
         }
         """Shares of all experts."""
         self._batch.ledger, self._batch._name = self.ledger, "batch"
-        self._batch._multipliers[SHARE] = Scalar("times K/M, the share of the batch", algebra.scale({"K": 1, "M": -1}))
 
     def _over_all(self, network: Network) -> Trajectory:
         """The same training, with the signals of all experts."""
