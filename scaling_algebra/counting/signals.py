@@ -46,6 +46,7 @@ class Rung:
         work: nodes of matching searches that one product of two signals may take.
         total: nodes of all products that one question may need.
         whole: nothing is dropped, whatever the gap; a product that takes more work raises ``Exhausted``.
+        doubts: a signal keeps at most so many kernels that may cancel others.
     """
 
     gap: Fraction
@@ -54,6 +55,7 @@ class Rung:
     work: int | None = None
     total: int | None = None
     whole: bool = False
+    doubts: int = 24
 
 
 @dataclass(slots=True)

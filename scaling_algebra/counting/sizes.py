@@ -14,9 +14,6 @@ from .kernels import Exhausted
 from .signals import Signal, larger
 from .store import KernelStore
 
-_DOUBTS = 24
-"""Kernels that may cancel others, as many as a signal keeps."""
-
 
 class SignalSizes(KernelStore):
     """Sizes of signals, read off their kernels."""
@@ -163,7 +160,7 @@ class SignalSizes(KernelStore):
         if rung.leaves is not None:
             keep = {k: e for k, e in keep.items() if order[k][0] <= rung.leaves}
         keep = {k: e for k, e in keep.items() if e + weights[k] >= floor}
-        for most, kept in ((rung.most, keep), (_DOUBTS, doubted)):
+        for most, kept in ((rung.most, keep), (rung.doubts, doubted)):
             if most is not None and len(kept) > most:
                 best = sorted(kept, key=lambda k: (-self.value(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
                 for k in best[most:]:

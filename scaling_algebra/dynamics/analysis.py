@@ -54,7 +54,7 @@ WITNESSES = (
     Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
 )
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
-_PARTS = (Rung(Fraction(1, 64), most=24, work=1_000, total=20_000),)
+_PARTS = (Rung(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),)
 """That of a run in which little happens: all that is as large as the leading kernel is kept."""
 _DEEP = 24
 """Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""

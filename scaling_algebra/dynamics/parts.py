@@ -35,16 +35,26 @@ class Branch:
 def parts(network: Network, point: Point, quantity: Quantity) -> Iterator[Point]:
     """Points at which few tensors learn: one, those first by which a quantity is likely to move; then the nearest and
     another. Tensors that start at zero learn always: without these nothing moves. Branches in which nothing learns are
-    zero, but for those that the quantity is what comes out of."""
+    zero, but for those that the quantity is what comes out of. Branches that it is inside of start at zero first, where
+    a norm mixes what they start with and what they learn; then they do not."""
     signal, along = _signal(network, quantity), branches(network)
     near = _nearest(network, signal)
-    for learning in (*({x} for x in near), *({near[0], x} for x in near[1:])):
-        moved = {s.out for role in learning for s in network.uses(role)}
-        idle = [b for b in along if signal and signal not in b.after and b.inside.isdisjoint(moved)]
-        dead = frozenset[str]().union(*(b.ends for b in idle)) - learning
-        start = {role: None if role in dead else b for role, b in point.b.items()}
-        zero = {role for role, b in point.b.items() if b is None} - dead
-        yield replace(point, b=start, frozen=frozenset(network.tensors) - learning - zero)
+    around = [b.ends for b in along if signal in b.inside - b.after]
+    for begun in dict.fromkeys((frozenset[str]().union(*around), frozenset[str]())):
+        for learning in (*({x} for x in near), *({near[0], x} for x in near[1:])):
+            yield _part(network, point, signal, along, begun | learning, begun)
+
+
+def _part(
+    network: Network, point: Point, signal: str, along: list[Branch], learning: frozenset[str], begun: frozenset[str]
+) -> Point:
+    """The point at which these tensors learn, some of which begin at zero."""
+    moved = {s.out for role in learning for s in network.uses(role)}
+    idle = [b for b in along if signal and signal not in b.after and b.inside.isdisjoint(moved)]
+    dead = frozenset[str]().union(*(b.ends for b in idle)) - learning
+    start = {role: None if role in dead | begun else b for role, b in point.b.items()}
+    zero = {role for role, b in point.b.items() if b is None} - dead
+    return replace(point, b=start, frozen=frozenset(network.tensors) - learning - zero)
 
 
 def branches(network: Network) -> list[Branch]:

@@ -46,6 +46,18 @@ def test_a_branch_in_which_nothing_learns_is_zero_but_where_the_quantity_comes_o
     assert dead("h3.change", "embedding") == dead("n2.change", "gain") == set()
 
 
+def test_a_branch_that_a_quantity_is_inside_of_starts_at_zero_and_learns_first():
+    start = dict.fromkeys(BLOCK.tensors, Fraction(0))
+    point, table = Point(start, start, start, {}), quantities(BLOCK)
+
+    def first(name: str) -> tuple[set[str], set[str]]:
+        part = next(parts(BLOCK, point, table[name]))
+        return {role for role, b in part.b.items() if b is None}, set(BLOCK.tensors) - part.frozen
+
+    assert first("w.change") == ({"down"}, {"down", "gate"})
+    assert first("h3.change") == (set(), {"down"})
+
+
 def test_a_block_of_current_language_models_has_its_mup():
     """Undecided after half a minute before; measured at n = 64 to 512: 275 (SGD) and 277 (Adam) of 283 exponents agree
     and none is refuted."""
