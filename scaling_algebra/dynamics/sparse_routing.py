@@ -84,7 +84,7 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
         return Factor(x.name, x.letters.translate(swap))
 
     def statement(s: Statement) -> Statement:
-        s = _routed(s)
+        s = _routed(network, s)
         if isinstance(s, Product):
             return replace(s, tensor=s.tensor and factor(s.tensor), factors=tuple(map(factor, s.factors)))
         if isinstance(s, Sum):
@@ -110,9 +110,14 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     return seen, among
 
 
-def _routed(s: Statement) -> Statement:
-    """A statement whose selection is the routing."""
-    return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and s.kind.selects else s
+def _routes(network: Network, s: Statement) -> bool:
+    """Does it select experts? A selection along another index is a function like others."""
+    return isinstance(s, Function) and s.kind.selects and network.axes[s.over] == "M"
+
+
+def _routed(network: Network, s: Statement) -> Statement:
+    """A statement without the selection that is the routing."""
+    return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _routes(network, s) else s
 
 
 def _averaged(network: Network) -> Network:
@@ -121,7 +126,7 @@ def _averaged(network: Network) -> Network:
     def averaged(s: Statement) -> Statement:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
-        return _routed(s)
+        return _routed(network, s)
 
     return replace(network, statements=tuple(map(averaged, network.statements)))
 
@@ -144,7 +149,7 @@ class RoutedTrajectory(Trajectory):
         seen, self._among = active(network)
         super().__init__(seen, algebra, point, optimizer)
         self._batch = self._over_all(_averaged(network))
-        self._batch.shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and s.kind.selects}
+        self._batch.shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
         self._whole = {
             s.out
             for s in network.live

@@ -137,6 +137,22 @@ def test_every_sum_over_experts_has_the_share_of_the_batch_once(scaled):
     assert sizes[0] == sizes[1]
 
 
+def test_a_selection_along_another_index_is_no_routing():
+    """What it selects before the experts is the same for every token: measured (tests/measure/random_networks.py, case
+    407), where the engine had taken it for the routing, and its change for n^(-1/2)."""
+    block = """h1[a] = W1[a,x] data[x]
+h2[a] = topk_sigmoid(h1[a]; a)
+h3[b] = W[b,a] h2[a]
+w[i,k] = W2[i,k,b] h3[b]
+h4i[i,b] = W3[i,b,k] w[i,k]
+h4[b] = alpha h4i[i,b]
+f = W4[b] h4[b]"""
+    net = network("selected", block, MOE_BLOCK.axes)
+    for ray in ("N=1,N_e=1,M=1", SPARSE[0]):
+        look = signals(None, "sgd", "mup", ray=ray, network=net).derivation.analysis()
+        assert str(look("h2.change", 1)) == "-1/4"
+
+
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
     assert "active experts" in text and "times K/M, the share of the batch" in text
