@@ -10,6 +10,7 @@ import click
 
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.obstacles import EACH, functions, obstacles, without
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.proofs.prover import prove, settled
@@ -49,6 +50,7 @@ CODES = {True: 0, False: 1, None: 3}
         "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
         "scalecalc derive --regime III --parameterization mup --given router.init=N^-1/2 --given readout.init=0",
         "scalecalc derive --ray N=1,N_e=1/2,M=0 --optimizer sgd --parameterization mup --relax",
+        "scalecalc derive --architecture moe-rmsnorm --regime I --optimizer sgd --without each",
     ),
 )
 @WHERE
@@ -60,6 +62,13 @@ CODES = {True: 0, False: 1, None: 3}
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
 @click.option(
     "--relax", "relaxing", is_flag=True, help="Where nothing meets every desideratum: the one that breaks least."
+)
+@click.option(
+    "--without",
+    "left_out",
+    multiple=True,
+    metavar="NAME",
+    help=f"Leave a function out: its value is its argument (repeatable); '{EACH}': every one by itself.",
 )
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @click.option(
@@ -74,6 +83,7 @@ def command(
     parameterization: str | None,
     gauge: str,
     strict: bool,
+    left_out: tuple[str, ...],
     proving: bool,
     relaxing: bool,
     drop: bool,
@@ -89,6 +99,7 @@ def command(
     What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
     With --relax every signal stays O(1), and what must be Theta(1) may vanish, each as slowly as those before it allow;
     exit code 1 if something does, 3 if that is undecided.
+    With --without the answer is that of another network: it says where the difficulty of the whole one lies.
     With --strict what assumes more than counting powers (notes, "assumes") is undecided, exit code 3.
     With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
@@ -100,12 +111,19 @@ def command(
         raise UsageError("--relax is a search of its own; leave out --prove")
     if drop and where["given"]:
         raise UsageError("--drop is about the desiderata alone; leave out --given")
+    if EACH in left_out and (proving or relaxing or len(left_out) > 1):
+        raise UsageError(f"--without {EACH} is a search of its own; leave out --prove, --relax and other names")
     tried(smtlib, "text", "--smtlib")
+    if EACH not in left_out:
+        where["network"] = without(where["network"], left_out)
     both = ("mup", "mssp") if where["network"] == MOE_BLOCK and not relaxing else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     asked = [
         Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
     ]
+    if EACH in left_out:
+        emit([obstacles(x).document() for x in asked], form, output)
+        return 0
     if proving:
         return _prove(asked, gauge, drop, smtlib, form, output)
     codes, documents = [0], []
@@ -137,7 +155,12 @@ def missing(error: NotFound) -> tuple[int, Document]:
     decided = verdict == "impossible"
     least = decided and not asked.parameterization.structural and not asked.given
     relaxed = "; derive --relax gives the one that breaks least" if least else ""
-    click.echo(f"scalecalc: {line}{near if on_map else ''}{relaxed}", err=True)
+    parts = (
+        f"; derive --without {EACH} names functions that stand in the way"
+        if not decided and functions(asked.network)
+        else ""
+    )
+    click.echo(f"scalecalc: {line}{near if on_map else ''}{relaxed}{parts}", err=True)
     return (1 if decided else 3), _record(asked, False if decided else None, verdict.upper(), line)
 
 

@@ -18,6 +18,7 @@ from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.powers import Power
 
 from .alignments import Alignments
+from .obstacles import Obstacle, Obstacles
 from .results import Explanation, LeadingTerm, SettingExplanation
 
 
@@ -51,6 +52,28 @@ def alignments(found: Alignments) -> Document:
     maps = [{k: v if v is None else str(v) for k, v in vars(a).items()} for a in found]
     record = {**found.derivation.configuration.as_json(), "step": found.step, "maps": maps}
     return Document((Heading(found.about), lines, grid), record)
+
+
+@document_of.register(Obstacles)
+def obstacles(found: Obstacles) -> Document:
+    """Every function that was left out, and whether the rest is derived."""
+    asked = found.configuration
+    name = f"{asked.parameterization.title}, {asked.network.name}, {asked.optimizer.name}, {asked.ray}"
+    rows = [(f"{x.function.out} = {x.function.name}", _without(x)) for x in found.tried]
+    grid = Grid.of(("left out", asked.parameterization.title), rows)
+    tried = [
+        {"left_out": x.function.out, "function": x.function.name, "found": x.decided, "why": _failure(x)}
+        for x in found.tried
+    ]
+    return Document((Heading(literal(f"{name}, without one function")), grid), {**asked.as_json(), "without": tried})
+
+
+def _failure(x: Obstacle) -> str | None:
+    return None if isinstance(x.without, Derivation) else x.without.failure
+
+
+def _without(x: Obstacle) -> str:
+    return literal(f"not found: {_failure(x)}") if _failure(x) else "found"
 
 
 _RANK_ONE = Text(

@@ -1,0 +1,156 @@
+"""Derives every network of the library in fresh processes, with the CPU time of each; prints the tables of the docs.
+
+Run: ``python benchmarks/library.py run [--seconds 60]`` (a quarter of an hour; goes on where it stopped),
+``... tell`` (muP of every network and what training said, as in docs/library.md), ``... times`` (as in docs/speed.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from tabulate import tabulate
+
+from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.spec.networks.library import ARCHITECTURES
+
+EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence"
+DERIVED, TRAINED = EVIDENCE / "library.json", EVIDENCE / "measure" / "library.json"
+OPTIMIZERS = ("sgd", "adam", "adamw", "muon")
+DEEP = "N=1,N_e=1,M=1,L=1"
+"""The ray of networks that have depth, as far as they have its axes."""
+SHOWN = ("sgd", "adam")
+"""Optimizers whose exponents the docs show."""
+
+
+def cases() -> Iterator[tuple[str, str, str]]:
+    """Network, regimes that are one for it (with depth a ray), optimizer."""
+    for name in ARCHITECTURES:
+        axes = {*ARCHITECTURES[name].axes.values()}
+        alike: dict[tuple[object, ...], list[str]] = {}
+        for regime, ray in REGIMES.items():
+            alike.setdefault(tuple(ray[x] for x in ("N", "N_e", "M") if x in axes), []).append(regime)
+        deep = ",".join(x for x in DEEP.split(",") if x.partition("=")[0] in axes)
+        for where in [deep] if "L" in axes else [", ".join(x) for x in alike.values()]:
+            yield from ((name, where, rule) for rule in OPTIMIZERS)
+
+
+def derived(name: str, where: str, rule: str, seconds: int) -> dict[str, Any]:
+    """What ``derive`` says of muP, and the CPU time of its process."""
+    place = ["--ray", where] if "=" in where else ["--regime", where.partition(",")[0]]
+    asked = ["derive", "--architecture", name, *place, "--optimizer", rule, "--parameterization", "mup"]
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({seconds}, {seconds}))"
+    code = f"{limit}; from scaling_algebra.cli import main; main({asked!r})"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found = {"network": name, "where": where, "optimizer": rule, "seconds": round(took, 1)}
+    if done.returncode == 0:
+        return {**found, "verdict": "found", "answer": answer(done.stdout)}
+    why = (
+        done.stderr.strip().splitlines()[-1].partition("): ")[2].partition("; derive --relax")[0] if done.stderr else ""
+    )
+    verdicts = {1: "none exists", 3: "UNDECIDED", -signal.SIGXCPU: f"no answer within {seconds} s"}
+    if done.returncode not in verdicts:
+        raise click.ClickException(f"{' '.join(asked)}: exit code {done.returncode}\n{done.stderr}")
+    return {**found, "verdict": verdicts[done.returncode], "answer": why}
+
+
+def answer(text: str) -> str:
+    """Multipliers, then init std, learning rate and epsilon of every tensor, on one line."""
+    said = re.findall(r"^(?:aggregation )?multiplier(?: (\w+))?: (\S+)", text, re.M)
+    rows = text.partition("\ntensor ")[2].partition("\n\n")[0].splitlines()
+    head = re.split(r" {2,}", f"tensor  {rows[0].strip()}")
+    columns = [head.index(x) for x in ("init std", "lr", "eps") if x in head]
+    tensors: dict[str, list[str]] = {}
+    for cells in (re.split(r" {2,}", x.strip()) for x in rows[1:]):
+        powers = ", ".join(cells[k] for k in columns).removesuffix(", -")
+        tensors.setdefault(powers, []).append(cells[0])
+    found = [f"{name or 'multiplier'} {power}" for name, power in said]
+    return "; ".join([*found, *(f"{', '.join(names)} {powers}" for powers, names in tensors.items())])
+
+
+def records() -> list[dict[str, Any]]:
+    """What is kept, in the order of ``cases``."""
+    kept = json.loads(DERIVED.read_text(encoding="utf-8"))["derived"] if DERIVED.exists() else []
+    by = {(x["network"], x["where"], x["optimizer"]): x for x in kept}
+    return [by[case] for case in cases() if case in by]
+
+
+@click.group()
+def main() -> None:
+    """Every network of the library."""
+
+
+@main.command()
+@click.option("--seconds", default=60, show_default=True, help="CPU seconds for one answer.")
+def run(seconds: int) -> None:
+    """Derive what is not kept."""
+    found = records()
+    for case in cases():
+        if case not in {(x["network"], x["where"], x["optimizer"]) for x in found}:
+            found.append(derived(*case, seconds))
+            print(*case, found[-1]["seconds"], found[-1]["verdict"], flush=True)
+            git = subprocess.run(
+                ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+            )
+            head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": git.stdout.strip()}
+            head["command"] = f"python benchmarks/library.py run --seconds {seconds}"
+            DERIVED.write_text(json.dumps({**head, "derived": found}, indent=1) + "\n", encoding="utf-8")
+
+
+@main.command()
+def tell() -> None:
+    """Exponents of every network, and the verdicts of its training."""
+    for rule in SHOWN:
+        rows = [
+            (f"`{x['network']}`", x["where"], x["answer"] if x["verdict"] == "found" else _without(x))
+            for x in records()
+            if x["optimizer"] == rule and not x["network"].startswith("routers-")
+        ]
+        powers = "init std, learning rate" + ("" if rule == "sgd" else ", epsilon")
+        print(tabulate(rows, ("network", f"with `{rule}` on", powers), tablefmt="github"), "\n")
+    print(tabulate(list(measured()), ("trained", "agree", "refuted", "open", "excused"), tablefmt="github"))
+
+
+def _without(x: dict[str, Any]) -> str:
+    return f"{x['verdict']}: `{x['answer']}`" if x["answer"] else x["verdict"]
+
+
+def measured() -> Iterator[tuple[str, str, int, int, str]]:
+    """Run, agreeing of all, refuted, open, refuted at sizes that are called too small."""
+    for name, test in json.loads(TRAINED.read_text(encoding="utf-8"))["tests"].items():
+        if "exponents" in test:
+            agree, refuted, left = (test["exponents"][x] for x in ("AGREES", "REFUTED", "INCONCLUSIVE"))
+            run = name.partition("[")[2].rstrip("]")
+            yield f"`{run}`", f"{agree} of {agree + refuted + left}", refuted, left, ", ".join(test["excused"])
+
+
+@main.command()
+def times() -> None:
+    """CPU seconds of cold processes; in italics where muP is not decided."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for x in records():
+        cell = f"{x['seconds']:.1f}"
+        decided = x["verdict"] in ("found", "none exists")
+        rows.setdefault((f"`{x['network']}`", x["where"]), []).append(cell if decided else f"*{cell}*")
+    print(tabulate([(*k, *v) for k, v in rows.items()], ("network", "on", *OPTIMIZERS), tablefmt="github"))
+    seconds = sorted(x["seconds"] for x in records())
+    late = sum(x > 5 for x in seconds)
+    open_ = sum(x["verdict"] not in ("found", "none exists") for x in records())
+    print(f"\n{len(seconds)} answers: median {statistics.median(seconds):.1f} s, {late} over 5 s, {open_} undecided.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What stands in the way of an answer: the functions of a network without which its parameterization is derived.
+
+A function that is left out has the value of its argument. That is another network: its exponents say where the
+difficulty of the one that was asked about lies, not what its answer is.
+Read next: ``presentation.py`` (how that is printed), ``solver/derivation.py`` (what is asked for each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from scaling_algebra.documents import Rendered
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.demands import NotFound
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.language import Function, Network, Statement, Sum
+
+EACH = "each"
+"""In place of a name: every function in turn."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """A function that was left out, and what is derived without it.
+
+    Attributes:
+        without: the derivation, or why there is none.
+    """
+
+    function: Function
+    without: Derivation | NotFound
+
+    @property
+    def decided(self) -> bool:
+        return isinstance(self.without, Derivation)
+
+
+@dataclass(frozen=True, repr=False)
+class Obstacles(Rendered):
+    """Every function of a network, left out by itself.
+
+    Attributes:
+        configuration: of the whole network.
+    """
+
+    configuration: Configuration
+    tried: tuple[Obstacle, ...]
+
+
+def functions(network: Network) -> tuple[Function, ...]:
+    """Those that can be left out: with an argument, and not held constant."""
+    return tuple(s for s in network.statements if isinstance(s, Function) and s.source is not None and not s.held)
+
+
+def without(network: Network, names: Sequence[str]) -> Network:
+    """The network without some of its functions; each has the value of its argument.
+
+    Args:
+        names: what the equations of the functions are called by: their left sides.
+
+    Raises:
+        UsageError: a name that no function has.
+    """
+    known = [s.out for s in functions(network)]
+    for name in names:
+        if name not in known:
+            have = f"functions of {network.name}: {', '.join(known)}" if known else f"{network.name} has no functions"
+            raise UsageError(f"no function {name!r} to leave out; {have}")
+
+    def left(s: Statement) -> Statement:
+        out = isinstance(s, Function) and s.source is not None and s.out in names
+        return Sum(s.out, s.inputs) if out else s
+
+    changed = tuple(map(left, network.statements))
+    return replace(network, name=f"{network.name} without {', '.join(names)}", statements=changed) if names else network
+
+
+def obstacles(configuration: Configuration) -> Obstacles:
+    """Derives the parameterization without each function in turn.
+
+    Raises:
+        UsageError: the network has no functions.
+    """
+    return Obstacles(configuration, tuple(_tried(configuration)))
+
+
+def _tried(asked: Configuration) -> Iterator[Obstacle]:
+    if not functions(asked.network):
+        without(asked.network, [EACH])
+    for function in functions(asked.network):
+        try:
+            found: Derivation | NotFound = derive(asked.but(network=without(asked.network, [function.out])))
+        except NotFound as why:
+            found = why
+        yield Obstacle(function, found)

@@ -1,0 +1,61 @@
+"""Functions that stand in the way of an answer: what is derived without them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra import UsageError, derive, network
+from scaling_algebra.cli import main
+from scaling_algebra.explanations.obstacles import functions, obstacles, without
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.library import ARCHITECTURES
+
+EQUATIONS = "h[a] = W1[a,x] data[x]\nu[a] = {}\nv[b] = W2[b,a] u[a]\nf = W3[b] v[b]"
+AXES = {"x": "D", "a": "N", "b": "N"}
+
+
+@pytest.mark.parametrize("function", ["tanh(h[a])", "rmsnorm(h[a])", "softmax(h[a]; a)"])
+def test_what_is_left_out_has_the_value_of_its_argument(function):
+    """The exponents are those of the network in which the next equation reads the argument."""
+    net = network("bent", EQUATIONS.format(function), AXES)
+    direct = network("straight", EQUATIONS.format("h").replace("u[a] = h\n", "").replace("u[a]", "h[a]"), AXES)
+    left = derive("I", "adam", "mup", network=without(net, ["u"]))
+    assert left.scaling.tensors == derive("I", "adam", "mup", network=direct).scaling.tensors
+    assert without(net, []) == net and not functions(without(net, ["u"]))
+
+
+def test_every_function_is_left_out_by_itself():
+    """Of two norms either may be what is in the way; a gate that is held is none."""
+    text = "h[a] = W1[a,x] data[x]\nr[a] = rmsnorm(h[a])\nu[a] = tanh(r[a])\nf = W3[a] u[a]"
+    found = obstacles(Configuration.of("I", "sgd", "mup", network=network("both", text, AXES)))
+    assert [(x.function.out, x.decided) for x in found.tried] == [("r", True), ("u", True)]
+    assert "phi" not in [s.out for s in functions(ARCHITECTURES["moe"])]
+
+
+def test_the_command_says_what_is_found_without_each():
+    asked = ["derive", "--architecture", "routers-softmax", "--regime", "I", "--optimizer", "sgd"]
+    missing = CliRunner().invoke(main, asked)
+    assert missing.exit_code == 3 and "derive --without each names functions that stand in the way" in missing.output
+    said = CliRunner().invoke(main, [*asked, "--without", "each", "--format", "json"])
+    (tried,) = json.loads(said.output)["without"]
+    assert (tried["left_out"], tried["function"], tried["found"]) == ("phi", "softmax", False)
+    assert "h1 stays O(1)" in tried["why"] and said.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--without", "psi"], "no function 'psi' to leave out; functions of routers-softmax: phi"),
+        (["--without", "each", "--prove"], "--without each is a search of its own"),
+        (["--without", "each", "--without", "phi"], "--without each is a search of its own"),
+    ],
+)
+def test_what_cannot_be_left_out_is_refused(arguments, said):
+    result = CliRunner().invoke(main, ["derive", "--architecture", "routers-softmax", "--regime", "I", *arguments])
+    assert result.exit_code == 2 and said in result.output
+
+
+def test_a_network_without_functions_has_nothing_in_the_way():
+    with pytest.raises(UsageError, match="mlp has no functions"):
+        obstacles(Configuration.of("I", "sgd", "mup", network=ARCHITECTURES["mlp"]))
