@@ -1,7 +1,9 @@
 """Trains a case of ``networks.py`` in torch float64 and reads every named quantity off it. No code of the engine.
 
-Replicas are a leading dimension. The loss is the output itself. Gradients are autograd's, one call for each equation
-and its chain rule by hand, so that a gradient through a part of a tensor is the same code as the whole one.
+Replicas are a leading dimension, tokens the one behind it in signals: one, or many of which each has its own K of M
+experts (then sizes of signals with experts are those of a token's own). The loss is the mean output over tokens.
+Gradients are autograd's, one call for each equation and its chain rule by hand, so that a gradient through a part of a
+tensor is the same code as the whole one.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ FIXED = {"D": 3, "S": 3}
 """Sizes of axes that never grow, and of the others where their rate is 0 (``FLAT``)."""
 FLAT = {"N": 4, "N_e": 3, "M": 4, "K": 4, "L": 1}
 EPSILON, DECAY = 0.5, 0.1
+TOKENS, ACTIVE = 400, 4
+"""Tokens where each has its own experts, and how many of these it has at scale 1."""
 Tensors = dict[str, Tensor]
 
 
@@ -34,20 +38,26 @@ def sizes(case: TrainingCase, scale: float) -> dict[str, int]:
     return found
 
 
-def value(line: Line, reads: list[Tensor], multiplier: float) -> Tensor:
-    """What an equation computes, (S, *letters)."""
+def value(line: Line, reads: list[Tensor], multiplier: float, chosen: Tensor | None = None) -> Tensor:
+    """What an equation computes, (S, tokens, *letters). ``chosen``: 1 at a token's experts, (S, tokens, M)."""
     if line.kind == "product":
-        return multiplier * contracted([(c, x) for (_, c), x in zip(line.reads, reads, strict=True)], line.letters)
+        pairs = [(c, x) for (_, c), x in zip(line.reads, reads, strict=True)]
+        if chosen is not None and "i" not in line.letters and any("i" in c for c, _ in pairs):
+            pairs.append(("i", chosen))
+        return multiplier * contracted(pairs, line.letters)
     if line.kind == "sum":
         return sum(_turned(x, c, line.letters) for (_, c), x in zip(line.reads, reads, strict=True))  # type: ignore
     x = _turned(reads[0], line.reads[0][1], line.letters)
-    along = 1 + line.letters.index(line.over) if line.over else 0
+    along = 2 + line.letters.index(line.over) if line.over else 0
     if line.kind.startswith("topk"):
-        best = x.detach().topk(max(1, x.shape[along] // 2), along).indices
-        mask = torch.zeros_like(x, dtype=torch.bool).scatter(along, best, True)
+        if chosen is not None and line.over == "i":
+            mask = chosen.bool()
+        else:
+            best = x.detach().topk(max(1, x.shape[along] // 2), along).indices
+            mask = torch.zeros_like(x, dtype=torch.bool).scatter(along, best, True)
         if line.kind == "topk_sigmoid":
             return torch.sigmoid(x) * mask
-        return torch.softmax(x.masked_fill(~mask, -torch.inf), along)
+        return torch.softmax(torch.where(mask, x, -torch.inf), along)
     if line.kind == "softmax":
         return torch.softmax(x, along)
     if line.kind == "layernorm":
@@ -64,12 +74,12 @@ def contracted(operands: list[tuple[str, Tensor]], out: str) -> Tensor:
     for k, (more, x) in enumerate(operands[1:], 2):
         kept = out + "".join(c for c, _ in operands[k:])
         both = "".join(c for c in dict.fromkeys(letters + more) if c in kept)
-        whole, letters = torch.einsum(f"Z{letters},Z{more}->Z{both}", whole, x), both
-    return torch.einsum(f"Z{letters}->Z{out}", whole) if letters != out else whole
+        whole, letters = torch.einsum(f"ZY{letters},ZY{more}->ZY{both}", whole, x), both
+    return torch.einsum(f"ZY{letters}->ZY{out}", whole) if letters != out else whole
 
 
 def _turned(x: Tensor, old: str, new: str) -> Tensor:
-    return x if old == new else x.permute(0, *(1 + old.index(c) for c in new))
+    return x if old == new else x.permute(0, 1, *(2 + old.index(c) for c in new))
 
 
 def matrices(case: TrainingCase, name: str) -> tuple[str, str, str]:
@@ -271,7 +281,8 @@ class InterpretedRun:
             summed = {c for _, cs in line.reads for c in cs} - set(line.letters)
             self.multipliers[m] = constant(0.5, 2.0) * power(m) / self._base(summed, scale)
         data = torch.randn(FIXED["D"], generator=fixed, dtype=torch.float64)
-        self.data = (data / data.norm()).expand(seeds, -1)
+        self.data = (data / data.norm()).expand(seeds, 1, -1)
+        self.chosen = self._chosen(scale, seeds, draw) if case.routed else None
         self.moved = {name: torch.zeros_like(w) for name, w in self.start.items()}
         self.steps = Steps(case, lr, eps, self.start)
         self.initial = self.signals(self.start)
@@ -285,11 +296,17 @@ class InterpretedRun:
         """How many entries they have at scale 1: what is divided by it does not start far from Theta(1)."""
         return prod(self.sizes[c] / scale ** float(self.case.rates.get(AXES[c], 0)) for c in letters)
 
+    def _chosen(self, scale: float, seeds: int, draw: torch.Generator) -> Tensor:
+        """K of M experts of every token, drawn at random."""
+        active = round(ACTIVE * scale ** float(self.case.rates["K"]))
+        drawn = torch.rand(seeds, TOKENS, self.sizes["i"], generator=draw, dtype=torch.float64)
+        return torch.zeros_like(drawn).scatter(-1, drawn.topk(active, -1).indices, 1.0)
+
     def signals(self, weights: Tensors) -> Tensors:
         found: Tensors = {"data": self.data}
         for line in self.case.lines:
-            reads = [weights[n] if is_tensor(n) else found[n] for n, _ in line.reads]
-            found[line.out] = value(line, reads, self._multiplier(line))
+            reads = [weights[n][:, None] if is_tensor(n) else found[n] for n, _ in line.reads]
+            found[line.out] = value(line, reads, self._multiplier(line), self.chosen)
         return found
 
     def _multiplier(self, line: Line) -> float:
@@ -306,7 +323,7 @@ class InterpretedRun:
             above = self.gradient(line.out)
             for k, (name, _) in enumerate(line.reads):
                 if is_tensor(name):
-                    self.raw[name] = self.raw[name] + self._adjoint(line, k, above, {})
+                    self.raw[name] = self.raw[name] + self._adjoint(line, k, above, {})[:, 0]
 
     def step(self) -> None:
         updates = self.steps.step(self.raw, self.weights)
@@ -321,10 +338,10 @@ class InterpretedRun:
 
     def _adjoint(self, line: Line, k: int, above: Tensor, part: Mapping[str, Tensor]) -> Tensor:
         """The gradient at one read of an equation; ``part``: tensors to take instead of the whole ones."""
-        reads = [part.get(n, self.weights[n]) if is_tensor(n) else self.now[n] for n, _ in line.reads]
+        reads = [part.get(n, self.weights[n])[:, None] if is_tensor(n) else self.now[n] for n, _ in line.reads]
         reads[k] = reads[k].detach().requires_grad_()
         with torch.enable_grad():
-            return torch.autograd.grad(value(line, reads, self._multiplier(line)), reads[k], above)[0]
+            return torch.autograd.grad(value(line, reads, self._multiplier(line), self.chosen), reads[k], above)[0]
 
     def gradient(self, signal: str, via: str = "", modes: tuple[tuple[str, str], ...] = ()) -> Tensor:
         """df/dsignal, by the chain rule over its uses (only the one that makes ``via``), with parts of tensors."""
@@ -337,7 +354,7 @@ class InterpretedRun:
                 if via in ("", line.out):
                     above = self.gradient(line.out, "", modes)
                     found = found + self._adjoint(line, k, above, parts)
-            self._found[key] = found if uses else torch.ones_like(self.now[signal])
+            self._found[key] = found if uses else torch.ones_like(found) / found.shape[1]
         return self._found[key]
 
     # what has a name
@@ -345,15 +362,15 @@ class InterpretedRun:
     def quantities(self) -> Iterator[tuple[str, Tensor]]:
         """Name and root-mean-square over entries of each replica; a scalar with its sign."""
         for name, x in self._entries():
-            yield name, x.reshape(len(x), -1).square().mean(1).sqrt() if x.dim() > 1 else x
+            yield name, x.reshape(len(x), -1).square().mean(1).sqrt() if x.shape[1:] != (1,) else x[:, 0]
 
     def _entries(self) -> Iterator[tuple[str, Tensor]]:
         for line in self.case.lines:
             x = line.out
-            yield x, self.now[x]
-            yield f"{x}.change", self._exact(self.now[x] - self.initial[x], self.now[x])
-            yield from ((f"{x}.{part}", y) for part, y in self._parts(line))
-        for line in self.case.lines[:-1]:
+            yield x, self._seen(line, self.now[x])
+            yield f"{x}.change", self._seen(line, self._exact(self.now[x] - self.initial[x], self.now[x]))
+            yield from ((f"{x}.{part}", self._seen(line, y)) for part, y in self._parts(line))
+        for line in self.case.lines[:-1] if self.chosen is None else ():  # these are a batch's gradients, not a token's
             x = line.out
             name = "g" + (x[1:] if x.startswith("h") and len(x) > 1 else x)
             yield name, self.gradient(x)
@@ -367,6 +384,13 @@ class InterpretedRun:
         for name in self.start:
             yield f"d{name}", self.moved[name]
             yield f"g{name}", self.raw[name]
+
+    def _seen(self, line: Line, x: Tensor) -> Tensor:
+        """Of a signal that tokens have of their own experts, scaled so that a mean over all is theirs."""
+        if self.chosen is None or x.shape[1] == 1 or "i" not in line.letters:
+            return x
+        shape = [n if c in "ZYi" else 1 for c, n in zip("ZY" + line.letters, x.shape, strict=True)]
+        return x * self.chosen.reshape(shape) / self.chosen.mean() ** 0.5
 
     def _exact(self, x: Tensor, whole: Tensor) -> Tensor:
         """What is left of a difference is rounding where it is far below the whole."""
@@ -398,11 +422,12 @@ class InterpretedRun:
         if line.kind != "product" or tensor is None:
             return
         signals = [(n, c) for n, c in line.reads if not is_tensor(n)]
-        name, letters = tensor
+        name, _ = tensor
 
         def times(w: Tensor, values: list[Tensor]) -> Tensor:
-            pairs = [(letters, w), *((c, x) for (_, c), x in zip(signals, values, strict=True))]
-            return self._multiplier(line) * contracted(pairs, line.letters)
+            rest = iter(values)
+            reads = [w[:, None] if is_tensor(n) else next(rest) for n, _ in line.reads]
+            return value(line, reads, self._multiplier(line), self.chosen)
 
         start, moved = self.start[name], self.moved[name]
         first, now = ([which[n] for n, _ in signals] for which in (self.initial, self.now))

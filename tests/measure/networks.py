@@ -96,7 +96,13 @@ class TrainingCase:
     @property
     def ray(self) -> dict[str, Fraction]:
         """The rates of the axes it has."""
-        return {axis: rate for axis, rate in self.rates.items() if axis in self.axes.values()}
+        have = {*self.axes.values()} | ({"K"} if self.routed else set())
+        return {axis: rate for axis, rate in self.rates.items() if axis in have}
+
+    @property
+    def routed(self) -> bool:
+        """Every token has its own K of M experts."""
+        return "K" in self.rates and "M" in self.axes.values()
 
     @property
     def slow(self) -> bool:
@@ -171,14 +177,17 @@ class EquationWriter:
         self.tensors: dict[str, str] = {}
         self.lines: list[Line] = []
 
-    def drawn(self) -> tuple[Line, ...]:
-        """``size`` pieces between a first layer and a readout."""
+    def drawn(self, routed: bool = False) -> tuple[Line, ...]:
+        """``size`` pieces between a first layer and a readout. ``routed``: then experts, and what is linear in them."""
         first = self.rng.choice("aaaaak")
         self.product(first, [("data", "x")], tensor=first + "x")
         pieces = [self.layer] * 6 + [self.function] * 6 + [self.elementwise] * 2 + [self.skip] * 2 + [self.bias]
-        pieces += [self.along] * 2 + [self.inner] + [self.experts] * (self.size > 1)
+        pieces += [self.along] * 2 + [self.inner] + [self.experts] * (self.size > 1 and not routed)
         for _ in range(self.size):
             self.rng.choice(pieces)()
+        if routed:
+            for piece in (self.experts, *self.rng.choices([self.layer, self.skip, self.bias], k=self.rng.randrange(3))):
+                piece()
         self.output()
         return tuple(self.lines)
 
@@ -298,13 +307,21 @@ def _fitted(own: str, letters: str) -> Iterator[str]:
 
 _RATES = ("1 1 0", "1 1 0", "1 1 1", "1 0 1", "1 3/2 0", "1 1/2 1/2", "1 1/2 1", "1/2 1 0")
 RAYS = tuple(dict(zip(("N", "N_e", "M"), map(Fraction, x.split()), strict=True)) for x in _RATES)
+ROUTED = 400
+"""The cases from this number on have K < M."""
+ROUTES = tuple(
+    dict(zip(("N", "N_e", "M", "K"), map(Fraction, x.split()), strict=True))
+    for x in ("1 1 1 1/2", "1 1 1 0", "1 0 1 1/2", "1 1/2 1 1/2")
+)
 
 
 def random_case(seed: int) -> TrainingCase:
     """The case of a number: small networks first."""
-    rng = random.Random(seed)
-    lines = EquationWriter(rng, 1 + (seed % 4) + rng.randrange(2)).drawn()
-    rates = RAYS[0] if seed % 2 else rng.choice(RAYS)
+    rng, routed = random.Random(seed), seed >= ROUTED
+    size = (seed % 3) + rng.randrange(2) if routed else 1 + (seed % 4) + rng.randrange(2)
+    lines = EquationWriter(rng, size).drawn(routed)
+    rays = ROUTES if routed else RAYS
+    rates = rays[0] if seed % 2 else rng.choice(rays)
     return TrainingCase(f"random-{seed}", lines, rates, rng.choice(OPTIMIZERS), constants=seed)
 
 
@@ -319,7 +336,8 @@ def natural(case: TrainingCase, rng: random.Random) -> TrainingCase:
         point[f"b.{name}"] = None if rng.random() < 0.07 else fan_in * (HALF + extra)
     for line in case.lines:
         summed = {c for _, cs in line.reads for c in cs} - set(line.letters)
-        size = sum((case.rates.get(AXES[c], 0) for c in summed), Fraction(0))
+        axes = ["K" if case.routed and AXES[c] == "M" else AXES[c] for c in summed]
+        size = sum((case.rates.get(axis, 0) for axis in axes), Fraction(0))
         for m in line.multipliers:
             point[m] = size * rng.choice((1, 1, HALF))
     return replace(case, point=point)

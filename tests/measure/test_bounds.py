@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from scaling_algebra import Infeasible, UsageError, derive
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 
-from .campaign import TooLong, analysis, drawn, within
+from .campaign import EngineTooLong, analysis, drawn, within
 
 DEPENDS = (
     "scaling_algebra/counting",
@@ -41,7 +41,7 @@ def counted(looks, record_property):
         try:
             with within(SECONDS):
                 one, more = above(made())
-        except (UsageError, Infeasible, TooLong):
+        except (UsageError, Infeasible, EngineTooLong):
             left += 1
             continue
         held, wrong = held + one, wrong + more
