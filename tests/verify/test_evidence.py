@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -208,6 +209,30 @@ def test_the_page_and_the_readme_quote_the_counts():
     agree, refuted, open_ = map(int, told[last].split()[1:4])
     quoted = f"{agree:,} of {agree + refuted + open_:,} agree, {refuted} are refuted, {open_:,} are"
     assert quoted in page("README.md")
+
+
+# the library ---------------------------------------------------------------------------------------------------------
+
+
+library = benchmark("library")
+
+
+def test_every_network_of_the_library_was_asked_and_the_pages_say_what_was_answered():
+    assert [(x["network"], x["where"], x["optimizer"]) for x in library.records()] == list(library.cases())
+    told = CliRunner().invoke(library.main, ["tell"]).output
+    assert all(table.strip() in page("docs/library.md") for table in told.split("\n\n"))
+    assert CliRunner().invoke(library.main, ["times"]).output.strip() in page("docs/speed.md")
+
+
+@pytest.mark.parametrize("case", [("moe", "III", "adam"), ("deep-mlp", "N=1,L=1", "sgd"), ("bottleneck", "II", "sgd")])
+def test_answers_are_what_derive_says_today(case):
+    kept = {(x["network"], x["where"], x["optimizer"]): x for x in library.records()}
+    assert {**library.derived(*case, 60), "seconds": 0} == {**kept[case], "seconds": 0}
+
+
+def test_a_command_that_fails_is_no_answer():
+    with pytest.raises(click.ClickException, match="exit code 2"):
+        library.derived("moe", "IV", "adam", 60)
 
 
 # the headline plan ---------------------------------------------------------------------------------------------------
