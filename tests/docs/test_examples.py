@@ -14,8 +14,8 @@ from scaling_algebra.cli import main
 from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "experiment", "transfer", "check-model"}
-LONG = ("scalecalc experiment clusters", "scalecalc transfer")
-"""Trainings that take long: `tests/measure/test_examples.py` runs them."""
+LONG = ("scalecalc derive --network mixtral.toml", "scalecalc experiment clusters", "scalecalc transfer")
+"""What takes long: `tests/measure/test_examples.py` runs them."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The examples of the guide that train at length print what is shown."""
+"""The examples of the guide that take long print what is shown."""
 
 import pytest
 
