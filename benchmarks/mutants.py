@@ -83,6 +83,9 @@ MUTANTS = [
          "tr.algebra.contract(self.slope(tr, s, 0), dx, letters)"),
         ("trajectory.py", "for k in range(step)\n        ]", "for k in range(0)\n        ]"),
         ("trajectory.py", "return start if moved is None else max(start, moved)", "return start"),
+        ("sparse_routing.py", 'and network.axes[s.over] == "M"', ""),
+        ("sparse_routing.py", "multipliers=(*s.multipliers, SHARE)", "multipliers=(*s.multipliers,)"),
+        ("parts.py", "if signal in b.inside - b.after]", "if signal in b.inside]"),
     ),
     *_room(
         "solver",
@@ -135,7 +138,10 @@ MUTANTS = [
 
 KILLERS = {
     "counting": [f"tests/engine/test_{name}.py" for name in ("products", "signals", "half_weight", "fuzz")],
-    "dynamics": ["tests/engine/test_fuzz.py", "tests/engine/test_theory.py", "tests/engine"],
+    "dynamics": [
+        *(f"tests/engine/test_{name}.py" for name in ("rules", "routing", "parts", "fuzz", "theory", "gate_theory")),
+        "tests/engine",
+    ],
     "solver": ["tests/engine/test_analysis.py", "tests/engine/test_given.py", "tests/engine"],
     "linear": ["tests/engine/test_theorems.py", "tests/engine/test_phases.py"],
     "proofs": ["tests/engine/test_proofs.py", "tests/engine/test_every_step.py", "tests/engine/test_relaxation.py"],

@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "tests" / "durations.json"
 LANES = ("check", "test", "measure")
 MEASURE = Path(__file__).resolve().parent / "measure"
-FAST = 1.0
+FAST = 0.8
 """CPU seconds a test of `check` may take."""
 LISTED = 0.5
 """CPU seconds from which a test is listed by name; what is not listed is held to `FAST` when it runs in `check`."""
-SPARE = 2.0
+SPARE = 2.5
 """How much slower the machine may be that checks, with what a first import takes."""
 BUDGETS = {"all": 25 * 60.0, "fast": 240.0}
 """CPU seconds of all tests and of the fast ones, as they are recorded with every cache empty. A run shares its caches:

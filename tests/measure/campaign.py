@@ -43,13 +43,13 @@ SEEDS, FEWEST = (10, 400), 40
 ENGINE = ["scaling_algebra/counting", "scaling_algebra/dynamics", "scaling_algebra/solver", "scaling_algebra/spec"]
 KEPT = ROOT / "runs" / "random-networks.jsonl"
 SETTLED = {
-    76: "g2@2 is a product of many Gaussians: its median, 90 % and 99 % are n^(-1/2) to 1 % from n = 16 to 2^20, and its"
-    " root-mean-square is with a tenth of the rate",
+    76: "g2@2 is a product of many Gaussians: its median, 90 % and 99 % are n^(-1/2) to 1 % from n = 16 to 2^20, and"
+    " its root-mean-square is with a tenth of the rate",
     204: "h4.cross@2 is .045 n^(-1/2) beside n^(-3/2): times n^(1/2) .067, .054, .049 at n = 2048, 4096, 8192",
     229: "the gradient of W1 at t = 1 is exactly zero (measured below 2e-18), and a sign of its rounding is a step",
     254: "h7.cross@2 comes to its n^0 from below: n^.18, then n^.07 at n = 4096 to 16384, and norms bound it by n^0",
-    410: "gW3@1 and gW4@1 hold what they are at t=0, n^(-5/2), which agrees there; beside it is n^(-3) from dW5, 12 times as"
-    " large at these sizes, since the learning rate that was drawn for W5 is large",
+    410: "gW3@1 and gW4@1 hold what they are at t=0, n^(-5/2), which agrees there; beside it is n^(-3) from dW5, 12"
+    " times as large at these sizes, since the learning rate that was drawn for W5 is large",
     273: "h11.change@1 is a sum: h10.change is 15 at all sizes, h9.change comes to n^(1/2), 1.2 at n = 512",
 }
 """What sizes that every case can have refute, and larger ones do not."""

@@ -1,4 +1,4 @@
-"""One layer of Mixtral (attention, pre-norm, held gates, SwiGLU experts): its muP with four experts, trained at five sizes."""
+"""One layer of Mixtral (attention, pre-norm, held gates, four SwiGLU experts): its muP, trained at five sizes."""
 
 import pytest
 

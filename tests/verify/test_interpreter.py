@@ -50,8 +50,8 @@ TIED = """
 RULES = ("sgd", "momentum", "adam", "adamw", "signsgd", "lion")
 
 
-def begun(text, rule, seeds=3):
-    case = from_text("fixed", text, rule, "N=1,N_e=1,M=1")
+def begun(text, rule, seeds=3, ray="N=1,N_e=1,M=1"):
+    case = from_text("fixed", text, rule, ray)
     names = [f"{x}.{name}" for x in "bcd" for name in case.tensors]
     return InterpretedRun(case, dict.fromkeys(names, 0), 1.0, seeds)
 
@@ -66,7 +66,7 @@ def test_equals_the_reading_of_the_product(text, rule):
     model = TorchNetwork(net, Draw(dims, range(3), range(3)), scaling)
     model.multipliers = dict(run.multipliers)
     model.sizes.update({x: run.sizes[x] for x in run.case.axes})
-    model.x = run.data[0]
+    model.x = run.data[0, 0]
     for role, w in run.start.items():
         model.weights[role].data = w.clone()
     theirs = TorchRun(model, OPTIMIZERS[rule], 2)
@@ -92,10 +92,31 @@ def test_equals_a_module_by_hand():
     groups = [{"params": [w], "lr": run.steps.lr[k], "eps": run.steps.eps[k]} for k, w in weights.items()]
     stepper = torch.optim.Adam(groups)
     for _ in range(3):
-        f = weights["W2"] @ weights["V"] @ torch.tanh(weights["W"] @ weights["W1"] @ run.data[0])
-        assert torch.allclose(f, run.now["f"][0], rtol=1e-10)
+        f = weights["W2"] @ weights["V"] @ torch.tanh(weights["W"] @ weights["W1"] @ run.data[0, 0])
+        assert torch.allclose(f, run.now["f"][0, 0], rtol=1e-10)
         stepper.zero_grad()
         f.backward()
+        stepper.step()
+        run.step()
+        assert all(torch.allclose(w, run.weights[k][0], rtol=1e-9) for k, w in weights.items())
+
+
+def test_every_token_has_experts_of_its_own():
+    """Against a module by hand: shares of a token's experts, their sum, and the loss averaged over tokens."""
+    text = EXPERTS.replace("h8[b] = S[b,a] h1[a]\n    h9[b] = h7[b] + h8[b]\n", "").replace("h9[b]", "h7[b]")
+    run = begun(text, "sgd", seeds=1, ray="N=1,N_e=1,M=1,K=1/2")
+    weights = {k: torch.nn.Parameter(w[0].clone()) for k, w in run.start.items()}
+    stepper = torch.optim.SGD([{"params": [w], "lr": run.steps.lr[k]} for k, w in weights.items()])
+    chosen = run.chosen[0].bool()
+    assert len({tuple(x) for x in chosen.tolist()}) > 10 and set(chosen.sum(1).tolist()) == {4}
+    for _ in range(2):
+        h = weights["W1"] @ run.data[0, 0]
+        shares = torch.where(chosen, weights["Q"] @ h, -torch.inf).softmax(1)
+        experts = torch.einsum("ibk,ik->ib", weights["V"], torch.nn.functional.silu(weights["U"] @ h))
+        loss = (run.multipliers["alpha"] * shares @ experts @ weights["W2"]).mean()
+        assert torch.allclose(loss, run.now["f"][0].mean(), rtol=1e-10)
+        stepper.zero_grad()
+        loss.backward()
         stepper.step()
         run.step()
         assert all(torch.allclose(w, run.weights[k][0], rtol=1e-9) for k, w in weights.items())
