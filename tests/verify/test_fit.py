@@ -15,6 +15,7 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify import judge
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
+from scaling_algebra.verify.judging.gates import planted
 from scaling_algebra.verify.judging.report import spectrum_of
 from scaling_algebra.verify.judging.spectrum import powers_below, spectrum
 
@@ -71,6 +72,19 @@ def test_a_law_that_still_bends_gets_a_wider_interval():
     assert bent.high - bent.low > 2 * (straight.high - straight.low)
     upper = fit(SIZES[2:], power_law(-0.5, noise=0.01, correction=8)[2:])
     assert bent.low <= upper.slope <= bent.high
+
+
+def test_a_slope_may_drift_by_a_tenth_however_wide_the_grid():
+    off = {x: Fit(x, 0.01, x - 0.02, x + 0.02, x, False, 5, 32) for x in (0.08, 0.15)}
+    said = {x: judge_exponent(f, Fraction(0), Fraction(2)) for x, f in off.items()}
+    assert said == {0.08: Verdict.AGREES, 0.15: Verdict.INCONCLUSIVE}
+
+
+def test_data_that_agree_with_a_wrong_exponent_plant_nothing():
+    right, wrong = (Fit(x, 0.01, x - 0.02, x + 0.02, x, False, 5, 32) for x in (0.0, 0.5))
+    half = Fraction(1, 2)
+    assert planted([(right, Fraction(0))], half).passed
+    assert not planted([(right, Fraction(0)), (wrong, Fraction(0))], half).passed
 
 
 def test_a_slope_that_bends_towards_the_prediction_is_not_refuted():
