@@ -57,9 +57,7 @@ def derived(name: str, where: str, rule: str, seconds: int) -> dict[str, Any]:
     found = {"network": name, "where": where, "optimizer": rule, "seconds": round(took, 1)}
     if done.returncode == 0:
         return {**found, "verdict": "found", "answer": answer(done.stdout)}
-    why = (
-        done.stderr.strip().splitlines()[-1].partition("): ")[2].partition("; derive --relax")[0] if done.stderr else ""
-    )
+    why = done.stderr.strip().rpartition("\n")[2].partition("): ")[2].partition("; derive --")[0]
     verdicts = {1: "none exists", 3: "UNDECIDED", -signal.SIGXCPU: f"no answer within {seconds} s"}
     if done.returncode not in verdicts:
         raise click.ClickException(f"{' '.join(asked)}: exit code {done.returncode}\n{done.stderr}")
@@ -101,10 +99,8 @@ def run(seconds: int) -> None:
         if case not in {(x["network"], x["where"], x["optimizer"]) for x in found}:
             found.append(derived(*case, seconds))
             print(*case, found[-1]["seconds"], found[-1]["verdict"], flush=True)
-            git = subprocess.run(
-                ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-            )
-            head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": git.stdout.strip()}
+            commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True).strip()
+            head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit}
             head["command"] = f"python benchmarks/library.py run --seconds {seconds}"
             DERIVED.write_text(json.dumps({**head, "derived": found}, indent=1) + "\n", encoding="utf-8")
 

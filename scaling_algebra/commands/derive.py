@@ -20,6 +20,7 @@ from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
 from .options import (
@@ -111,8 +112,9 @@ def command(
         raise UsageError("--relax is a search of its own; leave out --prove")
     if drop and where["given"]:
         raise UsageError("--drop is about the desiderata alone; leave out --given")
-    if EACH in left_out and (proving or relaxing or len(left_out) > 1):
-        raise UsageError(f"--without {EACH} is a search of its own; leave out --prove, --relax and other names")
+    if EACH in left_out and (proving or relaxing or strict or gauge != OWN or len(left_out) > 1):
+        others = "--prove, --relax, --strict, --gauge and other names"
+        raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
     tried(smtlib, "text", "--smtlib")
     if EACH not in left_out:
         where["network"] = without(where["network"], left_out)

@@ -64,10 +64,11 @@ def without(network: Network, names: Sequence[str]) -> Network:
         UsageError: a name that no function has.
     """
     known = [s.out for s in functions(network)]
+    if names and not known:
+        raise UsageError(f"{network.name} has no functions to leave out")
     for name in names:
         if name not in known:
-            have = f"functions of {network.name}: {', '.join(known)}" if known else f"{network.name} has no functions"
-            raise UsageError(f"no function {name!r} to leave out; {have}")
+            raise UsageError(f"no function {name!r} to leave out; functions of {network.name}: {', '.join(known)}")
 
     def left(s: Statement) -> Statement:
         out = isinstance(s, Function) and s.source is not None and s.out in names

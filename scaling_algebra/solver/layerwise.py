@@ -43,7 +43,8 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
         return (total - sum((x for x in known if x is not None), Fraction(0))) / rate if rate else Fraction(0)
 
     def updated(signal: str) -> Fraction | None:
-        return look.leading([name for part in _LEARNED if (name := f"{signal}.{part}") in look.table], t).size
+        learned = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
+        return look.leading(learned or [f"{signal}.change"], t).size
 
     powers: dict[str, Power] = {}
     counts = summed(network, look.ray)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from scaling_algebra import REGIMES, Infeasible, Ray, UsageError, derive, signals
+from scaling_algebra import REGIMES, Infeasible, Ray, UsageError, derive, network, signals
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.linear.linear import solve_linear
 from scaling_algebra.solver.demands import violation
@@ -191,3 +191,16 @@ def test_every_desideratum_is_in_the_glossary():
     free = Structure(exempt=frozenset({"h3i"}))
     demanded = {d.name for s in (Structure(), free) for d in mssp_demands(MOE_BLOCK, s)}
     assert demanded == set(ABOUT)
+
+
+def test_a_sum_of_signals_may_weigh_experts():
+    """It has no learned part of its own; before, that ended in an internal error."""
+    text = """h1[a] = W1[a,x] data[x]
+psi[i] = Q[i,a] h1[a]
+chi[i] = R[i,a] h1[a]
+phi[i] = psi[i] + chi[i]
+h3i[i,b] = W3[i,b,a] h1[a]
+h3[b] = alpha phi[i] h3i[i,b]
+f = W4[b] h3[b]"""
+    found = derive("III", "sgd", "mup", network=network("summed", text, MOE_BLOCK.axes)).scaling.tensors
+    assert found["Q"] == found["R"] and str(found["Q"].lr) == "M N^-1"

@@ -48,12 +48,21 @@ def test_the_command_says_what_is_found_without_each():
     [
         (["--without", "psi"], "no function 'psi' to leave out; functions of routers-softmax: phi"),
         (["--without", "each", "--prove"], "--without each is a search of its own"),
+        (["--without", "each", "--gauge", "table8"], "--without each is a search of its own"),
+        (["--without", "each", "--strict"], "--without each is a search of its own"),
         (["--without", "each", "--without", "phi"], "--without each is a search of its own"),
     ],
 )
 def test_what_cannot_be_left_out_is_refused(arguments, said):
     result = CliRunner().invoke(main, ["derive", "--architecture", "routers-softmax", "--regime", "I", *arguments])
     assert result.exit_code == 2 and said in result.output
+
+
+def test_what_a_gate_becomes_without_its_function_may_weigh_experts():
+    """A sum of signals has no learned part of its own; before, that ended in an error where the gate was one."""
+    held = {"router.init": "0"}
+    net = without(ARCHITECTURES["routers-softmax"], ["phi"])
+    assert derive("I", "sgd", "mup", network=net, given=held).scaling.tensors["router"].init_std is None
 
 
 def test_a_network_without_functions_has_nothing_in_the_way():

@@ -9,14 +9,14 @@ from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.scaling import Point
 
 AXES = {"x": "D", "a": "N", "b": "N", "i": "M"}
-WAYS = "h[a] = W1[a,x] data[x]\n"
+FIRST = "h[a] = W1[a,x] data[x]\n"
 
 
 def at(equations, rule="sgd", **tensors):
     """Exponents of a network; of every tensor those of its init std and its learning rate, negated."""
     b, c = ({name: Fraction(pair.split()[k]) for name, pair in tensors.items()} for k in (0, 1))
     point = Point(b, c, dict.fromkeys(b, Fraction(0)), {})
-    look = Analysis(Ray.parse("N=1,M=1"), point, optimizer(rule), network("ruled", WAYS + equations, AXES))
+    look = Analysis(Ray.parse("N=1,M=1"), point, optimizer(rule), network("ruled", FIRST + equations, AXES))
     return lambda name, t: str(look(name, t))
 
 
