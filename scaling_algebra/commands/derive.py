@@ -62,7 +62,7 @@ CODES = {True: 0, False: 1, None: 3}
 @GAUGE
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
 @click.option(
-    "--relax", "relaxing", is_flag=True, help="Where nothing meets every desideratum: the one that breaks least."
+    "--relax", "relaxing", is_flag=True, help="If no parameterization meets every desideratum, derive the nearest."
 )
 @click.option(
     "--without",
@@ -95,14 +95,13 @@ def command(
 ) -> int:
     """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
 
-    With --given the rest is derived; the desiderata that do not hold then are named.
-    With --gauge the same is printed with multipliers; what is given is meant without them.
-    What the search does not find is examined by proof: exit code 1 if none exists, 3 if that is undecided.
-    With --relax every signal stays O(1), and what must be Theta(1) may vanish, each as slowly as those before it allow;
-    exit code 1 if something does, 3 if that is undecided.
-    With --without the answer is that of another network: it says where the difficulty of the whole one lies.
-    With --strict what assumes more than counting powers (notes, "assumes") is undecided, exit code 3.
-    With --prove the exit code is 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
+    Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
+    --given holds exponents, derives the others, and names every desideratum that does not hold.
+    --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
+    --relax keeps every signal O(1) and lets other desiderata vanish, as slowly as possible; exit code 1 if one does.
+    --without derives another network, without a function: it shows which function makes an answer undecided.
+    --strict: exit code 3 where the answer assumes more than counting powers (see the notes, "assumes").
+    --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     if (drop or smtlib) and not proving:
         raise UsageError("--drop and --smtlib need --prove")

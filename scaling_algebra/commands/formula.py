@@ -49,7 +49,7 @@ SYMPY = "sympy"
     "--sparse", is_flag=True, help="K, the active experts, as an axis of its own (K <= M); else it grows as M."
 )
 @click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, e.g. M (may be repeated).")
-@click.option("--where", is_flag=True, help="Also where each monomial leads, of those with its parameters.")
+@click.option("--where", is_flag=True, help="Also say on which rays each monomial is the largest.")
 @click.option(
     "--format",
     "form",
@@ -74,7 +74,8 @@ def command(
     """The size of a quantity after t updates (default 1) as a formula: true on every ray, at every parameter.
 
     Printed is a maximum of monomials in the axes N, N_e, M and in sigma (init std), lr, eps and multiplier of every
-    tensor, with the mechanism behind each. Nothing that leads anywhere is missing, unless it says so.
+    tensor, with the mechanism behind each. Every monomial that leads on some ray is printed;
+    if one may be missing, a line says so.
     """
     tried(output, form)
     rule = single(optimizer, "a formula")

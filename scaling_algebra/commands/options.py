@@ -234,7 +234,7 @@ GIVEN = click.option(
 )
 
 
-STRICT = click.option("--strict", is_flag=True, help="Undecided is all that assumes more than counting powers.")
+STRICT = click.option("--strict", is_flag=True, help="Print as undecided what assumes more than counting powers.")
 
 
 GAUGE = click.option(
@@ -243,7 +243,7 @@ GAUGE = click.option(
     default=OWN,
     show_default=True,
     metavar="NAME",
-    help="Where multipliers stand: table3 (none), table8 or table9 of Tensor Programs V. Training is the same.",
+    help="Multipliers as in table3 (none), table8 or table9 of Tensor Programs V; the same training.",
 )
 
 

@@ -49,9 +49,9 @@ def command(
 ) -> None:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 
-    An exponent without a certificate is printed as undecided, with --strict one that assumes anything, too.
-    With --every-ray a size is a maximum of powers of the axes instead, on the whole cone of rays on which the formula
-    of this ray is the parameterization.
+    An exponent without a certificate is printed as undecided; with --strict also one that rests on an assumption.
+    With --every-ray a size is a maximum of powers of the axes. It holds on all rays on which the formula of this ray is
+    the parameterization.
     """
     if every_ray and strict:
         raise UsageError("--strict is about the exponents of one ray; leave out --every-ray")

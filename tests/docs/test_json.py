@@ -29,13 +29,14 @@ def paths(value, at=()):
 
 
 def documented(section):
-    """The keys of a section as tuples of names, the head's included."""
+    """The keys of a section as tuples of names, those on the way to them and the head's included."""
     keys = set()
     for row in re.findall(r"^\| (\S+) \|", SECTIONS[section], re.M):
         if row == "[head](#head)":
             keys |= documented("Head")
         elif row.startswith("`"):
-            keys.add(tuple(part for name in row.strip("`").split(".") for part in re.findall(r"\[\]|[^\[\]]+", name)))
+            key = tuple(part for name in row.strip("`").split(".") for part in re.findall(r"\[\]|[^\[\]]+", name))
+            keys |= {key[:k] for k in range(1, len(key) + 1) if key[k - 1] != "[]"}
     return keys
 
 
