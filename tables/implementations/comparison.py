@@ -28,7 +28,7 @@ class ComparedPower:
     """One power of a rule, without multipliers, beside the derived one. None is zero init.
 
     Attributes:
-        name: ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps`` or ``aggregation``.
+        name: ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``ROLE.decay`` or ``aggregation``.
         rule, derived: powers of the axes.
         equal: on the ray; axes that grow at one rate cannot be told apart there.
     """
@@ -131,6 +131,7 @@ def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
     d = derive(regime, rule.optimizer, rule.parameterization, network=rule.network, epsilon=epsilon)
     given = Given.of(rule.given(d.optimizer), rule.network, d.optimizer)
     cells = tuple(_cell(name, power, d) for name, power in given.items)
+    cells += tuple(_decay(role, decay, lr, d) for role, (decay, lr) in rule.shrinking.items())
     failures, undecided = _judged(d, given)
     return Held(rule, regime, epsilon, cells, failures, undecided)
 
@@ -152,6 +153,11 @@ def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
         derived = settings[setting]
     equal = power is derived if power is None or derived is None else power.on(d.ray) == derived.on(d.ray)
     return ComparedPower(name, power, derived, equal)
+
+
+def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
+    """A weight decay beside one over the rule's own learning rate: with it a step takes one share at every size."""
+    return ComparedPower(f"{role}.decay", decay, -lr, decay.on(d.ray) == (-lr).on(d.ray))
 
 
 def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -27,6 +27,8 @@ NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 """Every implementation, by the name ``audit --implementations --source`` takes."""
 MULTIPLIER = "multiplier"
 """What a tensor is multiplied by in the forward pass, besides ``init``, ``lr`` and ``eps``."""
+DECAY = "decay"
+"""Decoupled weight decay as torch takes it, multiplied by the learning rate."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class ShippedRule:
         optimizer: what it trains with.
         epsilon: the regimes of its epsilon that it is compared in; ``derived`` only where it scales epsilon.
         network: the tensors it is read for.
-        tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps`` as far as it sets them; None is zero init.
+        tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps``, ``decay`` as far as it sets them; None is zero init.
         aggregation: multiplier of the sum over experts; None where it sets none.
         assumes: what the transcription takes for granted, a line each.
     """
@@ -102,6 +104,15 @@ class ShippedRule:
                     power = settings[setting]
                     found[f"{role}.{setting}"] = None if power is None else power + forward * factor
         return found | ({} if self.aggregation is None else {AGGREGATION: self.aggregation})
+
+    @property
+    def shrinking(self) -> dict[str, tuple[Power, Power]]:
+        """Weight decay and learning rate, as it sets them, of every tensor whose decay it sets, by role.
+
+        Law: a step multiplies the weights by 1 - lr decay, whatever multiplies them in the forward pass.
+        """
+        pairs = {role: (s.get(DECAY), s.get("lr")) for role, s in self.tensors.items()}
+        return {role: (decay, lr) for role, (decay, lr) in pairs.items() if decay is not None and lr is not None}
 
 
 @cache
@@ -172,6 +183,8 @@ def _settings(role: str, settings: Mapping[str, str], network: Network) -> dict[
     if role not in network.tensors:
         raise unknown_name(f"tensor of {network.name}", role, network.tensors)
     for setting in settings:
-        if setting not in (MULTIPLIER, *SETTINGS):
-            raise unknown_name(f"setting of {role}", setting, (MULTIPLIER, *SETTINGS))
+        if setting not in (MULTIPLIER, *SETTINGS, DECAY):
+            raise unknown_name(f"setting of {role}", setting, (MULTIPLIER, *SETTINGS, DECAY))
+    if DECAY in settings and "lr" not in settings:
+        raise ValueError(f"{role} has a decay, which the learning rate multiplies; give its lr")
     return {k: None if k == "init" and v == "0" else Power.parse(v) for k, v in settings.items()}

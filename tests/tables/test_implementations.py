@@ -78,6 +78,13 @@ def test_a_planted_wrong_rule_is_reported(dense, changed, says):
     assert held.as_json()["verdict"] == "fails" and held.as_json()["covered"] is True
 
 
+@pytest.mark.parametrize(("decay", "differs"), [("N", []), ("N^1/2", ["hidden.decay"]), ("1", ["hidden.decay"])])
+def test_decay_takes_one_share_at_every_size(dense, decay, differs):
+    """Torch multiplies it by the learning rate 1/N, whatever the multiplier in the forward pass."""
+    rule = planted({"hidden": f'multiplier = "1/N", init = "N^1/2", lr = "1/N", decay = "{decay}"'}, "negligible")
+    assert [c.name for c in hold(rule, "I", "negligible").differing if c.name.endswith("decay")] == differs
+
+
 def test_two_tables_of_tensor_programs_v_are_one_rule():
     """Table 8 has a multiplier and Table 3 has none: by hand, Adam, std, lr and eps of the readout."""
     readout = 'multiplier = "1/N", init = "1", lr = "1", eps = "1/N"'
@@ -123,6 +130,7 @@ def test_a_file_says_where_its_rules_stand(name):
         ('lr = "1"', 'lr = "N^x"', "cannot read the power"),
         ('title = "a rule"', "", "it lacks 'title'"),
         ('says = "everything"', "", "it lacks 'says'"),
+        ('lr = "1"', 'decay = "1"', "give its lr"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line(old, new, says):
