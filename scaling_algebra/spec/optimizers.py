@@ -92,6 +92,8 @@ class Optimizer:
         shape: of a step of whole matrices: the name of the factor in ``SHAPES`` that the learning rate is multiplied
             with.
         flattened: of a step of whole matrices: the matrices of all experts are taken as one.
+        blocks: side of the blocks that a matrix is cut into, each stepped as a matrix by itself; 0 for none. Of a fixed
+            side they normalise entries, up to Theta(1).
         relative: the step is relative to the size of the tensor it changes; to Theta(1) where that starts at zero.
         decoupled_decay: weight decay acts on the weights, not on the gradient.
         note: assumption printed with the result.
@@ -108,6 +110,7 @@ class Optimizer:
     negligible: bool = False
     shape: str = "none"
     flattened: bool = False
+    blocks: int = 0
     relative: bool = False
     decoupled_decay: bool = False
     note: str = ""
@@ -148,6 +151,11 @@ class Optimizer:
     def factors(self) -> int:
         """Of a forward multiplier in the update of the weight it multiplies: one of the gradient, one of the weight."""
         return 0 if self.relative else 1 if self.normalises else 2
+
+    @property
+    def folded(self) -> bool:
+        """It steps matrices, or blocks of them, not entries."""
+        return self.normalises == "matrix" or bool(self.blocks)
 
     @property
     def signs(self) -> bool:
@@ -212,6 +220,9 @@ _MATRIX = (
 )
 _APART = f"{_MATRIX}; the matrix of every expert and layer apart"
 _ONE = f"{_MATRIX}; the matrices of all experts are one: rows side by side where they read one signal, else columns"
+_BLOCKS = (
+    "a matrix is cut into blocks whose side does not grow, each stepped by itself: they divide by the size of entries"
+)
 _RELATIVE = (
     "a step is relative to the rms of its tensor, which stays above the floor that the rule sets for it; a tensor that "
     "starts at zero is at the floor, which is Theta(1)"
@@ -261,6 +272,15 @@ OPTIMIZERS: dict[str, Optimizer] = {
             source="Jordan et al. (2024)",
         ),
         Optimizer("shampoo", "Shampoo", normalises="matrix", memory=True, note=_APART, source="Gupta et al. (2018)"),
+        Optimizer(
+            "shampoo-blocks",
+            "Shampoo",
+            normalises="entry",
+            memory=True,
+            blocks=4,
+            note=f"{_BLOCKS}; {_ENTRY}",
+            source="Anil et al. (2020)",
+        ),
     )
 }
 """Every optimizer, by name."""

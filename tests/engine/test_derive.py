@@ -16,7 +16,10 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.spec.powers import Power
 
-ALIKE = {"momentum": "sgd", "rmsprop": "adam", "adamw": "adam", "lion": "signsgd", "shampoo": "muon"}
+ALIKE = {"momentum": "sgd", "rmsprop": "adam", "adamw": "adam", "lion": "signsgd"} | {
+    "shampoo": "muon",
+    "shampoo-blocks": "signsgd",
+}
 """Optimizers that scale as another one: init and learning rates are the same."""
 ELSEWHERE = {"adafactor", "signsgd"}
 """Optimizers that stand in the suite with the largest regime alone."""

@@ -113,7 +113,9 @@ def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_unti
         assert seen["dW4", 1].all() and seen["dW2", 2].all()
 
 
-@pytest.mark.parametrize("name", [name for name in MEASURABLE if optimizer(name).normalises == "entry"])
+@pytest.mark.parametrize(
+    "name", [name for name in MEASURABLE if optimizer(name).normalises == "entry" and not optimizer(name).blocks]
+)
 def test_first_steps_are_as_long_as_the_registry_says(name):
     """Longer ones saturate the gates of regime I at the second step, and their slopes mean nothing."""
     rule = optimizer(name)
@@ -149,6 +151,34 @@ def test_every_matrix_of_a_stack_is_stepped_by_itself():
     stepper(optimizer("shampoo"))([{"params": [weight], "fold": Fold((0, 1), (2,), (3,)), "lr": 0.5}]).step()
     sizes = torch.linalg.svdvals(weight.detach())
     torch.testing.assert_close(sizes, torch.full_like(sizes, 0.5))
+
+
+def test_every_block_of_a_matrix_is_stepped_by_itself():
+    """Two steps of Shampoo on blocks are its own on each; the first one of a full block has norm ``first``."""
+    torch.manual_seed(1)
+    rule, fold = optimizer("shampoo-blocks"), Fold((0,), (1,), (2,))
+    weight = torch.nn.Parameter(torch.zeros(1, 6, 8).double())
+    corners = [
+        (slice(0, 4), slice(0, 4)),
+        (slice(0, 4), slice(4, 8)),
+        (slice(4, 6), slice(0, 4)),
+        (slice(4, 6), slice(4, 8)),
+    ]
+    each = [torch.nn.Parameter(torch.zeros(1, r.stop - r.start, c.stop - c.start).double()) for r, c in corners]
+    ours = stepper(rule)([{"params": [weight], "fold": fold, "lr": 0.5}])
+    theirs = [stepper(optimizer("shampoo"))([{"params": [x], "fold": fold, "lr": 0.5}]) for x in each]
+    for _ in range(2):
+        weight.grad = torch.randn(1, 6, 8).double()
+        for (r, c), x, step in zip(corners, each, theirs, strict=True):
+            x.grad = weight.grad[:, r, c]
+            step.step()
+        ours.step()
+    for (r, c), x in zip(corners, each, strict=True):
+        torch.testing.assert_close(weight.detach()[:, r, c], x.detach())
+    flat = torch.nn.Parameter(torch.zeros(1, 8, 8).double())
+    flat.grad = torch.outer(torch.tensor([1.0, -1.0] * 4), torch.ones(8)).double()[None]
+    stepper(rule)([{"params": [flat], "fold": fold, "lr": 1.0}]).step()
+    torch.testing.assert_close(flat.detach().abs(), torch.full_like(flat, rule.first / rule.blocks))
 
 
 def test_sign_descent_and_lion_are_the_published_rules():

@@ -95,7 +95,7 @@ def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "
     if not asked.ray["N"]:
         raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
     for one in asked.optimizer.rules:
-        if one.untrained or one.normalises == "matrix":
+        if one.untrained or one.folded:
             raise UsageError(one.whole)
     d = derive(asked)
     tensors = d.scaling.tensors

@@ -135,7 +135,7 @@ class MoEBlock(nn.Module):
                 group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:
                 group["weight_decay"] = DECAY / lr
-            if rule.normalises == "matrix":
+            if rule.folded:
                 group["fold"] = Fold.of(MOE_BLOCK, role, stored(tensor), rule)
             groups.append((rule, group))
         return assembled(groups)

@@ -274,7 +274,7 @@ class TorchNetwork(nn.Module):
                 group["eps"] = NEGLIGIBLE
             if rule.decoupled_decay:
                 group["weight_decay"] = DECAY / lr
-            if rule.normalises == "matrix":
+            if rule.folded:
                 group["fold"] = Fold.of(self.network, role, tensor.letters, rule)
             groups.append((rule, group))
         return assembled(groups)

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scaling_algebra.errors import UsageError
@@ -120,9 +121,22 @@ class Muon(Stacks):
 
 class Shampoo(Stacks):
     """Law: w -= lr L^-1/4 g R^-1/4 with L and R the sums of g g^T and g^T g so far; directions in which all gradients
-    were zero have no part. Source: Gupta et al. (2018), Algorithm 1."""
+    were zero have no part. Every block of side ``blocks`` is a matrix by itself; 0 for none. Source: Gupta et al.
+    (2018), Algorithm 1."""
+
+    def __init__(self, params: Any, blocks: int = 0, **options: Any) -> None:
+        super().__init__(params, **options)
+        self.blocks = blocks
 
     def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        if self.blocks:
+            rows, columns = grads.shape[1:]
+            filled = F.pad(grads, (0, -columns % self.blocks, 0, -rows % self.blocks))
+            cut = filled.unflatten(2, (-1, self.blocks)).unflatten(1, (-1, self.blocks)).transpose(2, 3)
+            return self._stepped(state, cut).transpose(2, 3).flatten(3, 4).flatten(1, 2)[:, :rows, :columns]
+        return self._stepped(state, grads)
+
+    def _stepped(self, state: dict[str, Any], grads: Tensor) -> Tensor:
         for side, square in (("left", grads @ grads.mT), ("right", grads.mT @ grads)):
             state[side] = state[side] + square if side in state else square
         return _root(state["left"]) @ grads @ _root(state["right"])
@@ -166,7 +180,9 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     if rule.untrained:
         raise UsageError(rule.untrained)
     made: Callable[..., torch.optim.Optimizer] = OWN.get(rule.torch) or getattr(torch.optim, rule.torch)
-    return partial(made, shape=rule.shape) if rule.normalises == "matrix" else made
+    if rule.blocks:
+        return partial(made, shape=rule.shape, blocks=rule.blocks)
+    return partial(made, shape=rule.shape) if rule.folded else made
 
 
 def assembled(groups: Sequence[Group], **options: object) -> torch.optim.Optimizer:
