@@ -14,6 +14,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import concerns, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, solved
+from scaling_algebra.spec.configuration import Where
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
 from scaling_algebra.spec.powers import Power
@@ -28,7 +29,7 @@ class ComparedPower:
     """One power of a rule, without multipliers, beside the derived one. None is zero init.
 
     Attributes:
-        name: ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``ROLE.decay`` or ``aggregation``.
+        name: ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``ROLE.decay``, ``aggregation`` or another multiplier.
         rule, derived: powers of the axes.
         equal: on the ray; axes that grow at one rate cannot be told apart there.
     """
@@ -128,7 +129,10 @@ def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
     Raises:
         UsageError: a power of an axis that the network lacks.
     """
-    d = derive(regime, rule.optimizer, rule.parameterization, network=rule.network, epsilon=epsilon)
+    where: Where = {"network": rule.network, "epsilon": epsilon}
+    if ray := "=" in regime:
+        where["ray"] = regime
+    d = derive(None if ray else regime, rule.optimizer, rule.parameterization, **where)
     given = Given.of(rule.given(d.optimizer), rule.network, d.optimizer)
     cells = tuple(_cell(name, power, d) for name, power in given.items)
     cells += tuple(_decay(role, decay, lr, d) for role, (decay, lr) in rule.shrinking.items())
@@ -146,8 +150,10 @@ def text(power: Power | None) -> str:
 
 def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
     role, _, setting = name.partition(".")
-    derived: Power | None = -d.scaling.alpha
-    if name != AGGREGATION:
+    derived: Power | None
+    if not setting:
+        derived = -(d.scaling.alpha if name == AGGREGATION else d.scaling.multipliers[name])
+    else:
         s = d.scaling.tensors[role]
         settings: Mapping[str, Power | None] = {"init": s.init_std, "lr": s.lr, "eps": s.eps}
         derived = settings[setting]

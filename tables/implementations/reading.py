@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from scaling_algebra.errors import UsageError, named, unknown_name
-from scaling_algebra.spec.axes import REGIMES
-from scaling_algebra.spec.given import AGGREGATION, SETTINGS
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import EPSILONS, Trained
@@ -55,13 +55,15 @@ class ShippedRule:
         title, repository, read: what it is, whose, and when it was read.
         variant: which of several rules of one repository; empty for the only one.
         places: where it stands.
-        regimes: the rays it is compared on; ``covers``: those of them on which nothing grows that it does not ask for.
+        regimes: the rays it is compared on, by name or as ``N=1,L=1``; ``covers``: those of them on which nothing grows
+            that it does not ask for.
         parameterization: what it is compared with.
         optimizer: what it trains with.
         epsilon: the regimes of its epsilon that it is compared in; ``derived`` only where it scales epsilon.
         network: the tensors it is read for.
         tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps``, ``decay`` as far as it sets them; None is zero init.
-        aggregation: multiplier of the sum over experts; None where it sets none.
+        multipliers: those of no tensor, as far as it sets them: ``aggregation``, of the sum over experts, and those of
+            the network by name, such as ``res``.
         assumes: what the transcription takes for granted, a line each.
     """
 
@@ -78,7 +80,7 @@ class ShippedRule:
     epsilon: tuple[str, ...]
     network: Network
     tensors: Mapping[str, Mapping[str, Power | None]]
-    aggregation: Power | None
+    multipliers: Mapping[str, Power]
     assumes: tuple[str, ...]
 
     @property
@@ -86,7 +88,7 @@ class ShippedRule:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def given(self, optimizer: Trained) -> dict[str, Power | None]:
-        """What it sets, moved to tensors without multipliers: ``ROLE.init`` and so on, and ``aggregation``.
+        """What it sets, moved to tensors without multipliers: ``ROLE.init`` and so on, and the others.
 
         Args:
             optimizer: its own, with the epsilon in one of its regimes; epsilons are given only where they count.
@@ -103,7 +105,7 @@ class ShippedRule:
                 if setting in settings and (setting != "eps" or rule.epsilon):
                     power = settings[setting]
                     found[f"{role}.{setting}"] = None if power is None else power + forward * factor
-        return found | ({} if self.aggregation is None else {AGGREGATION: self.aggregation})
+        return found | dict(self.multipliers)
 
     @property
     def shrinking(self) -> dict[str, tuple[Power, Power]]:
@@ -158,7 +160,7 @@ def _rule(name: str, entry: Mapping[str, Any], places: tuple[SourcePlace, ...]) 
         named("regime of epsilon", epsilon, EPSILONS)
     named("parameterization", entry["parameterization"], PARAMETERIZATIONS)
     for regime in (*entry["regimes"], *entry.get("covers", ())):
-        named("regime", regime, REGIMES)
+        _ray(regime)
     tensors = {role: _settings(role, settings, network) for role, settings in entry["tensors"].items()}
     return ShippedRule(
         name,
@@ -174,9 +176,13 @@ def _rule(name: str, entry: Mapping[str, Any], places: tuple[SourcePlace, ...]) 
         tuple(entry["epsilon"]),
         network,
         tensors,
-        Power.parse(entry["aggregation"]) if "aggregation" in entry else None,
+        {name: Power.parse(power) for name, power in entry.get("multipliers", {}).items()},
         tuple(entry.get("assumes", ())),
     )
+
+
+def _ray(text: str) -> Ray:
+    return Ray.parse(text) if "=" in text else named("regime", text, REGIMES)
 
 
 def _settings(role: str, settings: Mapping[str, str], network: Network) -> dict[str, Power | None]:
