@@ -18,6 +18,7 @@ from typing import Any
 from scaling_algebra import files
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 
 from .assets import collected, runtime, runtime_files, wheels
 from .maps import kept
@@ -28,8 +29,13 @@ MANIFEST = "page.json"
 MADE_BY = "scalecalc page"
 ANSWERED = ("adam", "adamw", "sgd")
 """Optimizers whose answers in the regimes are made beforehand."""
-FIRST = {"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mssp"}
-"""What the page shows at first."""
+FIRST = {
+    "ask": "derive",
+    "regime": "III",
+    "optimizer": DEFAULT_OPTIMIZER,
+    "parameterization": DEFAULT_PARAMETERIZATION,
+}
+"""What the page shows at first: what ``derive`` prints by default."""
 
 
 def questions() -> Iterator[dict[str, str]]:

@@ -132,7 +132,11 @@ def _derive(question: Question) -> PageAnswer:
 def _lies(asked: Configuration) -> str:
     """Where a ray lies on the map of its optimizer and parameterization; empty if there is none."""
     record = kept().get(f"{asked.optimizer.name}-{asked.parameterization.name}")
-    usual = asked.network == ARCHITECTURES[DEFAULT_ARCHITECTURE] and asked.optimizer.regime in (None, "derived")
+    usual = (
+        asked.network == ARCHITECTURES[DEFAULT_ARCHITECTURE]
+        and asked.optimizer.regime in (None, "derived")
+        and asked.readout_init == asked.parameterization.readout_init
+    )
     return place(asked.ray, record) if record is not None and usual else ""
 
 

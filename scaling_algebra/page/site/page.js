@@ -8,7 +8,7 @@ const { choices } = page;
 const FIELDS = ["ray", "base", "target", "lr", "eps", "std", "decay", "optimizer", "parameterization", "readout_init", "epsilon", "architecture", "network"];
 const OWN = "own";
 const MODES = [...Object.keys(choices.regimes), "ray", "sizes"];
-let mode = "III";
+let mode = page.first.regime;
 let shown = null; // the question whose answer is on the page
 let turns = 0;
 
@@ -127,17 +127,17 @@ let wanted = "";
 
 async function draw() {
   const mine = `${$("optimizer").value}-${$("parameterization").value}`;
-  const known = choices.maps.includes(mine) && !$("epsilon").value;
+  const known = choices.maps.includes(mine) && !$("epsilon").value && !$("readout_init").value;
   const name = known ? mine : choices.maps[0];
-  const drawn = `${name} ${known}`;
-  if (wanted !== drawn) {
-    wanted = drawn;
+  const asked = [mine.replace("-", " "), ...["readout_init", "epsilon"].map((x) => $(x).value && `${x} ${$(x).value}`)].filter(Boolean).join(", ");
+  if (wanted !== asked) {
+    wanted = asked;
     maps[name] ??= await (await fetch(new URL(`maps/${name}.json`, import.meta.url))).json();
-    if (wanted !== drawn) return;
+    if (wanted !== asked) return;
     map.show(maps[name], !known);
     const none = maps[name].cells.every((cell) => !cell.name);
     const said = none ? "No cell has a formula; the green walls have, and the regimes lie on them." : "A cell has one formula. Dots are the regimes.";
-    $("map-hint").textContent = `N grows at rate 1. ${known ? said : `Cells are known for ${choices.maps.join(", ").replaceAll("-", " ")}.`}`;
+    $("map-hint").textContent = known ? `N grows at rate 1. ${said}` : `No map of ${asked}; there are maps of ${choices.maps.join(", ").replaceAll("-", " ")}, as defined.`;
   }
   map.put(point($("ray").value));
 }
@@ -391,8 +391,7 @@ $("question").addEventListener("change", (event) => {
 });
 
 networks();
-const usual = { optimizer: "adam", parameterization: "mssp" };
-for (const [name, value] of Object.entries(usual)) $(name).value = value;
+for (const name of ["optimizer", "parameterization"]) $(name).value = page.first[name];
 
 async function open() {
   const said = follow();
