@@ -140,7 +140,8 @@ def diverges(look: Analysis, demand: Demand) -> bool:
     """Something that must be O(1) is larger, by a lower bound."""
     if demand.kind not in ("theta", "bounded"):
         return False
-    shown = (look.lower(name, t) for t in range(1, demand.horizon + 1) for name in demand.quantities)
+    names = [name for name in demand.quantities if (upper := look.upper(name)) is None or upper > 0]
+    shown = (look.lower(name, t) for t in range(1, demand.horizon + 1) for name in names)
     return any(x.size is not None and x.size > 0 for x in shown)
 
 

@@ -65,6 +65,7 @@ class Solver:
     def __init__(self, network: Network, ray: Ray, optimizer: Trained) -> None:
         self.network, self.ray, self.optimizer = network, ray, optimizer
         self._algebras: dict[Rung, Algebra] = {}
+        self._last: Analysis | None = None
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
 
     def solve(
@@ -185,7 +186,7 @@ class Solver:
         """
         demands = [d for d in demands if not met(d, look)]
         check(demands, look, certified=False)
-        ahead = self._look(look.point).limited(_AHEAD)
+        ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
             if failure := look_ahead(demand, ahead):
                 raise Infeasible(failure)
@@ -194,7 +195,7 @@ class Solver:
 
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
         """The demands that do not hold, or not with a certificate."""
-        ahead = self._look(look.point).limited(_AHEAD)
+        ahead = self._fresh(look.point).limited(_AHEAD)
         demands = [d for d in demands if concerns(d, self.optimizer)]
         failures = {d: violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead) for d in demands}
         if any(failure.endswith("undecided") for failure in failures.values()):  # work that is not shared goes further
@@ -292,6 +293,12 @@ class Solver:
         return values
 
     def _look(self, point: Point) -> Analysis:
+        """The run at a point; at that of the last call the same run, with all that it knows."""
+        if self._last is None or self._last.point != point:
+            self._last = self._fresh(point)
+        return self._last
+
+    def _fresh(self, point: Point) -> Analysis:
         return Analysis(self.ray, point, self.optimizer, self.network, self._algebras)
 
     def _lazy(self) -> dict[str, Fraction]:

@@ -241,7 +241,15 @@ class Network:
 
     def consumers(self, signal: str) -> tuple[tuple[Statement, int], ...]:
         """The statements that read a signal, each with the position among its inputs, once for every use."""
-        return tuple((s, k) for s in self.statements for k, x in enumerate(s.inputs) if x.name == signal)
+        return self._consumers.get(signal, ())
+
+    @cached_property
+    def _consumers(self) -> dict[str, tuple[tuple[Statement, int], ...]]:
+        found: dict[str, tuple[tuple[Statement, int], ...]] = {}
+        for s in self.statements:
+            for k, x in enumerate(s.inputs):
+                found[x.name] = (*found.get(x.name, ()), (s, k))
+        return found
 
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
