@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import product
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
@@ -54,8 +53,12 @@ WITNESSES = (
     Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
 )
 """Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
-_PARTS = (Rung(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),)
-"""That of a run in which little happens: all that is as large as the leading kernel is kept."""
+_PARTS = (
+    Rung(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),
+    Rung(Fraction(1, 64), most=60, work=8_000, total=160_000, doubts=96),
+)
+"""Those of a run in which little happens: all that is as large as the leading kernel is kept. The second decides what
+the first found as large as its bound."""
 _DEEP = 24
 """Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""
 _FRAMES, _DEEPEST = 200, 60_000
@@ -158,6 +161,7 @@ class Analysis:
         self._bounds: dict[tuple[str, int], Answer] = {}
         self._quick: tuple[Rung, ...] = _QUICK
         self._uppers: dict[str, Fraction | None] = {}
+        self._shown: dict[tuple[str, int], Answer | None] = {}
         self._notes: set[str] = set()
         self._partial: dict[tuple[frozenset[str], frozenset[str]], Analysis | None] = {}
 
@@ -226,35 +230,49 @@ class Analysis:
     def witness(self, name: str, t: int) -> Answer | None:
         """A lower bound on the exponent of a quantity at the least price: its largest monomial that is found among few;
         None if none is found, or only with sizes that are not certified."""
-        best: Answer | None = None
-        for step, part in product(range(t + 1), self._parts(name) if t else ()):
-            found = part.witness(name, step)
-            if found is not None and found.size == self.upper(name):
-                assumes = found.assumes | self.bounds.assumes | {"generic-constants"}
-                self._notes |= assumes
-                return replace(found, decided=True, assumes=assumes)
+        best = self.in_parts(name, t)
+        if best is not None:
+            return best
         for rung in _PARTS if self._whole else WITNESSES:
             found = self._two_sided(name, t, rung)
             if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
                 best = found
-            if found.decided:
+            if found.decided or (self._whole and found.size != self.upper(name)):
                 break
         return best
 
-    def _parts(self, name: str) -> Iterator[Analysis]:
-        """Runs of the same network in which less happens, where it has norms: there what may cancel hides sizes of the
-        whole run. Only those that divide by the same sizes."""
+    def in_parts(self, name: str, t: int) -> Answer | None:
+        """A witness as large as the bound on every step, from a run in which less happens; None if there is none.
+        Every further update costs much more: few are asked of all runs, then one more of the likeliest of them."""
+        if t and (name, t) not in self._shown:
+            earlier = self.in_parts(name, t - 1) if t > 2 else None
+            self._shown[name, t] = earlier or self._in_parts(name, (t,) if t > 2 else range(t + 1))
+        return self._shown.get((name, t))
+
+    def _in_parts(self, name: str, steps: Iterable[int]) -> Answer | None:
+        """A network without norms has no need of them."""
         if self._whole or not self.network.norms or self.upper(name) is None:
-            return
-        for point in parts(self.network, self.point, self.table[name]):
-            key = frozenset(x for x, b in point.b.items() if b is None), point.frozen
-            if key not in self._partial:
-                part = Analysis(
-                    self.ray, point, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
-                )
-                self._partial[key] = part if self.divides_alike(part) else None
-            if (known := self._partial[key]) is not None:
-                yield known
+            return None
+        likely = parts(self.network, self.point, self.table[name])
+        ranked = [(step - (not k), step, point) for k, point in enumerate(likely) for step in steps]
+        for _, step, point in sorted(ranked, key=lambda x: x[0]):
+            part = self._part(point)
+            found = part.witness(name, step) if part is not None else None
+            if found is not None and found.size == self.upper(name):
+                assumes = found.assumes | self.bounds.assumes | {"generic-constants"}
+                self._notes |= assumes
+                return replace(found, decided=True, assumes=assumes)
+        return None
+
+    def _part(self, point: Point) -> Analysis | None:
+        """The run at a point where less happens; None if it divides by other sizes."""
+        key = frozenset(x for x, b in point.b.items() if b is None), point.frozen
+        if key not in self._partial:
+            part = Analysis(
+                self.ray, point, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
+            )
+            self._partial[key] = part if self.divides_alike(part) else None
+        return self._partial[key]
 
     def divides_alike(self, part: Analysis) -> bool:
         """Everything that a part divides by is as large as in the whole run: what norms and homogeneous functions read,

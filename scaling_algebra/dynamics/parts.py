@@ -19,7 +19,7 @@ from .quantities import Quantity
 
 @dataclass(frozen=True)
 class Branch:
-    """A term that is added to what it was computed from.
+    """A term that is added to what it was computed from, or the logits of a softmax, which weighs alike without them.
 
     Attributes:
         ends: the tensors applied last: where these are zero, the term is.
@@ -37,22 +37,24 @@ def parts(network: Network, point: Point, quantity: Quantity) -> Iterator[Point]
     another. Tensors that start at zero learn always: without these nothing moves. Branches in which nothing learns are
     zero, but for those that the quantity is what comes out of. Branches that it is inside of start at zero first, where
     a norm mixes what they start with and what they learn; then they do not."""
-    signal, along = _signal(network, quantity), branches(network)
+    signal, along = _signal(network, quantity), [*branches(network), *_logits(network)]
     near = _nearest(network, signal)
-    around = [b.ends for b in along if signal in b.inside - b.after]
-    for begun in dict.fromkeys((frozenset[str]().union(*around), frozenset[str]())):
+    around = [b for b in along if signal in b.inside - b.after]
+    for begun in dict.fromkeys((tuple(around), ())):
         for learning in (*({x} for x in near), *({near[0], x} for x in near[1:])):
-            yield _part(network, point, signal, along, begun | learning, begun)
+            yield _part(network, point, signal, along, learning, begun)
 
 
 def _part(
-    network: Network, point: Point, signal: str, along: list[Branch], learning: frozenset[str], begun: frozenset[str]
+    network: Network, point: Point, signal: str, along: list[Branch], learning: set[str], begun: tuple[Branch, ...]
 ) -> Point:
-    """The point at which these tensors learn, some of which begin at zero."""
+    """The point at which these tensors learn, and the ends of the branches that begin at zero."""
+    ends, beside = (frozenset[str]().union(*(getattr(b, x) for b in begun)) for x in ("ends", "inside"))
+    learning = learning | ends
     moved = {s.out for role in learning for s in network.uses(role)}
-    idle = [b for b in along if signal and signal not in b.after and b.inside.isdisjoint(moved)]
+    idle = [b for b in along if signal and signal not in b.after and (b.inside - beside).isdisjoint(moved)]
     dead = frozenset[str]().union(*(b.ends for b in idle)) - learning
-    start = {role: None if role in dead | begun else b for role, b in point.b.items()}
+    start = {role: None if role in dead | ends else b for role, b in point.b.items()}
     zero = {role for role, b in point.b.items() if b is None} - dead
     return replace(point, b=start, frozen=frozenset(network.tensors) - learning - zero)
 
@@ -72,6 +74,20 @@ def branches(network: Network) -> list[Branch]:
     return found
 
 
+def _logits(network: Network) -> list[Branch]:
+    """The logits of every softmax, with what is computed for these alone."""
+    found = []
+    for s in network.functions:
+        if s.kind.kind == "softmax" and s.source is not None and (ends := _ends(network, s.source.name)):
+            alone: set[str] = {s.source.name}
+            for x in reversed(network.statements):
+                readers = network.consumers(x.out)
+                alone |= {x.out} if readers and all(y.out in alone for y, _ in readers) else set()
+            made = {use.out for role in ends for use in network.uses(role)}
+            found.append(Branch(ends, frozenset(alone), frozenset(x for x in alone if made & _ancestors(network, x))))
+    return found
+
+
 def _ancestors(network: Network, signal: str) -> frozenset[str]:
     """A signal and all that it is computed from."""
     found, todo = set[str](), [signal]
@@ -85,8 +101,11 @@ def _ancestors(network: Network, signal: str) -> frozenset[str]:
 
 
 def _ends(network: Network, signal: str) -> frozenset[str]:
-    """The tensors applied last on the way to a signal, each of which every term of it has."""
+    """Tensors applied last on the way to a signal: where all of these are zero, it is."""
     producer = network.producer(signal)
+    if isinstance(producer, Sum):
+        terms = [_ends(network, x.name) for x in producer.terms]
+        return frozenset[str]().union(*terms) if all(terms) else frozenset()
     if not isinstance(producer, Product):
         return frozenset()
     here = frozenset(_tensors(network, producer))
