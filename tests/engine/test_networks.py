@@ -15,7 +15,7 @@ from scaling_algebra.spec.networks.printing import as_latex, as_text
 
 FIRST, LAST = "h1[a] = W1[a,x] data[x]", "f = W4[a] h2[a]"
 """A line above and one below what is tried: equations 1 and 3."""
-NAMES = [*ARCHITECTURES, "stack1", "stack3", "stack12"]
+NAMES = [*TITLES, "stack1", "stack3", "stack12"]
 
 
 def read(text, axes=AXES, roles=None):
@@ -379,7 +379,7 @@ def test_a_title_of_any_characters():
 
 
 def test_every_network_has_a_title_of_its_own():
-    assert list(TITLES) == list(ARCHITECTURES) and len(set(TITLES.values())) == len(TITLES)
+    assert list(TITLES)[: len(ARCHITECTURES)] == list(ARCHITECTURES) and len(set(TITLES.values())) == len(TITLES)
     assert all(ARCHITECTURES[name].title == TITLES[name] for name in TITLES)
 
 

@@ -116,8 +116,15 @@ _SHIPPED |= {
 }
 
 
-def _attention(queries: str = "j,e", keys: str = "j,e", scale: str = "", cache: str = "h[s,a]", layer: str = "") -> str:
-    """Softmax attention that reads the stream ``h`` and writes ``u``.
+def _attention(
+    queries: str = "j,e",
+    keys: str = "j,e",
+    scale: str = "",
+    cache: str = "h[s,a]",
+    layer: str = "",
+    source: str = "h[s,a]",
+) -> str:
+    """Softmax attention that writes ``u``.
 
     Args:
         queries: letters of a query: its head, and the dimension.
@@ -125,10 +132,11 @@ def _attention(queries: str = "j,e", keys: str = "j,e", scale: str = "", cache: 
         scale: a multiplier before the logits.
         cache: what keys and values are read from.
         layer: the letter of a layer and a comma.
+        source: what queries are read from.
     """
     heads, key = queries.rpartition(",")[0], f"{keys},{cache[-2]}"
     return f"""
-    q[{layer}s,{queries}] = Wq[{layer}{queries},a] h[s,a]
+    q[{layer}s,{queries}] = Wq[{layer}{queries},{source[-2]}] {source}
     k[{layer}s,{keys}] = Wk[{layer}{key}] {cache}
     v[{layer}s,{keys}] = Wv[{layer}{key}] {cache}
     p[{layer}{heads},t,s] = softmax({scale} q[{layer}t,{queries}] k[{layer}s,{keys}]; s)
@@ -321,12 +329,87 @@ def _stacked(blocks: int) -> _Text:
     return _Text(title, f"{equations}f = W4[b] {source}[b]", {**roles, "W4": "readout"})
 
 
+def _layer(title: str, attention: str, roles: Mapping[str, str], shared: str = "", biased: bool = False) -> _Text:
+    """One pre-norm layer of a language model: attention, gated experts, a residual stream, and gates held (standing
+    assumption B2 of MSSP paper, J.2).
+
+    Args:
+        attention: reads ``n1`` and writes ``u``.
+        roles: of the tensors of attention.
+        shared: what is added to the sum over experts: reads ``n2`` and writes ``s3``.
+        biased: the linear maps of attention, router and experts have biases.
+    """
+    experts = """
+    psi[t,i] = Q[i,a] n2[t,a]
+    phi[t,i] = gate(psi[t,i])
+    w[t,i,k] = W1[i,k,a] n2[t,a]
+    m[t,i,k] = W2[i,k,a] n2[t,a]
+    h2[t,i,k] = silu(w[t,i,k]) m[t,i,k]
+    h3i[t,i,b] = W3[i,b,k] h2[t,i,k]
+    h3[t,b] = alpha phi[t,i] h3i[t,i,b]
+    """
+    equations = f"""
+    h0[s,a] = E[a,x] data[s,x]
+    r1[s,a] = rmsnorm(h0[s,a]; a)
+    n1[s,a] = G1[a] r1[s,a]
+    {attention}
+    h1[t,a] = h0[t,a] + u[t,a]
+    r2[t,a] = rmsnorm(h1[t,a]; a)
+    n2[t,a] = G2[a] r2[t,a]
+    {experts}{shared}
+    h4[t,b] = h1[t,b] + h3[t,b]{" + s3[t,b]" * bool(shared)}
+    r4[t,b] = rmsnorm(h4[t,b]; b)
+    nf[t,b] = F[b] r4[t,b]
+    f = U[b] nf[t,b]
+    """
+    if biased:  # a bias acts on the data
+        equations = re.sub(r"(\w+)\[([st]),(.*)\] = W(\w+)\[.*", r"\g<0> + B\4[\3,x] data[\2,x]", equations)
+        equations = re.sub(r"psi\[t,i\] = Q.*", r"\g<0> + B[i,x] data[t,x]", equations)
+    tensors = {"E": "embedding", "G1": "gain", **roles, "G2": "moe_gain", "Q": "router"}
+    tensors |= {"W1": "expert_gate", "W2": "expert_in", "W3": "expert_out"}
+    biases = {f"B{x[1:]}": f"{role}_bias" for x, role in tensors.items() if biased and x[0] in "WQ"}
+    shares = {"V1": "shared_gate", "V2": "shared_in", "V3": "shared_out"} if shared else {}
+    return _Text(title, equations, {**tensors, **biases, **shares, "F": "final_gain", "U": "readout"})
+
+
+_LAYERS = {
+    "mixtral": _layer(
+        "one layer of Mixtral: norms, grouped queries, SwiGLU experts (Jiang et al. 2024)",
+        _attention("j,y,e", "j,e", cache="n1[s,a]", source="n1[s,a]"),
+        _HEADS,
+    ),
+    "deepseek-v3": _layer(
+        "one layer of DeepSeek-V3: latent attention with norms, a shared expert (DeepSeek-AI 2024)",
+        """
+        z[s,d] = Wa[d,a] n1[s,a]
+        rz[s,d] = rmsnorm(z[s,d]; d)
+        nz[s,d] = Gq[d] rz[s,d]
+        c[s,c] = Wc[c,a] n1[s,a]
+        rc[s,c] = rmsnorm(c[s,c]; c)
+        nc[s,c] = Gc[c] rc[s,c]
+        """
+        + _attention(cache="nc[s,c]", source="nz[s,d]"),
+        {"Wa": "query_latent", "Gq": "query_gain", "Wc": "latent", "Gc": "latent_gain", **_HEADS},
+        shared="ws[t,k] = V1[k,a] n2[t,a]\ns2[t,k] = silu(ws[t,k]) V2[k,a] n2[t,a]\ns3[t,b] = V3[b,k] s2[t,k]",
+    ),
+    "gpt-oss": _layer(
+        "one layer of gpt-oss: norms, biases, grouped queries, SwiGLU experts without the clip (OpenAI 2025)",
+        _attention("j,y,e", "j,e", cache="n1[s,a]", source="n1[s,a]"),
+        _HEADS,
+        biased=True,
+    ),
+}
+"""Whole layers of language models. These are named like the others, but what goes through the whole library leaves
+them out: each takes as long as the rest together."""
+
+
 class _Library(Mapping[str, Network]):
-    """Networks by name, read when first asked for. ``stack3`` and so on are there without being listed."""
+    """Networks by name, read when first asked for. Whole layers, ``stack3`` and so on are there without being gone
+    through."""
 
     def __getitem__(self, name: str) -> Network:
         stack = re.fullmatch(r"stack([1-9]\d?)", name)
-        text = _stacked(int(stack[1])) if stack else _SHIPPED[name]
+        text = _stacked(int(stack[1])) if stack else (_SHIPPED | _LAYERS)[name]
         return _read(name, text.title, text.equations, tuple(text.roles.items()))
 
     def __iter__(self) -> Iterator[str]:
@@ -336,7 +419,8 @@ class _Library(Mapping[str, Network]):
         return len(_SHIPPED) + 1
 
     def __contains__(self, name: object) -> bool:
-        return name in _SHIPPED or (isinstance(name, str) and re.fullmatch(r"stack[1-9]\d?", name) is not None)
+        shipped = name in _SHIPPED or name in _LAYERS
+        return shipped or (isinstance(name, str) and re.fullmatch(r"stack[1-9]\d?", name) is not None)
 
 
 @cache
@@ -346,7 +430,12 @@ def _read(name: str, title: str, equations: str, roles: tuple[tuple[str, str], .
 
 ARCHITECTURES = _Library()
 """Every network that ships, by name."""
-TITLES = {**{name: text.title for name, text in _SHIPPED.items()}, "stack2": _stacked(2).title}
+TITLES = {
+    **{name: text.title for name, text in _SHIPPED.items()},
+    "stack2": _stacked(2).title,
+    **{name: text.title for name, text in _LAYERS.items()},
+}
+"""Titles of the networks that are listed."""
 MOE_BLOCK = ARCHITECTURES["moe"]
 
 
@@ -356,8 +445,5 @@ def architecture(name: str) -> Network:
     Raises:
         UsageError: no such network.
     """
-    return (
-        ARCHITECTURES[name]
-        if isinstance(name, str) and name in ARCHITECTURES
-        else named("architecture", name, ARCHITECTURES)
-    )
+    known = isinstance(name, str) and name in ARCHITECTURES
+    return ARCHITECTURES[name] if known else named("architecture", name, TITLES)
