@@ -329,7 +329,7 @@ def _stacked(blocks: int) -> _Text:
     return _Text(title, f"{equations}f = W4[b] {source}[b]", {**roles, "W4": "readout"})
 
 
-def _layer(title: str, attention: str, roles: Mapping[str, str], shared: str = "", biased: bool = False) -> _Text:
+def _layer(title: str, attention: str, roles: Mapping[str, str], shared: str = "") -> _Text:
     """One pre-norm layer of a language model: attention, gated experts, a residual stream, and gates held (standing
     assumption B2 of MSSP paper, J.2).
 
@@ -337,7 +337,6 @@ def _layer(title: str, attention: str, roles: Mapping[str, str], shared: str = "
         attention: reads ``n1`` and writes ``u``.
         roles: of the tensors of attention.
         shared: what is added to the sum over experts: reads ``n2`` and writes ``s3``.
-        biased: the linear maps of attention, router and experts have biases.
     """
     experts = """
     psi[t,i] = Q[i,a] n2[t,a]
@@ -362,14 +361,10 @@ def _layer(title: str, attention: str, roles: Mapping[str, str], shared: str = "
     nf[t,b] = F[b] r4[t,b]
     f = U[b] nf[t,b]
     """
-    if biased:  # a bias acts on the data
-        equations = re.sub(r"(\w+)\[([st]),(.*)\] = W(\w+)\[.*", r"\g<0> + B\4[\3,x] data[\2,x]", equations)
-        equations = re.sub(r"psi\[t,i\] = Q.*", r"\g<0> + B[i,x] data[t,x]", equations)
     tensors = {"E": "embedding", "G1": "gain", **roles, "G2": "moe_gain", "Q": "router"}
     tensors |= {"W1": "expert_gate", "W2": "expert_in", "W3": "expert_out"}
-    biases = {f"B{x[1:]}": f"{role}_bias" for x, role in tensors.items() if biased and x[0] in "WQ"}
     shares = {"V1": "shared_gate", "V2": "shared_in", "V3": "shared_out"} if shared else {}
-    return _Text(title, equations, {**tensors, **biases, **shares, "F": "final_gain", "U": "readout"})
+    return _Text(title, equations, {**tensors, **shares, "F": "final_gain", "U": "readout"})
 
 
 _LAYERS = {
@@ -391,12 +386,6 @@ _LAYERS = {
         + _attention(cache="nc[s,c]", source="nz[s,d]"),
         {"Wa": "query_latent", "Gq": "query_gain", "Wc": "latent", "Gc": "latent_gain", **_HEADS},
         shared="ws[t,k] = V1[k,a] n2[t,a]\ns2[t,k] = silu(ws[t,k]) V2[k,a] n2[t,a]\ns3[t,b] = V3[b,k] s2[t,k]",
-    ),
-    "gpt-oss": _layer(
-        "one layer of gpt-oss: norms, biases, grouped queries, SwiGLU experts without the clip (OpenAI 2025)",
-        _attention("j,y,e", "j,e", cache="n1[s,a]", source="n1[s,a]"),
-        _HEADS,
-        biased=True,
     ),
 }
 """Whole layers of language models. These are named like the others, but what goes through the whole library leaves
