@@ -14,7 +14,12 @@ from scaling_algebra.cli import main
 from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "experiment", "transfer", "check-model"}
-LONG = ("scalecalc derive --architecture mixtral", "scalecalc experiment clusters", "scalecalc transfer")
+LONG = (
+    "scalecalc derive --architecture mixtral",
+    "scalecalc derive --architecture deepseek-v3",
+    "scalecalc experiment clusters",
+    "scalecalc transfer",
+)
 """What takes long: `tests/measure/test_examples.py` runs them."""
 
 
