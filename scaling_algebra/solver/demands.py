@@ -76,8 +76,8 @@ def met(demand: Demand, look: Analysis) -> bool:
     if demand.kind == "scale":
         size = -look.point.d[demand.fixes.removeprefix("d.")]
         uppers = [look.upper(name) for name in demand.quantities]
-        steps = range(1, demand.horizon + 1)
-        return all(x is not None and x <= size for x in uppers) and _reached(look, demand, steps, size)
+        bounded = all(x is not None and x <= size for x in uppers)
+        return bounded and _reached(look, demand, range(1, demand.horizon + 1), size)
     uppers = [look.upper(name) for name in demand.quantities]
     if any(x is None or x > 0 for x in uppers):
         return False

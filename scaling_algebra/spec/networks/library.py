@@ -434,5 +434,6 @@ def architecture(name: str) -> Network:
     Raises:
         UsageError: no such network.
     """
-    known = isinstance(name, str) and name in ARCHITECTURES
-    return ARCHITECTURES[name] if known else named("architecture", name, TITLES)
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        named("architecture", name, TITLES)
+    return ARCHITECTURES[name]
