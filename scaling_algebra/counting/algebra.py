@@ -5,6 +5,7 @@ Read next: ``sizes.py`` and ``store.py`` (what it stands on), ``kernels.py`` (th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -103,6 +104,16 @@ class Algebra(SignalSizes):
         loss = larger(s.loss, s.tail) if along is s else s.loss
         return s.but(terms=terms, least=least, leaf=None, made=made, loss=loss)
 
+    def multiples(self, s: Signal, of: Signal) -> Signal:
+        """The kernels of a signal that may be products of another signal with something: they have all of its leaves."""
+        names = [Counter(name for name, _ in self._kernels[k].leaves) for k in of.terms]
+
+        def within(k: int) -> bool:
+            own = Counter(name for name, _ in self._kernels[k].leaves)
+            return any(x <= own for x in names)
+
+        return s.but(terms={k: e for k, e in s.terms.items() if within(k)})
+
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
         """The same signal with its letters ``old`` called ``new``, position by position.
 
@@ -153,7 +164,9 @@ class Algebra(SignalSizes):
         Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
         makes the same of both, and what is left is not parallel to ``by``.
         """
-        pivot = next((k for k in self.leading(by) if k in s.terms), None)
+        leading = self.leading(by)
+        order = min((self._degree(by.terms[k]) for k in leading), default=0)
+        pivot = next((k for k in leading if k in s.terms and self._degree(by.terms[k]) == order), None)
         if pivot is None:
             return s
         factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
