@@ -331,7 +331,7 @@ class _Norm:
         turned = self._along(tr, s, tr.algebra.add([first, now]), own, first)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = self._over(tr, s, self._over(tr, s, turned, 0), larger)
-        return self._over(tr, s, self._orthogonal(tr, own, turned, first), t)
+        return self._over(tr, s, self._orthogonal(tr, own, turned), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -342,7 +342,7 @@ class _Norm:
             readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
             above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
         own = tr.algebra.reduced(above, y)
-        left = self._orthogonal(tr, own, self._along(tr, s, y, own, y), y)
+        left = self._orthogonal(tr, own, self._along(tr, s, y, own, y))
         return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
     def _orthogonal(self, tr: TrainingRun, own: Signal, along: Signal, direction: Signal) -> Signal:
@@ -370,8 +370,8 @@ class _Direction(_Entrywise):
 
     Law: y = x / r is odd and of degree zero in finitely many entries of x, and r is as random as they are; so y is
     (x + x^3 + ...) / r with generic coefficients. A change and a gradient lose what is along x: a share of what is
-    independent of x, and perhaps all of what is a multiple of x. Fails: where y meets y, or what a tensor learned from y,
-    along that index (``apart``); there the rule of a growing index holds, which certifies less.
+    independent of x, and perhaps all of what is a multiple of x. Fails: where y meets y along that index, or what a
+    tensor learned from y (``apart``); there the rule of a growing index holds, which certifies less.
     """
 
     def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -418,7 +418,7 @@ class _Noise:
 
 
 def apart(tr: TrainingRun, s: Function) -> bool:
-    """The index that a norm goes along does not grow, and what it divides meets only entries that are independent of it.
+    """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
 
     Law: x is what a tensor makes; every sum over the index is of y and of signals that this tensor has no part in.
     """
