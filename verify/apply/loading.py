@@ -45,22 +45,21 @@ def load(text: str, asked: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[
         if key not in known:
             raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), known)
     for name in ("base", "target"):
-        if name not in given and name not in asked:
+        if name not in {**given, **asked}:
             raise UsageError(f"no {name} of {text}; give {name}='N=...,M=...' here, or in {BESIDE} beside it")
     return build, {**given, **asked}
 
 
 def _module(where: str) -> Any:
-    path = Path(where)
-    if path.suffix == ".py" and not path.is_file():
+    path, file = Path(where), where.endswith(".py")
+    if file and not path.is_file():
         raise UsageError(f"no file {where}; give the file of your model as FILE.py:NAME")
-    folder = str(path.parent.resolve()) if path.suffix == ".py" else ""
+    folder = str(path.parent.resolve()) if file else ""
     sys.path.insert(0, folder)
     try:
-        if not folder:
+        spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
+        if spec is None:
             return importlib.import_module(where)
-        spec = spec_from_file_location(f"_scaling_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
         module = sys.modules[spec.name] = module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
