@@ -80,18 +80,16 @@ def quadratic(
     places = {name: monomial(text) for name, text in PLACES[axis].items()}
     for name in names:
         how.say(f", {name}")
-        observable = OBSERVABLES[name]
-        derived = observable.monomial.substituted(places).substituted(rule)[axis]
-        values = [_run(observable, rule, axis, factor, how) for factor in FACTORS[axis]]
+        derived = OBSERVABLES[name].monomial.substituted(places).substituted(rule)[axis]
+        values = [_run(OBSERVABLES[name], rule, places, {axis: factor}, how) for factor in FACTORS[axis]]
         seen[name] = Observation(values, FACTORS[axis], axis, Fraction(str(derived)), Fraction(1, 4))
     return seen
 
 
-def _run(of: Observable, rule: Rule, axis: str, factor: float, how: Conditions) -> Array:
-    """The observable of every replica where the axis has grown by a factor."""
-    at = {axis: factor}
-    value = {name: BASE[name] * rule.get(name, monomial("1")).at(at) for name in BASE}
-    placed = {"B": at.get("B", 1.0), **{name: monomial(text).at(at) for name, text in PLACES[axis].items()}}
+def _run(of: Observable, rule: Rule, places: Rule, at: Mapping[str, float], how: Conditions) -> Array:
+    """The observable of every replica where an axis has grown by a factor."""
+    value = {name: x * rule.get(name, monomial("1")).at(at) for name, x in BASE.items()}
+    placed = {"B": at.get("B", 1.0), **{name: place.at(at) for name, place in places.items()}}
     share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
     generator = torch.Generator(how.device).manual_seed(20240)
     w = torch.full((how.seeds, COPIES), of.start, dtype=torch.float64, device=how.device, requires_grad=True)

@@ -22,7 +22,7 @@ from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.scales import Dims
 
-from .curves import LossCurve, optimum
+from .curves import LossCurve
 from .tasks import Task
 
 LATE = 0.25
@@ -63,25 +63,21 @@ def sweep(course: Course, recipe: BaseShapes, width: int, grid: Sequence[float],
     dims = recipe.dims(width)
     if course.compiled:
         torch.compiler.reset()  # it gives up on a network of which it has seen too many sizes
+    parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
     curves: dict[float, tuple[Array, Array]] = {}
-
-    def run(x: float) -> None:
-        course.say(f"{recipe.name}, N={width}, lr 2^{x:g}")
-        with _compiling() if course.compiled else nullcontext():
-            curves[x] = losses(course, recipe, dims, 2.0**x)
-
-    for x in grid:
-        run(x)
-    spacing = grid[1] - grid[0]
+    asked, spacing = list(grid), grid[1] - grid[0]
     while True:
+        for x in asked:
+            course.say(f"{recipe.name}, N={width}, lr 2^{x:g}")
+            with _compiling() if course.compiled else nullcontext():
+                curves[x] = losses(course, recipe, dims, 2.0**x)
         rates = tuple(sorted(curves))
         late, held = (np.stack(part) for part in zip(*(curves[x] for x in rates), strict=True))
-        parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
         curve = LossCurve(width, dims, parameters, rates, late, held)
-        edge = optimum(curve).edge
+        edge = curve.optimum.edge
         if not edge or len(curves) >= len(grid) + extend:
             return curve
-        run(rates[0] - spacing if edge < 0 else rates[-1] + spacing)
+        asked = [rates[0] - spacing if edge < 0 else rates[-1] + spacing]
 
 
 def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:

@@ -7,7 +7,6 @@ Read next: ``study.py`` (uses the result at every width).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,35 +48,35 @@ def tune(course: Course, recipe: BaseShapes, log2_lr: float, trials: int) -> Tun
     numbers are drawn for every parameterization, so all get the same chance.
     """
     rng = np.random.default_rng(20240)
-    names = ["lr", "init", "aggregation", *(f"lr.{role}" for role in recipe.scaling.tensors)]
     seen: dict[tuple[int, ...], Array] = {}
     trial = replace(course, compiled=False)  # every trial has constants of its own
+
+    def multipliers(point: tuple[int, ...]) -> tuple[float, Multipliers]:
+        shift, init, aggregation, *rates = point
+        factors = {role: 2.0**x for role, x in zip(recipe.scaling.tensors, rates, strict=True)}
+        return log2_lr + shift, Multipliers(2.0**init, 2.0**aggregation, factors)
 
     def at(point: tuple[int, ...]) -> Array:
         if point not in seen:
             course.say(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
-            shifts = dict(zip(names, point, strict=True))
-            there = replace(recipe, multipliers=_multipliers(shifts))
-            seen[point] = losses(trial, there, recipe.base, 2.0 ** (log2_lr + shifts["lr"]))[0]
+            lr, tuned = multipliers(point)
+            seen[point] = losses(trial, replace(recipe, multipliers=tuned), recipe.base, 2.0**lr)[0]
         return seen[point]
 
-    origin = (0,) * len(names)
-    untuned = at(origin)
+    size = 3 + len(recipe.scaling.tensors)  # lr, init, aggregation, and the lr of every tensor
+    untuned = at((0,) * size)
     while len(seen) < max(1, trials // 2):
-        at(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, len(names))))
+        at(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, size)))
     best = min(seen, key=lambda point: float(seen[point].mean()))
-    moves = [(k, sign * step) for step in STEPS for k in range(len(names)) for sign in (1, -1)]
+    moves = [(k, sign * step) for step in STEPS for k in range(size) for sign in (1, -1)]
     tried = 0
     while len(seen) < trials and tried < len(moves):  # every move failed in a row: a local optimum
         k, shift = moves[tried]
         other = (*best[:k], best[k] + shift, *best[k + 1 :])
         tried += 1
         if abs(other[k]) <= FARTHEST and better(at(other), at(best)):
-            best, tried = other, 0
-            moves = [*moves[moves.index((k, shift)) :], *moves[: moves.index((k, shift))]]
-    shifts = dict(zip(names, best, strict=True))
-    loss, first = float(at(best).mean()), float(untuned.mean())
-    return Tuned(log2_lr + shifts["lr"], _multipliers(shifts), loss, first, len(seen))
+            best, moves, tried = other, moves[tried - 1 :] + moves[: tried - 1], 0
+    return Tuned(*multipliers(best), float(at(best).mean()), float(untuned.mean()), len(seen))
 
 
 def better(losses: Array, than: Array) -> bool:
@@ -85,8 +84,3 @@ def better(losses: Array, than: Array) -> bool:
     gain = than - losses
     error = gain.std(ddof=1) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
     return bool(gain.mean() > error)
-
-
-def _multipliers(shifts: Mapping[str, int]) -> Multipliers:
-    rates = {name.removeprefix("lr."): 2.0**x for name, x in shifts.items() if name.startswith("lr.")}
-    return Multipliers(2.0 ** shifts["init"], 2.0 ** shifts["aggregation"], rates)
