@@ -95,7 +95,7 @@ def check_model(
     if subjects[0].optimizer is not None and not subjects[0].reads_zero:
         asked["readout_init"] = "maximal"
         numbers = numbers_of()
-    trained, known = _trained(numbers, first, rules or {}), predicted(numbers, subjects[0].gate)
+    trained, exponents = _trained(numbers, first, rules or {}), predicted(numbers, subjects[0].gate)
     m = Measurement(whole.ray, steps, watched=("logits",))
     grows = max(first, key=lambda axis: sizes[-1][axis] / first[axis])
     m.sizes = [s[grows] / first[grows] for s in sizes]
@@ -112,8 +112,8 @@ def check_model(
                     (m.control, first, subjects[0], 10_000 + seed + seeds * i, trained),
                 ]
                 for series, here, like, drawn, how in runs:
-                    model, own = taken(build, here, drawn)
-                    for key, part in _parts(replace(like, model=model, optimizer=own), here, how, steps).items():
+                    model, stepper = taken(build, here, drawn)
+                    for key, part in _parts(replace(like, model=model, optimizer=stepper), here, how, steps).items():
                         series.setdefault(key, [[] for _ in sizes])[i].append(part.size)
                         keys[part.name] = part.key
     for series in (m.values, m.standard, m.control):
@@ -129,7 +129,7 @@ def check_model(
         "wall_seconds": time.monotonic() - start,
         "gate": subjects[0].gate,
     }
-    return judge(m, {name: known[key] for name, key in keys.items() if key in known})
+    return judge(m, {name: exponents[key] for name, key in keys.items() if key in exponents})
 
 
 def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
@@ -152,21 +152,21 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
         raise UsageError("the depth L grows; a check keeps the layers, so give both sizes the same L")
     if points < 2:
         raise UsageError(f"points is {points}; give two or more, three for a verdict")
-    found: list[dict[str, int]] = [{} for _ in range(points)]
+    sizes: list[dict[str, int]] = [{} for _ in range(points)]
     for axis, n in base.items():
         grid, ratio = math.gcd(n, target[axis]), target[axis] / n
         places = [n * ratio ** (k / (points - 1)) for k in range(points)]
-        for size, place in zip(found, places, strict=True):
+        for size, place in zip(sizes, places, strict=True):
             size[axis] = max(1, round(place / grid)) * grid
         apart = ratio ** (OFF / (points - 1))
-        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(found, places, strict=True) if ratio > 1):
+        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
             raise UsageError(
                 f"no {points} whole sizes lie between {axis}={n} and {axis}={target[axis]}; give a ratio that is a "
                 f"power of {points - 1}, or other points"
             )
-    if any(a == b for a, b in pairwise(found)):
+    if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")
-    return list(found)
+    return list(sizes)
 
 
 def _trained(numbers: Recipe, first: Sizes, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
@@ -181,8 +181,8 @@ def _trained(numbers: Recipe, first: Sizes, rules: Mapping[str, Mapping[str, Pow
         start = natural if std.rule is None else min(natural, std.rule.at({"L": 1, **first}))
         tensors[role] = {**settings, "init_std": replace(std, base=start)}
     for role, powers in rules.items():
-        own = tensors[role] = {**numbers[role], **tensors[role]}
-        own.update({what: replace(own[what], rule=power) for what, power in powers.items()})
+        changed = tensors[role] = {**numbers[role], **tensors[role]}
+        changed.update({what: replace(changed[what], rule=power) for what, power in powers.items()})
     return replace(numbers, tensors=tensors)
 
 
@@ -200,10 +200,10 @@ def _at(numbers: Recipe, size: Sizes) -> Recipe:
 def _parts(subject: Subject, size: Sizes, how: Recipe | float, steps: int) -> dict[tuple[str, int], Part]:
     """Every part after every step, by name; ``how``: a recipe, unless the subject has an optimizer; or one learning
     rate for all."""
-    model, own = subject.model, subject.optimizer
+    model, optimizer = subject.model, subject.optimizer
     if not isinstance(how, Recipe):
-        own = torch.optim.AdamW(model.parameters(), lr=how, eps=EPS, weight_decay=0.0)
-    elif own is None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=how, eps=EPS, weight_decay=0.0)
+    elif optimizer is None:
         exactly = {f"^{re.escape(name)}$": role for name, role in subject.roles.items() if role}
         p = plan(model, _at(how, size), roles=exactly, gate=subject.gate or None)
         for name, factor in p.multipliers.items():
@@ -214,16 +214,16 @@ def _parts(subject: Subject, size: Sizes, how: Recipe | float, steps: int) -> di
                     "the optimizer, too, or choose sizes for which it need not"
                 )
         p.init_(model)
-        own = torch.optim.AdamW(p.param_groups(model), eps=EPS)
-    for group in own.param_groups:
+        optimizer = torch.optim.AdamW(p.param_groups(model), eps=EPS)
+    for group in optimizer.param_groups:
         group["weight_decay"] = 0.0
     parts, ids = Parts(model, subject.roles, subject.layers, subject.stacks), tokens()
-    found = {(part.name, 0): part for part in parts()}
+    seen = {(part.name, 0): part for part in parts()}
 
     def loss(step: int) -> tuple[Tensor, float]:
         logits = logits_of(model(ids[:, :-1]))
         return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()), 0.0
 
-    for t, _ in enumerate(descend(own, loss, steps), 1):
-        found |= {(part.name, t): part for part in parts()}
-    return found
+    for t, _ in enumerate(descend(optimizer, loss, steps), 1):
+        seen |= {(part.name, t): part for part in parts()}
+    return seen

@@ -58,8 +58,8 @@ class Subject:
     @property
     def kind(self) -> str:
         """What must be alike at every size."""
-        own = "a model and its optimizer" if self.optimizer is not None else "a model"
-        return own + (f" whose gate brings {self.gate}" if self.gate else "")
+        what = "a model and its optimizer" if self.optimizer is not None else "a model"
+        return what + (f" whose gate brings {self.gate}" if self.gate else "")
 
     @property
     def reads_zero(self) -> bool:
@@ -103,12 +103,12 @@ def examined(build: Any, size: Sizes, numbers: Recipe, roles: Mapping[str, str] 
     """
     model, optimizer = taken(build, size, 0)
     here = replace(numbers, way=replace(numbers.way, target=size))
-    own = {e.name: e.role for e in plan(model, here, roles=roles).entries}
+    by_name = {e.name: e.role for e in plan(model, here, roles=roles).entries}
     seen = _seen(model)
     if not any(re.search(layers, name) for name in seen.calls):
         raise UsageError(f"no module that is called matches layers={layers!r}; give a pattern of your layers' names")
     named = modules(model)
-    for name, role in own.items():
+    for name, role in by_name.items():
         owner = name.removesuffix(".weight")
         matrix = owner in named and role not in EXPERT and named[owner].weight.dim() == 2
         if matrix and owner not in seen.calls:
@@ -116,16 +116,16 @@ def examined(build: Any, size: Sizes, numbers: Recipe, roles: Mapping[str, str] 
                 f"{owner} ({role}) is never called, only its weight is used; call the module, as {owner}(x)"
             )
     if "M" not in size:
-        return Subject(model, optimizer, own, layers)
-    sums = _stacks(model, own, seen, size["M"])
+        return Subject(model, optimizer, by_name, layers)
+    sums = _stacks(model, by_name, seen, size["M"])
     if not sums:
         raise UsageError(
             f"no module that is called has {size['M']} experts at {dict(size)}: parameters with the roles expert_in "
             f"and expert_out, {size['M']} in front or so many of them; sum the experts in a module of their own"
         )
     for name in sums:
-        _check_sum(model, name, own, seen)
-    return Subject(model, optimizer, own, layers, sums, _gate(model, own, sums[0], size["M"]))
+        _check_sum(model, name, by_name, seen)
+    return Subject(model, optimizer, by_name, layers, sums, _gate(model, by_name, sums[0], size["M"]))
 
 
 def _stacks(model: nn.Module, roles: Mapping[str, str], seen: Seen, experts: int) -> tuple[str, ...]:
@@ -172,20 +172,20 @@ def _gate(model: nn.Module, roles: Mapping[str, str], stack: str, experts: int) 
 
 def _seen(model: nn.Module) -> Seen:
     """One forward pass, with logits as they should be."""
-    told = f"maps ids of shape ({BATCH}, {LENGTH}) below {VOCABULARY}"
+    maps = f"maps ids of shape ({BATCH}, {LENGTH}) below {VOCABULARY}"
     try:
         seen = look(model)
     except Exception as error:
         raise UsageError(
-            f"the model {told} to an error, {type(error).__name__}: {error}; let it take such ids"
+            f"the model {maps} to an error, {type(error).__name__}: {error}; let it take such ids"
         ) from error
     shape = tuple(seen.logits.shape)
     if shape[:-1] != (BATCH, LENGTH) or shape[-1] < VOCABULARY:
         raise UsageError(
-            f"the model {told} to {shape}; return logits of shape ({BATCH}, {LENGTH}, {VOCABULARY} or more)"
+            f"the model {maps} to {shape}; return logits of shape ({BATCH}, {LENGTH}, {VOCABULARY} or more)"
         )
     if not seen.logits.isfinite().all():
-        raise UsageError(f"the model {told} to logits that are not finite; look at its initial values")
+        raise UsageError(f"the model {maps} to logits that are not finite; look at its initial values")
     return seen
 
 

@@ -36,6 +36,9 @@ EMBEDDED = ("embed_tokens", "lm_head")
 class ParameterGroup:
     """Parameters of one role with the same numbers, and what trains them.
 
+    Attributes:
+        others: names of all other parameters. tied: all experts start alike.
+
     Raises:
         UsageError: of every number: nothing was tuned at the base.
     """
@@ -43,6 +46,8 @@ class ParameterGroup:
     name: str
     optimizer: Optimizer
     entries: Sequence[Entry]
+    others: Sequence[str]
+    tied: bool
 
     @property
     def role(self) -> str:
@@ -69,10 +74,10 @@ class ParameterGroup:
     def numbers(self) -> dict[str, float]:
         """``lr``, ``eps`` and ``weight_decay``, as torch's optimizers name them; no decay where none was tuned."""
         settings = self.entries[0].settings
-        found = {what: self.value(what) for what in ("lr", "eps") if what in settings}
+        values = {what: self.value(what) for what in ("lr", "eps") if what in settings}
         if "decay" in settings:
-            found["weight_decay"] = 0.0 if settings["decay"].base is None else self.value("decay")
-        return found
+            values["weight_decay"] = 0.0 if settings["decay"].base is None else self.value("decay")
+        return values
 
     @property
     def keywords(self) -> dict[str, float | str]:
@@ -80,13 +85,20 @@ class ParameterGroup:
         shape = self.optimizer.shape
         return {**self.numbers, **({"adjust_lr_fn": shape} if shape in ADJUSTED else {})}
 
+    @property
+    def start(self) -> tuple[str, float]:
+        """The initial values for a format that draws them."""
+        if self.tied:
+            raise UsageError(f"{self.role} starts alike for all experts, which this format cannot say; use plan.init_")
+        return ("normal", self.std) if self.std else ("fill", 1.0 if self.role in ONES else 0.0)
+
     def torch_name(self, muon: bool = False) -> str:
         """The class of the optimizer."""
-        known = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"} | {f"muon:{x}": "Muon" for x in ADJUSTED if muon}
+        classes = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"} | {f"muon:{x}": "Muon" for x in ADJUSTED if muon}
         name = self.optimizer.name
-        if name not in known:
-            raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(known)}")
-        return known[name]
+        if name not in classes:
+            raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(classes)}")
+        return classes[name]
 
 
 Groups = Sequence[ParameterGroup]
@@ -101,25 +113,13 @@ class Format:
     """
 
     carries: tuple[str, ...]
-    patterns: Callable[[Sequence[str], Sequence[str]], list[str]]
+    patterns: Callable[[ParameterGroup], list[str]]
     mixed: bool = False
     module: bool = False
 
 
-def export(
-    form: str,
-    about: str,
-    groups: Groups,
-    names: Sequence[str],
-    tied: Sequence[str],
-    multiplied: bool,
-    dropping: Sequence[str],
-) -> str:
-    """See ``Plan.export``.
-
-    Args:
-        names: of all parameters. tied: roles that start alike for all experts. multiplied: is a multiplier left?
-    """
+def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Sequence[str]) -> str:
+    """See ``Plan.export``; ``multiplied``: is a multiplier left to the model?"""
     chosen = named("format", form, FORMATS)
     for what in dropping:
         if what not in WHAT:
@@ -138,42 +138,10 @@ def export(
             f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
             f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
         )
-
-    def match(group: ParameterGroup) -> list[str]:
-        return chosen.patterns(group.names, [name for name in names if name not in group.names])
-
-    def row(group: ParameterGroup) -> dict[str, object]:
-        return {"name": group.name, "pattern": match(group)[0], **group.numbers}
-
-    def started(group: ParameterGroup) -> dict[str, object]:
-        if group.role in tied:
-            raise UsageError(f"{group.role} starts alike for all experts, which this format cannot say; use plan.init_")
-        std = group.std
-        return {**row(group), "init": ("normal", std) if std else ("fill", 1.0 if group.role in ONES else 0.0)}
-
-    def expert_parallel(group: ParameterGroup) -> dict[str, object]:
-        """DeepSpeed's own expert parallelism wants ``moe`` on groups of experts."""
-        return {**row(group), **({"moe": True} if group.role.startswith("expert") else {})}
-
-    def alike(what: str) -> float | None:
-        """The one learning rate of some groups of axolotl; None where there are none."""
-        embedded = [x for x in groups if any(part in name for name in x.names for part in EMBEDDED)]
-        chosen = {f"names with {' or '.join(EMBEDDED)}": embedded}.get(what, [x for x in groups if x.role in VECTORS])
-        rates = {group.name: group.numbers["lr"] for group in chosen}
-        if len(set(rates.values())) > 1:
-            listed = ", ".join(f"{name} {lr:.3g}" for name, lr in rates.items())
-            raise UsageError(
-                f"axolotl gives {what} one learning rate, but they have {listed}; take another form, such as hf"
-            )
-        return next(iter(rates.values()), None)
-
-    loader = jinja2.FileSystemLoader(Path(__file__).with_name("trainers"))
-    options = {"trim_blocks": True, "keep_trailing_newline": True, "undefined": jinja2.StrictUndefined}
-    template = jinja2.Environment(loader=loader, **options).get_template(f"{form.lower()}.j2")
-    python = {"json": json.dumps, "tuple": tuple, "raw": _raw, "schedule": _schedule}
-    text = template.render(
-        groups=groups, match=match, started=started, expert_parallel=expert_parallel, alike=alike, **python
-    )
+    template = TRAINERS.get_template(f"{form.lower()}.j2")
+    embedded = [x for x in groups if any(part in name for name in x.names for part in EMBEDDED)]
+    vectors = [x for x in groups if x.role in VECTORS]
+    text = template.render(form=form.lower(), groups=groups, match=chosen.patterns, embedded=embedded, vectors=vectors)
     return f"# {about}\n{text if chosen.module else text.rstrip()}"
 
 
@@ -187,20 +155,39 @@ def _schedule(numbers: dict[str, float]) -> dict[str, float]:
     return {key: numbers[what] for what, keys in names.items() if what in numbers for key in keys}
 
 
-def expressions(names: Sequence[str], others: Sequence[str]) -> list[str]:
+def _one_rate(groups: Groups, what: str) -> float | None:
+    """Of groups that axolotl does not tell apart; None where there are none."""
+    rates = {group.name: group.numbers["lr"] for group in groups}
+    if len(set(rates.values())) > 1:
+        listed = ", ".join(f"{name} {lr:.3g}" for name, lr in rates.items())
+        raise UsageError(
+            f"axolotl gives {what} one learning rate, but they have {listed}; take another form, such as hf"
+        )
+    return next(iter(rates.values()), None)
+
+
+def _row(group: ParameterGroup, form: str) -> dict[str, object]:
+    """A group of torch's; DeepSpeed's own expert parallelism wants ``moe`` on those of experts."""
+    named = {"name": group.name, "pattern": expressions(group)[0], **group.numbers}
+    if form == "hf":
+        return {**named, "init": group.start}
+    return {**named, "moe": True} if group.role.startswith("expert") else named
+
+
+def expressions(group: ParameterGroup) -> list[str]:
     """One regular expression for ``re.search``."""
-    parts = _general(names, others, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
+    parts = _general(group, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
     return [f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"]
 
 
-def globs(names: Sequence[str], others: Sequence[str]) -> list[str]:
+def globs(group: ParameterGroup) -> list[str]:
     """Globs as of ``fnmatch``."""
-    return _general(names, others, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g))
+    return _general(group, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g))
 
 
-def substrings(names: Sequence[str], others: Sequence[str]) -> list[str]:
+def substrings(group: ParameterGroup) -> list[str]:
     """Parts of names, each in names of this group only: what follows the number of a layer, else the whole name."""
-    return _general(names, others, lambda x: re.split(r"\.\d+\.", x)[-1], str, lambda part, name: part in name)
+    return _general(group, lambda x: re.split(r"\.\d+\.", x)[-1], str, lambda part, name: part in name)
 
 
 def _numbered(name: str, number: str, dot: str) -> str:
@@ -208,8 +195,7 @@ def _numbered(name: str, number: str, dot: str) -> str:
 
 
 def _general(
-    names: Sequence[str],
-    others: Sequence[str],
+    group: ParameterGroup,
     general: Callable[[str], str],
     plain: Callable[[str], str],
     matches: Callable[[str, str], object],
@@ -220,17 +206,25 @@ def _general(
     Raises:
         UsageError: not even the name itself tells them apart.
     """
-    found: list[str] = []
-    for name in names:
-        if any(matches(pattern, name) for pattern in found):
+    patterns: list[str] = []
+    for name in group.names:
+        if any(matches(pattern, name) for pattern in patterns):
             continue
-        forms = [x for x in (general(name), plain(name)) if not any(matches(x, other) for other in others)]
+        forms = [x for x in (general(name), plain(name)) if not any(matches(x, other) for other in group.others)]
         if not forms:
             raise UsageError(f"no pattern tells {name} from parameters of other roles; rename it, or take another form")
-        found.append(forms[0])
-    return found
+        patterns.append(forms[0])
+    return patterns
 
 
+TRAINERS = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).with_name("trainers")),
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    undefined=jinja2.StrictUndefined,
+)
+"""What each trainer reads, as a template."""
+TRAINERS.globals.update(json=json.dumps, tuple=tuple, raw=_raw, row=_row, schedule=_schedule, one_rate=_one_rate)
 FORMATS = {
     "torchtitan": Format(("lr", "eps", "wd"), expressions, mixed=True),
     "megatron": Format(("lr", "eps", "wd"), globs),

@@ -35,10 +35,10 @@ def roles_of(family: str) -> Mapping[str, str]:
         UsageError: it is one that needs an adapter.
     """
     if family in table()["refused"]:
-        known = ", ".join(table()["read"])
-        raise UsageError(f"{family} has no adapter: {table()['refused'][family]}; give a model of {known}")
-    found: Mapping[str, str] = table()["roles"]
-    return found
+        read = ", ".join(table()["read"])
+        raise UsageError(f"{family} has no adapter: {table()['refused'][family]}; give a model of {read}")
+    roles: Mapping[str, str] = table()["roles"]
+    return roles
 
 
 def dense(family: str) -> bool:

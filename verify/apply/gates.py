@@ -78,11 +78,11 @@ def _measured(router: Any, scale: float) -> tuple[str, float]:
     Raises:
         Exception: it gives no weights and indices of chosen experts, or others than these three.
     """
-    own = copy.deepcopy(router).to_empty(device="cpu").float().eval()
-    for x in (*own.parameters(), *own.buffers()):
+    copied = copy.deepcopy(router).to_empty(device="cpu").float().eval()
+    for x in (*copied.parameters(), *copied.buffers()):
         if x.is_floating_point():
             x.data.zero_()
-    matrix = next(x for x in own.parameters() if x.dim() == 2)
+    matrix = next(x for x in copied.parameters() if x.dim() == 2)
     drawn, (experts, width) = torch.Generator().manual_seed(1), matrix.shape
     tokens = torch.rand(TOKENS, width, generator=drawn)
 
@@ -90,7 +90,7 @@ def _measured(router: Any, scale: float) -> tuple[str, float]:
         """Of the chosen experts, (tokens, K): as large as a tensor of indices beside them."""
         matrix.data.copy_(values.expand_as(matrix))
         with torch.no_grad():
-            outputs = [x for x in own(tokens) if isinstance(x, Tensor) and x.dim() == 2]
+            outputs = [x for x in copied(tokens) if isinstance(x, Tensor) and x.dim() == 2]
         sizes = [x.shape for x in outputs if not x.is_floating_point()]
         return next(x for x in outputs if x.is_floating_point() and x.shape in sizes)
 

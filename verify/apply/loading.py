@@ -34,16 +34,16 @@ def load(text: str, asked: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[
     module = _module(where)
     build = getattr(module, name, None)
     if not callable(build):
-        said = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
+        lacks = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
         functions = [x for x, y in vars(module).items() if isfunction(y)]
-        raise UsageError(f"{where} {said} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
+        raise UsageError(f"{where} {lacks} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
     given = getattr(module, BESIDE, {})
     if not isinstance(given, dict):
         raise UsageError(f"{BESIDE} in {where} is {shown(given)}; give a dict of keywords, such as base and target")
-    known = list(signature(check_model).parameters)[1:]
+    keywords = list(signature(check_model).parameters)[1:]
     for key in given:
-        if key not in known:
-            raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), known)
+        if key not in keywords:
+            raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), keywords)
     for name in ("base", "target"):
         if name not in {**given, **asked}:
             raise UsageError(f"no {name} of {text}; give {name}='N=...,M=...' here, or in {BESIDE} beside it")

@@ -71,11 +71,11 @@ def parameters(model: nn.Module) -> Iterator[Entry]:
     seen = set()
     for prefix, module in model.named_modules():
         label, layout = getattr(module, LABEL, {}), _layout(module)
-        for own, p in module.named_parameters(recurse=False):
+        for short, p in module.named_parameters(recurse=False):
             if id(p) not in seen:
                 seen.add(id(p))
-                rule = f"{LABEL} of {prefix}" if own in label else ""
-                yield Entry(plain_name(f"{prefix}.{own}".lstrip(".")), p, module, layout, rule, label.get(own, ""))
+                rule = f"{LABEL} of {prefix}" if short in label else ""
+                yield Entry(plain_name(f"{prefix}.{short}".lstrip(".")), p, module, layout, rule, label.get(short, ""))
 
 
 def aliases(model: nn.Module) -> dict[str, str]:

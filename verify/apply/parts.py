@@ -172,8 +172,8 @@ def _kept(x: Any) -> Any:
 
 def _short(name: str) -> str:
     """``layer0.self_attn.q_proj`` for ``model.layers.0.self_attn.q_proj``; other names lose their first part."""
-    found = re.search(r"(?:^|\.)[a-z]+\.(\d+)(.*)$", name)
-    return f"layer{found[1]}{found[2]}" if found else name.removeprefix("model.")
+    numbered = re.search(r"(?:^|\.)[a-z]+\.(\d+)(.*)$", name)
+    return f"layer{numbered[1]}{numbered[2]}" if numbered else name.removeprefix("model.")
 
 
 def _rms(x: Tensor) -> float:

@@ -174,11 +174,11 @@ def _gate(model: nn.Module, entries: Sequence[Entry]) -> Gate:
 
 def _left(numbers: Recipe, start: Gate, end: Gate, tied: bool) -> dict[str, float]:
     """The multipliers' factors without what the gate brings itself; ``out`` for logits of a tied embedding."""
-    found, way = {name: setting.factor for name, setting in numbers.multipliers.items()}, numbers.way
-    if "alpha" in found and end.brings:
-        found["alpha"] *= start.weight(way.base) / end.weight(way.target)
+    factors, way = {name: setting.factor for name, setting in numbers.multipliers.items()}, numbers.way
+    if "alpha" in factors and end.brings:
+        factors["alpha"] *= start.weight(way.base) / end.weight(way.target)
     if tied and way.target["N"] > way.base["N"]:
         widths = [{"N": sizes["N"]} for sizes in (way.base, way.target)]
         optimizer, asked = trainer(numbers, "embedding").name, numbers.configuration.parameterization.name
-        found["out"] = recipe(*widths, optimizer, asked, architecture="tied-embedding").multipliers["out"].factor
-    return {name: 1.0 if math.isclose(x, 1.0) else x for name, x in found.items()}
+        factors["out"] = recipe(*widths, optimizer, asked, architecture="tied-embedding").multipliers["out"].factor
+    return {name: 1.0 if math.isclose(x, 1.0) else x for name, x in factors.items()}

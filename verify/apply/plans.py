@@ -62,15 +62,19 @@ class Plan(Rendered):
         for entry in self.entries:
             if not entry.frozen:
                 trained.setdefault(entry.group, []).append(entry)
-        return {name: ParameterGroup(name, trainer(self.recipe, x[0].role), x) for name, x in trained.items()}
+        return {name: self._group(name, entries) for name, entries in trained.items()}
+
+    def _group(self, name: str, entries: list[Entry]) -> ParameterGroup:
+        role, others = entries[0].role, [e.name for e in self.entries if e.frozen or e.group != name]
+        return ParameterGroup(name, trainer(self.recipe, role), entries, others, role in self.recipe.tied)
 
     @property
     def optimizers(self) -> dict[str, list[str]]:
         """Groups by the name of what trains them."""
-        found: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for name, group in self.groups.items():
-            found.setdefault(group.optimizer.name, []).append(name)
-        return found
+            groups.setdefault(group.optimizer.name, []).append(name)
+        return groups
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trained parameter anew: normal with the std of its group at the target; gains 1, biases 0.
@@ -89,7 +93,7 @@ class Plan(Rendered):
                 std = stds[entry.group]
                 if std == 0:
                     p.fill_(1.0 if entry.role in ONES else 0.0)
-                elif entry.role not in self.recipe.tied:
+                elif not self.groups[entry.group].tied:
                     p.normal_(0.0, std, **drawn)
                 elif p.dim() == 3:
                     p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
@@ -132,8 +136,7 @@ class Plan(Rendered):
             UsageError: the format cannot carry something that is not to be dropped.
         """
         multiplied = any(x != 1 for x in self.multipliers.values())
-        names = [e.name for e in self.entries]
-        return export(form, self.about, list(self.groups.values()), names, self.recipe.tied, multiplied, dropping)
+        return export(form, self.about, list(self.groups.values()), multiplied, dropping)
 
     @property
     def about(self) -> str:

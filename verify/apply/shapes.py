@@ -143,7 +143,7 @@ def _layer(rule: str, regime: str | None, base: tuple[int, int], target: tuple[i
     where: Where = {"network": "bottleneck"} if regime is None else {"network": "bottleneck", "epsilon": "negligible"}
     why = "no muP keeps all demands where fan-out grows more slowly than fan-in; what is set is the nearest"
     try:
-        found = recipe(start, end, rule, **where)
+        layer = recipe(start, end, rule, **where)
     except Infeasible:
         return {}, why
-    return {what: s for what, s in found["down"].items() if what != "eps"}, why if found.instead else ""
+    return {what: s for what, s in layer["down"].items() if what != "eps"}, why if layer.instead else ""

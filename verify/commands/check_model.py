@@ -82,9 +82,9 @@ def command(
     report = check_model(build, **asked)
     gate = report.environment["gate"]
     heading = f"{model or family}, {_text(asked['base'])} to {_text(asked['target'])}"
-    told = presentation.report(report, heading, every)
-    blocks = [*told.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
-    emit(Document(tuple(blocks), {**told.record, "gate": gate or None}), form, output)
+    document = presentation.report(report, heading, every)
+    blocks = [*document.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
+    emit(Document(tuple(blocks), {**document.record, "gate": gate or None}), form, output)
     return report.exit_code
 
 

@@ -82,29 +82,6 @@ RANK = Question("BETTER", "EQUAL", "WORSE", math.log2(1.05), 0.0, _OF_LOSSES)
 
 
 @dataclass(frozen=True)
-class Optimum:
-    """The best learning rate at one width.
-
-    Attributes:
-        log2_lr: log2 of the best rate. se, low, high: bootstrap standard error and 95 % interval over seeds.
-        loss, loss_se: smallest mean loss on the grid, and its standard error over seeds. held: held-out loss there.
-        edge: -1 or 1 where the best point, or an end of the interval, is the first or last rate of the grid, so that
-            the optimum is not known.
-    """
-
-    width: int
-    log2_lr: float
-    se: float
-    low: float
-    high: float
-    loss: float
-    loss_se: float
-    held: float
-    edge: int
-    seeds: int
-
-
-@dataclass(frozen=True)
 class LossCurve:
     """Loss against learning rate at one width.
 
@@ -123,9 +100,25 @@ class LossCurve:
     held: Array
 
     @property
+    def seeds(self) -> int:
+        return self.losses.shape[1]
+
+    @property
     def best(self) -> int:
         """Index of the rate with the smallest mean loss."""
         return int(self.losses.mean(axis=1).argmin())
+
+    @property
+    def loss(self) -> tuple[float, float, float]:
+        """Smallest mean loss, its standard error over seeds, and the held-out loss there."""
+        best = self.losses[self.best]
+        error = float(best.std(ddof=1) / self.seeds**0.5) if self.seeds > 1 else math.nan
+        return float(best.mean()), error, float(self.held[self.best].mean())
+
+    @cached_property
+    def optimum(self) -> Estimate:
+        """log2 of the best rate."""
+        return resampled([self.losses], lambda drawn: vertex(self.log2_lr, drawn[0].mean(axis=-1)))
 
     @property
     def edge(self) -> int:
@@ -133,19 +126,10 @@ class LossCurve:
         return {0: -1, len(self.log2_lr) - 1: 1}.get(self.best, 0)
 
     @property
-    def seeds(self) -> int:
-        return self.losses.shape[1]
-
-    @cached_property
-    def optimum(self) -> Optimum:
-        """The best rate, with its error."""
-        rate = resampled([self.losses], lambda drawn: vertex(self.log2_lr, drawn[0].mean(axis=-1)))
-        best = self.losses[self.best]
-        spread = float(best.std(ddof=1) / self.seeds**0.5) if self.seeds > 1 else math.nan
-        ends = (rate.high >= self.log2_lr[-1], rate.low <= self.log2_lr[0])
-        edge = self.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
-        held = float(self.held[self.best].mean())
-        return Optimum(self.width, *rate, float(best.mean()), spread, held, edge, self.seeds)
+    def unknown(self) -> int:
+        """-1 or 1 where that, or an end of the interval, lies there, so that the optimum is not known."""
+        ends = (self.optimum.high >= self.log2_lr[-1], self.optimum.low <= self.log2_lr[0])
+        return self.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
 
 
 def vertex(log2_lr: Sequence[float], losses: Array) -> Array:
@@ -169,7 +153,7 @@ def drift(curves: Sequence[LossCurve]) -> Change:
     TRANSFERS: the interval lies within the tolerance of no drift. DRIFTS: it lies outside, on one side. INCONCLUSIVE:
     anything else, and whenever a width has its optimum on the edge of its grid, or widths or seeds are too few.
     """
-    inside = [c for c in curves if not c.optimum.edge]
+    inside = [c for c in curves if not c.unknown]
     used = [c.width for c in inside]
     if len(inside) < 2:
         return DRIFT.judged(UNKNOWN, used, "fewer than two widths have their optimum inside the grid")
@@ -180,7 +164,7 @@ def drift(curves: Sequence[LossCurve]) -> Change:
         return np.asarray(np.tensordot(weights, np.stack(rates), 1))
 
     unknown = few(curves, len(inside))
-    if outside := ", ".join(str(c.width) for c in curves if c.optimum.edge):
+    if outside := ", ".join(str(c.width) for c in curves if c.unknown):
         unknown = f"the optimum may lie on the edge of the grid at width {outside}"
     return DRIFT.judged(resampled([c.losses for c in inside], slope), used, unknown)
 

@@ -10,7 +10,7 @@ from scaling_algebra.verify.judging.presentation import interval, signed
 
 from .curves import Change, LossCurve
 from .study import Study
-from .tuning import Tuned
+from .sweep import Tuned
 
 
 def study(r: Study) -> Document:
@@ -41,11 +41,10 @@ def study(r: Study) -> Document:
 
 
 def _optimum(c: LossCurve) -> tuple[Piece, ...]:
-    sizes, o = (str(c.dims[axis]) for axis in ("N", "N_e", "M", "K")), c.optimum
-    edge = {-1: "<= ", 0: "", 1: ">= "}[o.edge]
-    rate = formula(edge + plain(signed(o.log2_lr, 2, "unknown")))
-    loss = f"{o.loss:.3f} +- {o.loss_se:.3f}"
-    return *sizes, str(c.parameters), rate, interval(o.low, o.high, 2), loss, f"{o.held:.3f}"
+    sizes = (str(c.dims[axis]) for axis in ("N", "N_e", "M", "K"))
+    (value, _, low, high), (loss, error, held) = c.optimum, c.loss
+    rate = formula({-1: "<= ", 0: "", 1: ">= "}[c.unknown] + plain(signed(value, 2, "unknown")))
+    return *sizes, str(c.parameters), rate, interval(low, high, 2), f"{loss:.3f} +- {error:.3f}", f"{held:.3f}"
 
 
 def _shift(d: Change) -> tuple[Piece, ...]:

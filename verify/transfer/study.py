@@ -21,8 +21,7 @@ from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .curves import OPEN, Change, LossCurve, compare, drift, growth, improvement, overall
-from .sweep import Course, sweep
-from .tuning import Tuned, tune
+from .sweep import Course, Tuned, sweep, tune
 
 EXIT = {"TRANSFERS": 0, "DRIFTS": 1, OPEN: 3}
 
@@ -55,7 +54,10 @@ class Swept:
             "base": dict(self.recipe.base),
             "widths": [
                 {
-                    **{k: number(x) if isinstance(x, float) else x for k, x in asdict(c.optimum).items()},
+                    "width": c.width,
+                    **_numbers(("log2_lr", "se", "low", "high", "loss", "loss_se", "held"), (*c.optimum, *c.loss)),
+                    "edge": c.unknown,
+                    "seeds": c.seeds,
                     "dims": dict(c.dims),
                     "parameters": c.parameters,
                     "grid": list(c.log2_lr),
@@ -171,6 +173,10 @@ def check_memory(hardware: Hardware, recipe: BaseShapes, width: int, seeds: int)
 
 
 def _record(name: str, change: Change, **more: Any) -> dict[str, Any]:
-    """JSON has no NaN."""
-    errors = dict(zip((name, "se", "low", "high"), map(number, change.estimate), strict=True))
+    errors = _numbers((name, "se", "low", "high"), change.estimate)
     return {**errors, **more, "verdict": change.verdict, "why": change.why}
+
+
+def _numbers(names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return dict(zip(names, map(number, values), strict=True))

@@ -70,24 +70,22 @@ class Task:
         return replace(data, settings=chosen)
 
 
-def numbers(kind: str, texts: Iterable[str], known: Iterable[str], most: int, wrong: str) -> dict[str, int]:
+def numbers(kind: str, texts: Iterable[str], names: Iterable[str], most: int, wrong: str) -> dict[str, int]:
     """``NAME=NUMBER``, each a positive whole number.
 
     Raises:
         UsageError: an unknown name, or ``wrong``.
     """
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for text in texts:
         name, _, number = (part.strip() for part in text.partition("="))
-        if name not in known:
-            raise unknown_name(kind, name, known)
+        if name not in names:
+            raise unknown_name(kind, name, names)
         try:
-            found[name] = limits.whole(number)
+            values[name] = limits.within(name, limits.whole(number), 1, most)
         except ValueError:
             raise UsageError(wrong) from None
-        if not 0 < found[name] <= most:
-            raise UsageError(wrong)
-    return found
+    return values
 
 
 def _tasks() -> dict[str, Task]:
