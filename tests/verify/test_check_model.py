@@ -156,17 +156,13 @@ def lacking(model):
         (lambda s: Own(Mix(), words=32), OWN, "below 64 to an error, IndexError"),
         (lambda s: Own(Mix(), head="weight"), OWN, r"head \(readout\) is never called"),
         (lambda s: Own(Mix(), head="none"), OWN, r"to \(1, 4, 8\); return logits of shape"),
+        (lambda s: Own(Mix()), None, "no module that is called matches layers='none'"),
     ],
 )
 def test_what_breaks_the_contract_is_one_line_before_training(numbers, built, roles, said):
     with pytest.raises(UsageError, match=said) as error:
-        examined(built, SIZE, numbers, roles, LAYERS)
+        examined(built, SIZE, numbers, roles or OWN, LAYERS if roles else "none")
     assert "\n" not in str(error.value)
-
-
-def test_layers_are_named(numbers):
-    with pytest.raises(UsageError, match="no module that is called matches layers='none'"):
-        examined(lambda s: Own(Mix()), SIZE, numbers, OWN, "none")
 
 
 def test_sizes_lie_on_a_ray_and_are_whole():

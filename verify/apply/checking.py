@@ -101,26 +101,26 @@ def check_model(
     m.sizes = [s[grows] / first[grows] for s in sizes]
     m.dims = [dict(s) for s in sizes]
     keys: dict[str, tuple[str, str]] = {}
+
+    def record(series: dict[Any, list[Any]], i: int, subject: Subject, size: Sizes, seed: int, how: Any) -> None:
+        model, stepper = taken(build, size, seed)
+        for key, part in _parts(replace(subject, model=model, optimizer=stepper), size, how, steps).items():
+            series.setdefault(key, [[] for _ in sizes])[i].append(part.size)
+            keys[part.name] = part.key
+
     with spare_threads():
         for i, (size, subject) in enumerate(zip(sizes, subjects, strict=True)):
             m.parameters.append(sum(p.numel() for p in subject.model.parameters()))
             m.inputs.append(str(tokens().sum().item()))
             for seed in range(seeds):
-                runs: list[tuple[dict[Any, list[Any]], Sizes, Subject, int, Recipe | float]] = [
-                    (m.values, size, subject, seed, trained),
-                    (m.standard, size, subject, seed, lr),
-                    (m.control, first, subjects[0], 10_000 + seed + seeds * i, trained),
-                ]
-                for series, here, like, drawn, how in runs:
-                    model, stepper = taken(build, here, drawn)
-                    for key, part in _parts(replace(like, model=model, optimizer=stepper), here, how, steps).items():
-                        series.setdefault(key, [[] for _ in sizes])[i].append(part.size)
-                        keys[part.name] = part.key
+                record(m.values, i, subject, size, seed, trained)
+                record(m.standard, i, subject, size, seed, lr)
+                record(m.control, i, subjects[0], first, 10_000 + seed + seeds * i, trained)
     for series in (m.values, m.standard, m.control):
         series.update({key: [np.array(v) for v in values] for key, values in series.items()})
     if uneven := [name for (name, _), values in m.values.items() if len({len(v) for v in values}) > 1]:
-        how = "build as many layers at every size, with the same names"
-        raise UsageError(f"{uneven[0]} is not there at every size; {how}")
+        todo = "build as many layers at every size, with the same names"
+        raise UsageError(f"{uneven[0]} is not there at every size; {todo}")
     m.environment = {
         "optimizer": optimizer,
         "device": "cpu",

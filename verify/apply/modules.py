@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -61,7 +62,7 @@ def tensors(model: nn.Module) -> dict[str, nn.Parameter]:
     return {plain_name(name): p for name, p in model.named_parameters()}
 
 
-def modules(model: nn.Module) -> dict[str, nn.Module]:
+def modules(model: nn.Module) -> dict[str, Any]:
     """Every module by its plain name."""
     return {plain_name(name): module for name, module in model.named_modules()}
 

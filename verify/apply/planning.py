@@ -178,7 +178,7 @@ def _left(numbers: Recipe, start: Gate, end: Gate, tied: bool) -> dict[str, floa
     if "alpha" in factors and end.brings:
         factors["alpha"] *= start.weight(way.base) / end.weight(way.target)
     if tied and way.target["N"] > way.base["N"]:
-        widths = [{"N": sizes["N"]} for sizes in (way.base, way.target)]
+        small, large = ({"N": sizes["N"]} for sizes in (way.base, way.target))
         optimizer, asked = trainer(numbers, "embedding").name, numbers.configuration.parameterization.name
-        factors["out"] = recipe(*widths, optimizer, asked, architecture="tied-embedding").multipliers["out"].factor
+        factors["out"] = recipe(small, large, optimizer, asked, architecture="tied-embedding").multipliers["out"].factor
     return {name: 1.0 if math.isclose(x, 1.0) else x for name, x in factors.items()}
