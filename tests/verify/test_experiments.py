@@ -193,7 +193,7 @@ def test_standard_parameterization_saturates():
     assert not any(f.outcome is REFUTED for f in found)
 
 
-@pytest.mark.parametrize(("epsilon", "claimed"), [("of order one", "n^-1"), ("derived", "n^0")])
+@pytest.mark.parametrize(("epsilon", "claimed"), [({"all": "1"}, "n^-1"), ({}, "n^0")])
 def test_epsilon_of_order_one_stops_the_features(epsilon, claimed):
     """The engine's exponents agree; where they differ those of the derived epsilon are refuted."""
     given = {**FROZEN, "optimizer": "adam", "architecture": "routers-sigmoid", "epsilon": epsilon}
@@ -204,10 +204,13 @@ def test_epsilon_of_order_one_stops_the_features(epsilon, claimed):
 
 def test_changed_epsilons_by_role():
     d = derive("I", "adam", "mup-sigmoid", architecture="routers-sigmoid")
-    eps = {how: {r: str(p) for r, p in change(d).items()} for how, change in blocks.EPSILONS.items()}
-    assert set(eps["of order one"].values()) == {"1"}
-    assert eps["inside the root"] == {"input": "N^(-1/2)", "router": "1", "expert": "N^(-1/2)", "readout": "1"}
-    assert blocks.with_epsilon(d, "derived").scaling == d.scaling
+
+    def changed(*how):
+        return {role: str(t.eps) for role, t in blocks.with_epsilon(d, *how).scaling.tensors.items()}
+
+    assert set(changed({"all": "1"}).values()) == {"1"} and changed({"router": "N^(-1/2)"})["router"] == "N^(-1/2)"
+    assert changed({}, "1/2") == {"input": "N^(-1/2)", "router": "1", "expert": "N^(-1/2)", "readout": "1"}
+    assert blocks.with_epsilon(d, {}).scaling == d.scaling
 
 
 # charts -------------------------------------------------------------------------------------------------------------
