@@ -72,9 +72,9 @@ class Experiment:
 def _experiment(name: str) -> Experiment:
     data = tomllib.loads(files(__package__).joinpath(f"claims/{name}.toml").read_text("utf-8"))
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
-    for trial in data["trials"]:
+    for trial in ({**data, **given} for given in data["trials"]):  # what the file says holds of every trial
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
-        claims = [{"source": trial.get("source", data["source"]), **claim} for claim in claims]
+        claims = [{"source": trial["source"], **claim} for claim in claims]
         run = partial(LABORATORIES[trial["run"]], **{**common, **trial.get("with", {})})
         trials.append(Trial(trial["title"], run, tuple(claims)))
     return Experiment(name, data["title"], data["source"], tuple(trials), tuple(data.get("sizes", ())), data["seeds"])
