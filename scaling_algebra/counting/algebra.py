@@ -105,7 +105,7 @@ class Algebra(SignalSizes):
         return s.but(terms=terms, least=least, leaf=None, made=made, loss=loss)
 
     def multiples(self, s: Signal, of: Signal) -> Signal:
-        """The kernels of a signal that may be another signal times something: they have all leaves of a kernel of it."""
+        """Kernels of a signal that may be another signal times something: they have all leaves of a kernel of it."""
         names = [Counter(name for name, _ in self._kernels[k].leaves) for k in of.terms]
 
         def within(k: int) -> bool:
