@@ -345,11 +345,11 @@ class _Norm:
         left = self._orthogonal(tr, own, self._along(tr, s, y, own, y))
         return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
-    def _orthogonal(self, tr: TrainingRun, own: Signal, along: Signal, direction: Signal) -> Signal:
-        """A signal less what it has along a direction: in products with that, one takes the other away."""
-        return tr.algebra.add(
-            [tr.algebra.doubted(own, tr.algebra.nothing(own.letters)), tr.algebra.doubted(along, along)]
-        )
+    def _orthogonal(self, tr: TrainingRun, own: Signal, along: Signal) -> Signal:
+        """A signal less what it has along a direction, which is no larger and may cancel it in later products; the size
+        of the whole is known."""
+        whole = tr.algebra.doubted(own, tr.algebra.nothing(own.letters))
+        return tr.algebra.add([whole, tr.algebra.doubted(along, along)])
 
     def _argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         return normed(tr, s, which, t)
