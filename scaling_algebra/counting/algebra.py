@@ -162,7 +162,8 @@ class Algebra(SignalSizes):
         """A signal plus that multiple of another which removes the leading kernel of the other from it.
 
         Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
-        makes the same of both, and what is left is not parallel to ``by``.
+        makes the same of both, and what is left is not parallel to ``by``. Where a kernel may stand for a nonlinear
+        function of its leaves only the linear part is removed, so it stays as an upper bound.
         """
         leading = self.leading(by)
         order = min((self._degree(by.terms[k]) for k in leading), default=0)
@@ -170,9 +171,10 @@ class Algebra(SignalSizes):
         if pivot is None:
             return s
         factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
-        other = self.scaled(by, factor)
-        rest = (x.but(terms={k: e for k, e in x.terms.items() if k != pivot}) for x in (s, other))
-        return self.add(rest)
+        own, other = ({k: e for k, e in x.terms.items() if k != pivot} for x in (s, self.scaled(by, factor)))
+        if s.curved or by.curved:
+            own[self.with_doubt(pivot)] = s.terms[pivot] - self._later
+        return self.add([s.but(terms=own), self.scaled(by, factor).but(terms=other)])
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         """Product of two signals; letters they share are identified, letters not in ``out`` are summed.
