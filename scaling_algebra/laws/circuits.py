@@ -59,6 +59,19 @@ class Minimum:
         return size | {name: m.substituted(size) for name, m in self.optimum.items()}
 
 
+def circuits(terms: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:
+    """Every smallest set of terms, by index, with exponents that cancel the named quantities; small sets first."""
+    smaller: list[set[int]] = []
+    for chosen in (c for size in range(1, len(names) + 2) for c in combinations(range(len(terms)), size)):
+        if any(s <= {*chosen} for s in smaller):
+            continue
+        space = sympy.Matrix(len(names), len(chosen), lambda i, j, of=chosen: terms[of[j]][names[i]]).nullspace()
+        weights = [simplified(x) for x in space[0]] if len(space) == 1 else []
+        if weights and all(w != 0 for w in weights):
+            smaller.append({*chosen})
+            yield chosen, weights
+
+
 def minima(
     rows: Sequence[ProgramRow], free: Sequence[str], growing: Sequence[str], dependent: Mapping[str, Monomial]
 ) -> Iterator[Minimum]:
@@ -68,8 +81,11 @@ def minima(
         dependent: quantities that follow from those that are free.
     """
     seen = set()
-    for chosen, shares in _circuits(rows, free):
-        if -1 in (signs := [sign(x) for x in shares]):
+    for places, weights in sorted(circuits([row.term for row in rows], free), key=lambda c: -len(c[0])):
+        chosen = [rows[k] for k in places]
+        total = simplified(sum(w for w, row in zip(weights, chosen, strict=True) if row.weight))
+        shares = [simplified(w / total) for w in weights] if total != 0 else []
+        if not shares or -1 in (signs := [sign(x) for x in shares]):
             continue
         optimum = _optimum(chosen, shares, free)
         base, share = next((row, x) for row, x in zip(chosen, shares, strict=True) if row.weight)
@@ -98,19 +114,6 @@ def minima(
             tuple(c for c in conditions if not c.ratio.quantities <= set(growing)),
             tuple(where),
         )
-
-
-def _circuits(rows: Sequence[ProgramRow], free: Sequence[str]) -> Iterator[tuple[tuple[ProgramRow, ...], list[Expr]]]:
-    """Smallest sets of rows whose exponents cancel, with their shares; largest sets first."""
-    for size in range(len(free) + 1, 0, -1):
-        for chosen in combinations(rows, size):
-            space = sympy.Matrix(len(free), size, lambda i, j, of=chosen: of[j].term[free[i]]).nullspace()
-            if len(space) != 1:
-                continue
-            weights = [simplified(x) for x in space[0]]
-            total = simplified(sum(w for w, row in zip(weights, chosen, strict=True) if row.weight))
-            if all(w != 0 for w in weights) and total != 0:
-                yield chosen, [simplified(w / total) for w in weights]
 
 
 def _optimum(chosen: Sequence[ProgramRow], shares: Sequence[Expr], free: Sequence[str]) -> dict[str, Monomial]:

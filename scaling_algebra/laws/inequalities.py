@@ -6,7 +6,7 @@ balance?), ``feasible.py`` (which exponents are allowed?).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -140,49 +140,32 @@ class Inequalities:
 
         self._z3, self._context, self._unit, self._logs = z3, z3.Context(), unit, logs
         self._positive = bool(growing)
-        self._solver, self._all = z3.Solver(ctx=self._context), list[Any]()
-        self._solver.set("core.minimize", True)
-        if growing:
-            self._solver.add([self._real(f"log {name}") > 0 for name in growing if name != unit])
-        self._rows: dict[str, Any] = {}
+        self._facts = [self._real(f"log {name}") > 0 for name in growing if name != unit]
+        self._rows: dict[str, list[Any]] = {}
         self._loose = []
         for i in inequalities:
-            if i.label not in self._rows:
-                self._rows[i.label] = z3.Bool(f"row {len(self._rows)}", self._context)
-                self._loose += [] if i.strict else [i.label]
-            holds = self._holds(i, strict and i.strict)
-            self._all.append(holds)
-            self._solver.add(z3.Implies(self._rows[i.label], holds))
+            self._loose += [] if i.strict or i.label in self._rows else [i.label]
+            self._rows.setdefault(i.label, []).append(self._holds(i, strict and i.strict))
 
-    def core(self, labels: Collection[str] | None = None, more: Any = None) -> tuple[str, ...]:
-        """Labels of a smallest contradictory set, with one more condition; empty if none is found.
+    def core(self, labels: Collection[str] | None = None, *more: Any) -> tuple[str, ...]:
+        """Labels of a smallest contradictory set, with more conditions; empty if none is found.
 
         Args:
             labels: of inequalities that may be in it.
         """
-        asked = {label: x for label, x in self._rows.items() if labels is None or label in labels}
-        if self._positive:
-            return self._left(asked) if self._refuted(asked.values()) else ()
-        self._solver.push()
-        self._solver.add([] if more is None else [more])
-        refuted = self._solver.check(*asked.values()) == self._z3.unsat
-        core = {str(x) for x in self._solver.unsat_core()} if refuted else set()
-        self._solver.pop()
-        return tuple(label for k, label in enumerate(self._rows) if f"row {k}" in core)
-
-    def _left(self, rows: Mapping[str, Any]) -> tuple[str, ...]:
-        """Labels of contradictory rows without those that are not needed."""
-        left = dict(rows)
-        for label in rows:
-            rest = {other: x for other, x in left.items() if other != label}
-            left = rest if self._refuted(rest.values()) else left
+        left = {label: rows for label, rows in self._rows.items() if labels is None or label in labels}
+        if not self._refuted(left, *more):
+            return ()
+        for label in list(left):
+            rest = {other: rows for other, rows in left.items() if other != label}
+            left = rest if self._refuted(rest, *more) else left
         return tuple(left)
 
-    def _refuted(self, rows: Iterable[Any]) -> bool:
+    def _refuted(self, rows: Mapping[str, Sequence[Any]], *more: Any) -> bool:
         """Asked of a new solver, without assumptions: else z3 does not keep to its budget where parameters are many."""
         solver = self._z3.Solver(ctx=self._context)
         solver.set("rlimit", PATIENCE)
-        solver.add([*self._solver.assertions(), *rows])
+        solver.add([*self._facts, *(x for listed in rows.values() for x in listed), *more])
         return bool(solver.check() == self._z3.unsat)
 
     def outside(self, groups: Iterable[Iterable[Inequality]]) -> bool:
@@ -191,7 +174,7 @@ class Inequalities:
         solver = z3.Solver(ctx=self._context)
         solver.set("rlimit", PATIENCE)
         apart = [z3.Not(z3.And([self._holds(i, False) for i in group])) for group in groups]
-        solver.add([*self._solver.assertions(), *apart])
+        solver.add([*self._facts, *(x for rows in self._rows.values() for x in rows), *apart])
         return bool(solver.check() == z3.sat)
 
     def window(self, m: Monomial) -> Window:
@@ -201,7 +184,7 @@ class Inequalities:
     @cached_property
     def _search(self) -> Any:
         search = self._z3.Optimize(ctx=self._context)
-        search.add(self._all)
+        search.add([x for rows in self._rows.values() for x in rows])
         return search
 
     def _end(self, m: Monomial, side: int) -> End:
@@ -225,7 +208,7 @@ class Inequalities:
         parts = [self._number(e) * (1 if n == self._unit else self._real(f"log {n}")) for n, e in m.powers]
         for argument, e in m.logs if self._logs else ():
             size = self._real(f"log log {argument}")
-            self._solver.add(size >= 0)
+            self._facts.append(size >= 0)
             parts.append(self._number(e) * size)
         return self._z3.Sum([*parts, self._number(sympy.S.Zero)])
 
@@ -237,7 +220,7 @@ class Inequalities:
         if e.is_Rational:
             return self._z3.RealVal(str(e), self._context)
         if e.is_Symbol:
-            self._solver.add([self._real(str(e)) > 0] if self._positive else [])
+            self._facts += [self._real(str(e)) > 0] if self._positive else []
             return self._real(str(e))
         if e.is_Pow and e.args[1] < 0:
             return 1 / self._number(1 / e)
