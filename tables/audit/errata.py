@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling_algebra.documents import Rendered
+from scaling_algebra.laws.entries import read
 
 from .comparison import Audit, Comparison, Key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """A fitted slope of the quantity (or one that decides it), as ``command`` printed it.
 
@@ -25,9 +26,9 @@ class Measured:
     """
 
     quantity: str
-    step: int | None
+    step: int | None = None
     slope: float
-    interval: tuple[float, float]
+    interval: tuple[float, ...]
     command: str
     drift: float = 0.1
     at: Mapping[str, str] = field(default_factory=dict)
@@ -68,15 +69,10 @@ class Errata(Rendered):
 def errata() -> Errata:
     """Every confirmed disagreement."""
     found = []
-    for e in tomllib.loads((Path(__file__).parent / "errata.toml").read_text(encoding="utf-8"))["erratum"]:
-        cells = {
-            (e["source"], c["table"], c.get("label", ""), c["quantity"], c.get("step")): (c["printed"], c["derived"])
-            for c in e["cell"]
-        }
-        measured = tuple(
-            Measured(**{**m, "step": m.get("step"), "interval": (m["interval"][0], m["interval"][1])})
-            for m in e["measured"]
-        )
+    for e in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["erratum"]:
+        keys = ((e["source"], c["table"], c.get("label", ""), c["quantity"], c.get("step")) for c in e["cell"])
+        cells = {key: (c["printed"], c["derived"]) for key, c in zip(keys, e["cell"], strict=True)}
+        measured = read(tuple[Measured, ...], e["measured"], e["title"])
         found.append(Erratum(e["source"], e["title"], e["why"], e["inside"], cells, measured))
     return Errata(tuple(found))
 

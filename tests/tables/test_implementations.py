@@ -21,11 +21,11 @@ from scaling_algebra.tables.implementations.reading import FOLDER, NAMES, parse,
 HEAD = """
 title = "a rule"
 repository = "nobody/nothing"
-read = 2026-11-23
+read = "2026-11-23"
 optimizer = "adam"
 epsilon = ["{epsilon}"]
 parameterization = "mup"
-network = "mlp"
+architecture = "mlp"
 [[place]]
 file = "a.py"
 says = "everything"
@@ -128,8 +128,8 @@ def test_a_file_says_where_its_rules_stand(name):
         ("hidden =", "hiden =", "did you mean 'hidden'"),
         ('lr = "1"', 'rate = "1"', "no setting of hidden named 'rate'"),
         ('lr = "1"', 'lr = "N^x"', "cannot read the power"),
-        ('title = "a rule"', "", "it lacks 'title'"),
-        ('says = "everything"', "", "it lacks 'says'"),
+        ('title = "a rule"', "", "title is missing"),
+        ('says = "everything"', "", "says is missing"),
         ('lr = "1"', 'decay = "1"', "give its lr"),
     ],
 )
