@@ -34,13 +34,24 @@ class Measured:
     at: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class WrongCell:
+    """Where a wrong value is printed, and what is right."""
+
+    table: str
+    label: str = ""
+    quantity: str
+    step: int | None = None
+    printed: str
+    derived: str
+
+
 @dataclass(frozen=True)
 class Erratum:
     """One confirmed disagreement.
 
     Attributes:
         why: what gives the derived exponent. ``inside``: what in the same paper implies it.
-        cells: printed and derived value by key.
         measured: the evidence.
     """
 
@@ -48,8 +59,12 @@ class Erratum:
     title: str
     why: str
     inside: str
-    cells: dict[Key, tuple[str, str]]
+    cell: tuple[WrongCell, ...]
     measured: tuple[Measured, ...]
+
+    @property
+    def cells(self) -> dict[Key, WrongCell]:
+        return {(self.source, c.table, c.label, c.quantity, c.step): c for c in self.cell}
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,23 +78,18 @@ class Errata(Rendered):
 
     @property
     def about(self) -> str:
-        return f"{len(self.entries)} errata in {sum(len(e.cells) for e in self)} places"
+        return f"{len(self.entries)} errata in {sum(len(e.cell) for e in self)} places"
 
 
 def errata() -> Errata:
     """Every confirmed disagreement."""
-    found = []
-    for e in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["erratum"]:
-        keys = ((e["source"], c["table"], c.get("label", ""), c["quantity"], c.get("step")) for c in e["cell"])
-        cells = {key: (c["printed"], c["derived"]) for key, c in zip(keys, e["cell"], strict=True)}
-        measured = read(tuple[Measured, ...], e["measured"], e["title"])
-        found.append(Erratum(e["source"], e["title"], e["why"], e["inside"], cells, measured))
-    return Errata(tuple(found))
+    path = Path(__file__).with_suffix(".toml")
+    return Errata(read(tuple[Erratum, ...], tomllib.loads(path.read_text(encoding="utf-8"))["erratum"], "erratum"))
 
 
 def unlisted(found: Audit, known: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
     """Disagreements no erratum lists with these values, and listed cells of the compared sources that agree by now."""
-    listed = {key: values for e in known for key, values in e.cells.items()}
+    listed = {key: (c.printed, c.derived) for e in known for key, c in e.cells.items()}
     wrong = found.disagreements
     new = [c for c in wrong if listed.get(c.key) != (str(c.printed.value), c.derived)]
     there = {c.key for c in wrong}

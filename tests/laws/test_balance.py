@@ -1,6 +1,5 @@
 """Balances: every problem of the MoE-laws paper, cells, prefactors, numbers, and what has no answer."""
 
-import doctest
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
-from scaling_algebra.laws import balance as module
 from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, expression
 from scaling_algebra.laws.inequalities import Inequalities, Inequality
@@ -31,10 +29,6 @@ def same(e, text):
 
 def where(cell):
     return [str(c) for c in cell.where]
-
-
-def test_examples():
-    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize(

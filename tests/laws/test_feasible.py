@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import random
 import time
 from fractions import Fraction
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
-from scaling_algebra.laws import feasible as module
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.feasible import assumptions, feasible, read_assumptions
 from scaling_algebra.laws.inequalities import Inequalities, Inequality
@@ -38,7 +34,6 @@ def mine(tmp_path):
 
 def test_the_window_of_the_theorem():
     """sigma_0 in [d^-1/3, d^-0.01], and n = Omega(d) at its left end (switch-cluster paper, Theorem 4.2)."""
-    assert doctest.testmod(module).failed == 0
     assert feasible(CLUSTER, law(sigma_0="d**(-1/4)")).windows["n"].low.value == Fraction(3, 4)
 
 
@@ -156,26 +151,3 @@ def test_files_that_cannot_be_read(mine, text, says):
     with pytest.raises(UsageError, match=says) as error:
         feasible(mine(text))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nope"], "no set of assumptions named 'nope'"),
-        (["switch-cluster", "--set", "K"], "one law for each"),
-        (["switch-cluster", "--set", "K=d", "--set", "K=d"], "one law for each"),
-        (["switch-cluster", "--set", "Q=d"], "no quantity to set named 'Q'"),
-        (["switch-cluster", "--set", "d=K"], "no quantity to set named 'd'"),
-        (["switch-cluster", "--set", "K=Q"], "no quantity named 'Q'"),
-        (["switch-cluster", "--set", "K=M", "--set", "M=d"], "in what is given itself"),
-        (["switch-cluster", "--set", "K=d**(k*k)"], "not linear"),
-        (["switch-cluster", "--drop", "nope"], "no assumption named 'nope'"),
-        (["switch-cluster", "--onset", "K"], "no number"),
-        (["switch-cluster", "--onset", "K=0"], "positive"),
-        (["switch-cluster", "--onset", "K=1,K=2"], "once"),
-        (["switch-cluster", "--onset", "Q=2"], "no quantity with a value named 'Q'"),
-    ],
-)
-def test_bad_arguments_are_one_line(arguments, says):
-    result = CliRunner().invoke(main, ["feasible", *arguments])
-    assert result.exit_code == 2 and says in result.output and result.output.count("\n") == 1

@@ -211,28 +211,6 @@ def test_a_law_that_is_none_is_one_line(mine, text, says):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["law", "moe"], "no law named 'moe'"),
-        (["law", "chinchilla", "--rate", "fast"], "chinchilla has no option rate"),
-        (["law", "moe-transformer", "--rate", "fast", "--choose", "rate=slow"], "cannot read 'rate=slow'"),
-        (["law", "moe-transformer", "--at", "x=1"], "no parameter of this law"),
-        (["law", "moe-transformer", "--invert", "x"], "cannot read"),
-        (["law", "moe-transformer", "--invert", "x=1"], "no exponent named"),
-        (["law", "moe-transformer", "x.csv"], "goes with fit"),
-        (["law", "moe-transformer", "--check", "n=1"], "about one axis"),
-        (["law", "fit", __file__], "no column named"),
-        (["balance", "N**-1", "--min", "N", "--in", "2"], "no name"),
-        (["balance", "N**-p + N/n", "--min", "N", "--in", "n", "--at", "p=-1"], "positive"),
-        (["balance", "N**-p + N/n", "--min", "N", "--in", "n", "--at", "p"], "cannot read"),
-    ],
-)
-def test_wrong_usage_is_one_line(args, says):
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == 2 and says in result.output and len(result.output.splitlines()) == 1, result.output
-
-
 def test_an_axis_in_numbers():
     args = ["law", "moe-transformer", "--axis", "compute", "--at", "beta=1,d=32", "--check", "C=1,R=1/4"]
     result = CliRunner().invoke(main, [*args, "--format", "json"])
