@@ -20,10 +20,9 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece,
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 
-from .circuits import Minimum, ProgramRow, minima
+from .circuits import Minimum, ProgramRow, minima, stationary
 from .expressions import expression, relation
-from .inequalities import Inequalities, Inequality
-from .lambert import stationary
+from .inequalities import Inequality, contradiction, leave_gaps
 from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
 
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
@@ -226,7 +225,7 @@ def balance(
     _check(rows, free, growing, problem)
     bounds = [row for row in rows if not row.weight]
     at_most = [Inequality(row.term.power, row.strict, row.text, growing[0]) for row in bounds]
-    if core := at_most and Inequalities(at_most, growing[0], growing, strict=True).core():
+    if core := contradiction(at_most, growing):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
     cells = tuple(minima(rows, free, growing, dependent))
@@ -237,7 +236,7 @@ def balance(
     if any(t.logs for t in reduced.terms):
         cells = tuple(replace(c, exact=False) for c in cells)
         notes.append("up to logarithms, which count as constants")
-    if all(c.where for c in cells) and Inequalities((), growing[0], growing).outside(c.where for c in cells):
+    if all(c.where for c in cells) and leave_gaps((c.where for c in cells), growing):
         notes.append(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )

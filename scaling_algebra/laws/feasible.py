@@ -4,7 +4,7 @@ Law: every quantity is a power of one that grows, up to constants and powers of 
 relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
 with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
 that grows, at least 1. Adding a set: one more TOML file in ``assumptions/``.
-Read next: ``inequalities.py`` (solves them), ``onset.py`` (from which size on).
+Read next: ``windows.py`` (solves them), ``onset.py`` (from which size on).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.powers import exponent_text
 
 from .entries import made, read, shipped
-from .inequalities import End, Inequalities, Inequality, Window
+from .inequalities import Inequality
 from .monomials import Monomial, Relation, parameter
 from .onset import Onset, onsets
+from .windows import End, Exponents, Window, linear
 
 SHIPPED = shipped("assumptions")
 
@@ -122,12 +123,11 @@ class Feasible(Rendered):
         Raises:
             UsageError: a quantity of which nothing is assumed.
         """
-        grows = self.system.grows
-        stand = {name for i in self.inequalities for name in _unknowns(i.ratio, grows, i.label)}
+        solver = Exponents(self.inequalities, self.system.grows)
         whole = m.substituted(self.system.defined(self.given) | dict(self.given))
-        if strange := _unknowns(whole, grows, str(m)).keys() - stand:
-            raise unknown_name("quantity", min(strange), sorted(stand))
-        return Inequalities(self.inequalities, grows).window(whole)
+        if strange := linear(whole, self.system.grows, str(m))[0].keys() - {*solver.unknowns}:
+            raise unknown_name("quantity", min(strange), sorted(solver.unknowns))
+        return solver.window(whole)
 
     def onsets(self, values: Mapping[str, float]) -> tuple[Onset, ...]:
         """From which size on each inequality holds, with every constant 1, at values of quantities."""
@@ -225,26 +225,32 @@ def feasible(system: Assumptions, given: Mapping[str, Monomial] | None = None, d
     put = system.defined(given) | given
     relations = [(a.name, a.relation.substituted(put)) for a in assumed]
     rows = tuple(Inequality(m, r.strict, name) for name, r in relations for m in r.ratios())
-    unknowns = {name: m for i in rows for name, m in _unknowns(i.ratio, grows, i.label).items()}
+    solver = Exponents(rows, grows)
     for law in given.values():
         if strange := sorted(law.quantities - stand):
             raise unknown_name("quantity", strange[0], sorted(stand))
-    solver = Inequalities(rows, grows)
-    core = solver.core() or Inequalities(rows, grows, strict=True, logs=True).core()
-    windows = {} if core else {name: solver.window(m) for name, m in unknowns.items()}
+    core = solver.core() or Exponents(rows, grows, strict=True, logs=True).core()
+    names = {str(p) for law in given.values() for p in law.parameters}
+    sizes = {x: Monomial.of({grows: parameter(x)} if x in names else {x: sympy.S.One}) for x in solver.unknowns}
+    windows = {} if core else {name: solver.window(m) for name, m in sizes.items()}
     defined: dict[str, tuple[Monomial, Window | None]] = {}
     for d in system.define:
-        inside = _unknowns(put[d.name], grows, d.name).keys() <= unknowns.keys()
+        inside = linear(put[d.name], grows, d.name)[0].keys() <= sizes.keys()
         defined[d.name] = put[d.name], solver.window(put[d.name]) if inside and not core else None
-    even = () if core else Inequalities(rows, grows, strict=True).core()
+    even = () if core else Exponents(rows, grows, strict=True).core()
     return Feasible(system, given, assumed, rows, windows, defined, core, even)
 
 
 def assumptions(name: str) -> Assumptions:
-    """A set of assumptions that ships."""
-    if name not in SHIPPED:
+    """A set of assumptions that ships, or one in a file.
+
+    Raises:
+        UsageError: neither is there, or it cannot be read.
+    """
+    path = Path(name)
+    if name not in SHIPPED and path.suffix != ".toml" and len(path.parts) == 1 and not path.exists():
         raise unknown_name("set of assumptions", name, (*SHIPPED, "FILE.toml"))
-    return read_assumptions(SHIPPED[name])
+    return read_assumptions(SHIPPED.get(name, path))
 
 
 def read_assumptions(path: Path | str) -> Assumptions:
@@ -273,28 +279,6 @@ def _assumptions(name: str, data: dict[str, Any]) -> Assumptions:
         if twice := {n for n in names if names.count(n) > 1}:
             raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
     return replace(made, assume=assume, title=made.title or made.name)
-
-
-def _unknowns(m: Monomial, grows: str, where: str) -> dict[str, Monomial]:
-    """What an exponent is linear in, each as a monomial that has it as its exponent.
-
-    Raises:
-        UsageError: it is not linear.
-    """
-    unknowns: dict[str, Monomial] = {}
-    for name, e in m.powers:
-        if name != grows and not e.is_Rational:
-            raise UsageError(f"{where}: {name} has the exponent {e}; only {grows} may have one with a name in it")
-        if name != grows:
-            unknowns[name] = Monomial.of({name: sympy.S.One})
-    e = m[grows]
-    names = sorted(str(s) for s in e.free_symbols)
-    symbols = [parameter(name) for name in names]
-    if not e.is_polynomial(*symbols) or (names and sympy.Poly(e, *symbols).total_degree() > 1):
-        raise UsageError(f"{where}: the exponent {e} of {grows} is not linear in {', '.join(names)}")
-    if both := unknowns.keys() & {*names}:
-        raise UsageError(f"{where}: {min(both)} is a quantity and stands in an exponent; give one another name")
-    return unknowns | {name: Monomial.of({grows: parameter(name)}) for name in names}
 
 
 def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:

@@ -16,9 +16,9 @@ import sympy
 
 from scaling_algebra.laws.expressions import exponent, expression, monomial
 from scaling_algebra.laws.feasible import Feasible, assumptions, feasible
-from scaling_algebra.laws.inequalities import End
 from scaling_algebra.laws.law import LawAnswer, answer, law
 from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified, written
+from scaling_algebra.laws.windows import End
 from scaling_algebra.tables.published.reading import Printed
 
 Answered = tuple[bool, str, str]

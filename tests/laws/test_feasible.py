@@ -13,8 +13,9 @@ from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.feasible import assumptions, feasible, read_assumptions
-from scaling_algebra.laws.inequalities import Inequalities, Inequality
+from scaling_algebra.laws.inequalities import Inequality
 from scaling_algebra.laws.monomials import Monomial
+from scaling_algebra.laws.windows import Exponents
 
 CLUSTER = assumptions("switch-cluster")
 
@@ -113,17 +114,17 @@ def test_windows_against_scipy():
         solved = [optimize.linprog([s, 0, 0], a, b, bounds=[(None, None)] * 3) for s in (1, -1)]
         if solved[0].status == 2 or solved[1].status == 2:
             bad += 1
-            core = [r for r in rows if r.label in Inequalities(rows, "d").core()]
-            assert core and all(not Inequalities([r for r in core if r != c], "d").core() for c in core)
+            core = [r for r in rows if r.label in Exponents(rows, "d").core()]
+            assert core and all(not Exponents([r for r in core if r != c], "d").core() for c in core)
             continue
-        w = Inequalities(rows, "d").window(x)
+        w = Exponents(rows, "d").window(x)
         for side, s, answer in (("low", 1, solved[0]), ("high", -1, solved[1])):
             end = getattr(w, side)
             assert (end.value is None) == (answer.status == 3)
             if end.value is not None:
                 assert float(end.value) == pytest.approx(s * answer.fun, abs=1e-7)
                 binding = [r for r in rows if r.label in end.binding]
-                assert getattr(Inequalities(binding, "d").window(x), side).value == end.value
+                assert getattr(Exponents(binding, "d").window(x), side).value == end.value
     assert 0 < bad < 20
 
 

@@ -10,9 +10,9 @@ from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
+from scaling_algebra.laws.circuits import stationary
 from scaling_algebra.laws.expressions import exponent, expression
 from scaling_algebra.laws.fits import compared, read_fits
-from scaling_algebra.laws.lambert import stationary
 from scaling_algebra.laws.law import answer, inverted, law, laws, read_law
 from scaling_algebra.laws.monomials import parameter, simplified
 

@@ -9,7 +9,7 @@ from scaling_algebra.cli import main
 
 CLUSTER, MOE, BALANCE = "feasible switch-cluster", "law moe-transformer", "balance 'N**-p + N/n' --min N --in n"
 BASE, TARGET = "N=1024,N_e=512,M=64,K=8", "N=4096,N_e=1024,M=256,K=8"
-SMALL = "recipe --base N=64,L=2 --target N=128,L=2"
+HORIZON, SMALL = "horizon --optimizer adamw", "recipe --base N=64,L=2 --target N=128,L=2"
 
 
 def sizes(base, target=TARGET):
@@ -44,21 +44,21 @@ def sizes(base, target=TARGET):
         (f"{CLUSTER} --onset K=0", "positive"),
         (f"{CLUSTER} --onset K=1,K=2", "once"),
         (f"{CLUSTER} --onset Q=2", "no quantity with a value named 'Q'"),
-        ("horizon --hold nope", "no invariant of adamw named 'nope'"),
+        (f"{HORIZON} --hold nope", "no invariant of adamw named 'nope'"),
         ("horizon --hold timescale --optimizer adam", "no invariant of adam named 'timescale'"),
         ("horizon --optimizer adm", "did you mean 'adam'"),
-        ("horizon --axes Q", "no axis named 'Q'"),
-        ("horizon --batch 256", "give two numbers, as 256:1024"),
-        ("horizon --batch 0:1", "positive"),
-        ("horizon --tokens 1:nan", "two numbers"),
-        ("horizon --base lr", "is no number"),
-        ("horizon --base beta2=1.5", "out of range"),
-        ("horizon --base rate=1", "no base value named 'rate'"),
-        ("horizon --base lr=1,lr=2", "twice"),
+        (f"{HORIZON} --axes Q", "no axis named 'Q'"),
+        (f"{HORIZON} --batch 256", "give two numbers, as 256:1024"),
+        (f"{HORIZON} --batch 0:1", "positive"),
+        (f"{HORIZON} --tokens 1:nan", "two numbers"),
+        (f"{HORIZON} --base lr", "is no number"),
+        (f"{HORIZON} --base beta2=1.5", "out of range"),
+        (f"{HORIZON} --base rate=1", "no base value named 'rate'"),
+        (f"{HORIZON} --base lr=1,lr=2", "twice"),
         ("horizon --base eps=1 --optimizer sgd", "which sgd does not have"),
-        ("horizon --base beta2=0.5 --batch 1:8", "1 - beta2 would become 4"),
-        ("horizon --audit --hold sde", "leave out --hold"),
-        ("horizon --axes B --tokens 1:2", "tokens changes"),
+        (f"{HORIZON} --base beta2=0.5 --batch 1:8", "1 - beta2 would become 4"),
+        (f"{HORIZON} --audit --hold sde", "leave out --hold"),
+        (f"{HORIZON} --axes B --tokens 1:2", "tokens changes"),
         (sizes(BASE, BASE), "the same sizes"),
         (sizes(TARGET, BASE), "the base is larger than the target"),
         (sizes("N=8,M=4"), "leaves out N_e"),
