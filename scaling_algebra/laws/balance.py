@@ -74,6 +74,8 @@ class Balance(Rendered):
         minimised, growing, fixed: quantities by what becomes of them.
         cells: of terms that balance; one, unless parameters or several growing quantities decide.
         notes: what else is known.
+        reach: a monomial; the size at which the minimum equals it is shown, too.
+        checks: the same in numbers.
     """
 
     total: Posynomial
@@ -85,6 +87,8 @@ class Balance(Rendered):
     fixed: tuple[str, ...]
     cells: tuple[Minimum, ...]
     notes: tuple[str, ...] = ()
+    reach: str | None = None
+    checks: tuple[NumericCheck, ...] = ()
 
     @property
     def cell(self) -> Minimum:
@@ -107,29 +111,29 @@ class Balance(Rendered):
     def sizes(self, cell: Minimum) -> dict[str, Monomial]:
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
 
-    def document(self, reach: str | None = None, checks: Sequence[NumericCheck] = ()) -> Document:
-        """Every cell: what grows how, with which prefactor; active terms; conditions.
+    @property
+    def agrees(self) -> bool:
+        """Numbers do not contradict it."""
+        return all(c.agrees for c in self.checks)
 
-        Args:
-            reach: also the size at which the minimum equals this monomial.
-            checks: the same in numbers.
-        """
+    def document(self) -> Document:
+        """Cell by cell the minimum, the optimum, shares, bounds; conditions; numbers."""
         blocks: list[Block] = [Heading(Text(self.about, literal(self.about)), 2)]
         if self.constraints:
             blocks.append(Lines.of(("with ", literal(", ".join(c.text for c in self.constraints)))))
         for cell in self.cells:
             if cell.where:
                 blocks.append(Heading(literal("where " + ", ".join(map(str, cell.where))), 3))
-            blocks += self._cell(cell, reach)
+            blocks += self._cell(cell)
         notes = list(self.notes)
         for name in self.minimised:
             if (best := stationary(self.reduced, name)) is not None:
                 notes.append(f"with the logarithm, {name} = {best}")
-        if notes := [*notes, *(line for c in checks for line in c.lines())]:
+        if notes := [*notes, *(line for c in self.checks for line in c.lines())]:
             blocks.append(Lines.of(*map(literal, notes), listed=True))
-        return Document(tuple(blocks), self.record(reach, checks))
+        return Document(tuple(blocks), self.record())
 
-    def _cell(self, cell: Minimum, reach: str | None) -> list[Block]:
+    def _cell(self, cell: Minimum) -> list[Block]:
         header = ("", "grows as", "times")[: 2 + cell.exact]
         rows = [(n, power(m), _factor(m.coefficient))[: len(header)] for n, m in self.sizes(cell).items()]
         shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
@@ -138,19 +142,19 @@ class Balance(Rendered):
             lines.append(["held with equality: ", literal(", ".join(cell.binding))])
         if cell.window:
             lines.append(["left open: ", literal(", ".join(map(str, cell.window)))])
-        if reach is not None:
-            sizes = [(f"{name} = ", power(m)) for name, m in cell.reach(reach, self.growing[0]).items()]
-            lines.append([f"minimum {literal(reach)} at ", *_joined(sizes)])
+        if self.reach is not None:
+            sizes = [(f"{name} = ", power(m)) for name, m in cell.reach(self.reach, self.growing[0]).items()]
+            lines.append([f"minimum {literal(self.reach)} at ", *_joined(sizes)])
         return [Grid.of(header, rows), Lines.of(*lines, listed=True)]
 
-    def record(self, reach: str | None = None, checks: Sequence[NumericCheck] = ()) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The JSON contract."""
 
         def cell(c: Minimum) -> dict[str, Any]:
             def shown(m: Monomial) -> dict[str, Any]:
                 return {"powers": strings(m), "prefactor": written(m.coefficient) if c.exact else None}
 
-            reached = {} if reach is None else {"reached": c.reach(reach, self.growing[0])}
+            reached = {} if self.reach is None else {"reached": c.reach(self.reach, self.growing[0])}
             return {
                 "where": [*map(str, c.where)],
                 "minimum": shown(c.minimum),
@@ -168,8 +172,8 @@ class Balance(Rendered):
             "fixed": list(self.fixed),
             "cells": [cell(c) for c in self.cells],
             "notes": list(self.notes),
-            "reach": reach,
-            "checks": [c.record() for c in checks],
+            "reach": self.reach,
+            "checks": [c.record() for c in self.checks],
         }
 
 

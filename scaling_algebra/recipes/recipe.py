@@ -160,7 +160,8 @@ class Recipe(Rendered):
         asked = self.configuration
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
         gauge = self.derivations[-1].gauge
-        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}" + f", gauge {gauge}" * (gauge != OWN)
+        where = "" if gauge == OWN else f", gauge {gauge}"
+        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}{where}"
 
 
 def recipe(
@@ -266,21 +267,22 @@ def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimize
     """
     if given is None:
         return {}
-    found = dict(given) if isinstance(given, Mapping) else {"": given}
-    for name in [name for name in found if name and name not in rules]:
+    values = dict(given) if isinstance(given, Mapping) else {"": given}
+    for name in [name for name in values if name and name not in rules]:
         trains = [role for role, rule in rules.items() if name in (rule.name, rule.name.partition(":")[0])]
         if not trains:
             raise unknown_name(
                 f"tensor in {label}", str(name), dict.fromkeys((*rules, *(x.name for x in rules.values())))
             )
-        value = found.pop(name)
-        found = {role: value for role in trains if label != "std" or role not in VECTORS} | found
-    for role, value in found.items():
+        value = values.pop(name)
+        values = {role: value for role in trains if label != "std" or role not in VECTORS} | values
+    for role, value in values.items():
         if label == "std" and role in VECTORS:
             raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
-            raise UsageError(f"{label}{' of ' * bool(role)}{role} is {shown(value)}; give a positive number up to 1e9")
-    return found
+            of = f"{label} of {role}" if role else label
+            raise UsageError(f"{of} is {shown(value)}; give a positive number up to 1e9")
+    return values
 
 
 def _networks(going: Way, where: Where) -> list[Network]:
@@ -307,26 +309,26 @@ def _powers(
     block = [ARCHITECTURES[BLOCK]] if ARCHITECTURES[TRANSFORMER[-1]] in networks else []
 
     def derived(ray: Ray) -> tuple[Derivation, ...]:
-        found = []
+        derivations = []
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
             asked = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
             if asked.parameterization.structural and not any(e.inner for e in experts(network)):
                 asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
-            found.append(derive(asked).in_gauge(gauge))
-        return tuple(found[len(block) :])
+            derivations.append(derive(asked).in_gauge(gauge))
+        return tuple(derivations[len(block) :])
 
     if going.ray is None:  # two members of one family, each on the ray of its own sizes
         first, last = (through({a: Fraction(x) for a, x in sizes.items()})[0] for sizes in (going.base, going.target))
-        found = derived(last)
-        return _union(derived(first)), _union(found), found, None, ""
+        derivations = derived(last)
+        return _union(derived(first)), _union(derivations), derivations, None, ""
     kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
     largest, missing = going.ray.largest, ""
     for share in (0, *TOWARDS):
         ray = Ray({x: going.ray[x] + share * (largest - going.ray[x]) for x in going.ray.rates} | kept)
         try:
-            found = derived(ray)
-            return _union(found), _union(found), found, ray if missing else None, missing
+            derivations = derived(ray)
+            return _union(derivations), _union(derivations), derivations, ray if missing else None, missing
         except Infeasible as error:
             missing = missing or str(error)
     raise Infeasible(missing)

@@ -195,8 +195,8 @@ def _gates(setting: Mapping[str, Any]) -> list[str]:
         biases = (setting["bias"],)
     elif kind != "any" and not extra:  # a gate named alone is the plain one
         biases = (False,)
-    top = "-topk" * ("topk" in extra)
-    return [f"routers-{g}{'-bias' * b}{top}" for g in (GATES if kind == "any" else (kind,)) for b in biases]
+    ends = [("-bias" if bias else "") + ("-topk" if "topk" in extra else "") for bias in biases]
+    return [f"routers-{gate}{end}" for gate in (GATES if kind == "any" else (kind,)) for end in ends]
 
 
 @lru_cache(maxsize=64)

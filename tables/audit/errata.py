@@ -87,11 +87,11 @@ def errata() -> Errata:
     return Errata(read(tuple[Erratum, ...], tomllib.loads(path.read_text(encoding="utf-8"))["erratum"], "erratum"))
 
 
-def unlisted(found: Audit, known: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
+def unlisted(compared: Audit, entries: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
     """Disagreements no erratum lists with these values, and listed cells of the compared sources that agree by now."""
-    listed = {key: (c.printed, c.derived) for e in known for key, c in e.cells.items()}
-    wrong = found.disagreements
+    listed = {key: (c.printed, c.derived) for e in entries for key, c in e.cells.items()}
+    wrong = compared.disagreements
     new = [c for c in wrong if listed.get(c.key) != (str(c.printed.value), c.derived)]
     there = {c.key for c in wrong}
-    sources = {c.printed.source for c in found.comparisons}
+    sources = {c.printed.source for c in compared.comparisons}
     return new, [key for key in listed if key[0] in sources and key not in there]

@@ -33,10 +33,10 @@ def audit(found: Audit) -> Document:
     blocks: list[Block] = [Heading("published against derived")]
     blocks.append(Grid.of(("source", "table", *(s.lower() for s in STATUSES)), rows))
     for c in found.disagreements:
-        known, slope = listed.get(c.key), found.slopes.get(c.key)
+        erratum, slope = listed.get(c.key), found.slopes.get(c.key)
         lines: list[Sequence[Piece]] = []
-        if known is not None:
-            lines += [("why: ", typeset(known.why)), ("in the same paper: ", typeset(known.inside))]
+        if erratum is not None:
+            lines += [("why: ", typeset(erratum.why)), ("in the same paper: ", typeset(erratum.inside))]
         lines += [
             ("matching: " if c.derivation is not None else "derived by: ", Code(c.why)),
             *([("measured: ", literal(slope))] if slope is not None else []),
@@ -130,8 +130,8 @@ def _erratum(e: Erratum, by_key: dict[Key, Comparison]) -> list[Block]:
     first = by_key.get(next(iter(e.cells)))
     setting = {} if first is None else {k: v for k, v in first.printed.setting.items() if k in SETTING}
     if setting:
-        said = ", ".join(f"{k} {setting[k]}" for k in SETTING if k in setting)
-        blocks.append(Lines.of(f"Configuration: {said}."))
+        configuration = ", ".join(f"{k} {setting[k]}" for k in SETTING if k in setting)
+        blocks.append(Lines.of(f"Configuration: {configuration}."))
     lines: list[Sequence[Piece]] = [("Why: ", typeset(e.why)), ("In the same paper: ", typeset(e.inside))]
     lines += [("Winning matching: " if setting else "Derived by: ", Code(first.why))] if first is not None else []
     return [*blocks, Grid.of(header, rows), Lines.of(*lines, *map(_measured, e.measured), listed=True)]

@@ -84,12 +84,12 @@ def table_b1(ray: Ray | None = None) -> Grid:
     rows = _rows(tensors, QUANTITIES, lambda role, what: [both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)])
     columns = tuple(Label(title) for title in OPTIMIZERS.values())
     titles = {r: f"Regime {r.name}" if r.name else "Ray" for r in rays}
-    said = "on the ray of each regime" if ray is None else "on this ray"
+    place = "on the ray of each regime" if ray is None else "on this ray"
     return Grid(
         "b1",
         "Table B.1 of the MSSP paper" + ("" if ray is None else ", on another ray"),
         rf"Init std $\sigma$, learning rate $\eta$ and Adam $\epsilon$ of each MoE tensor under $\mu$P and MSSP. "
-        f"{CERTIFIED}, {said}; aggregation multiplier {_multiplier(found.values())}.",
+        f"{CERTIFIED}, {place}; aggregation multiplier {_multiplier(found.values())}.",
         _heads("tensor", "quantity"),
         tuple((Label(titles[r], f"{titles[r]} ({growth(r)})"), columns) for r in rays),
         rows,

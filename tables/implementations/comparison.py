@@ -219,9 +219,9 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     if diverging := [x for x in demands if _diverges(x, look)]:
         return tuple(violation(x, look, certified=False) for x in diverging), ()
-    said = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
-    unsure = tuple(why for why in said if why.endswith("undecided"))
-    return tuple(why for why in said if why not in unsure), unsure
+    reasons = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
+    unsure = tuple(why for why in reasons if why.endswith("undecided"))
+    return tuple(why for why in reasons if why not in unsure), unsure
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:

@@ -175,9 +175,9 @@ def rows(family: ModelFamily, mup: Recipe | str, mssp: Recipe | str) -> Iterator
     for axis in AXES:
         yield row(axis, lambda m, a=axis: m.sizes[a])
     yield row("gate", lambda m: m.gate or None)
-    own, other = (_scale(d, first.gate, last) for d in (mup, mssp))
-    factor = None if own is None or last is None else own.ratio(first.sizes, last.sizes)
-    yield row("routed scale", attrgetter("routed_scale"), own, other, factor=factor)
+    scales = [_scale(r, first.gate, last) for r in (mup, mssp)]
+    factor = None if scales[0] is None or last is None else scales[0].ratio(first.sizes, last.sizes)
+    yield row("routed scale", attrgetter("routed_scale"), *scales, factor=factor)
     if any(m.bias_step is not None for m in family.model):
         yield row("bias step", attrgetter("bias_step"))
     for what, name in WHAT.items():
@@ -230,8 +230,7 @@ def _group(family: ModelFamily) -> Label:
 
 
 def _sources(family: ModelFamily) -> str:
-    told = (f"{m.name}: {m.config}" + (f"; {m.report}" if m.report else "") for m in family.model)
-    return ". ".join(told)
+    return ". ".join(f"{m.name}: {m.config}" + (f"; {m.report}" if m.report else "") for m in family.model)
 
 
 def _shown(value: Any) -> Piece | None:

@@ -211,8 +211,8 @@ def test_no_numbers(rates, says):
 
 
 def test_formats():
-    b = balance(f"{P} + N/n + R/n", ["N"], ["n", "R"])
-    assert all(render(b.document("eps**2"), form) for form in FORMATS)
+    b = replace(balance(f"{P} + N/n + R/n", ["N"], ["n", "R"]), reach="eps**2")
+    assert all(render(b.document(), form) for form in FORMATS)
 
 
 def test_conditions_are_where_the_minimum_changes():
