@@ -106,7 +106,8 @@ def contradiction(conditions: Iterable[Inequality], growing: Sequence[str]) -> t
 def leave_gaps(groups: Iterable[Iterable[Inequality]], growing: Sequence[str]) -> bool:
     """Is there a place at which in every group one does not hold?"""
     z3 = _Encoded(growing)
-    return z3.check([z3.library.Not(z3.library.And([z3.holds(c, False) for c in g])) for g in groups]) == z3.library.sat
+    apart = [z3.library.Not(z3.library.And([z3.holds(c, False) for c in group])) for group in groups]
+    return bool(z3.check(apart) == z3.library.sat)
 
 
 class _Encoded:
@@ -119,7 +120,7 @@ class _Encoded:
         self._facts = [self._real(f"log {name}") > 0 for name in growing[1:]]
 
     def refuted(self, rows: Mapping[str, Sequence[Any]]) -> bool:
-        return self.check([x for listed in rows.values() for x in listed]) == self.library.unsat
+        return bool(self.check([x for listed in rows.values() for x in listed]) == self.library.unsat)
 
     def check(self, formulas: Sequence[Any]) -> Any:
         """Asked of a new solver, without assumptions: else z3 does not keep to its budget where parameters are many."""

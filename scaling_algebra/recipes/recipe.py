@@ -324,7 +324,7 @@ def _powers(
         return _union(derived(first)), _union(derivations), derivations, None, ""
     kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
     largest, missing = going.ray.largest, ""
-    for share in (0, *TOWARDS):
+    for share in (Fraction(0), *TOWARDS):
         ray = Ray({x: going.ray[x] + share * (largest - going.ray[x]) for x in going.ray.rates} | kept)
         try:
             derivations = derived(ray)

@@ -86,8 +86,7 @@ def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Feasible:
 
 def _powers(found: Feasible, text: str) -> Monomial:
     """A monomial in what is neither defined nor equal to something else, without its constant and logarithms."""
-    equal = found.system.equal
-    return monomial(text).substituted(found.system.defined(equal) | equal).power
+    return monomial(text).substituted(found.system.put(found.system.equal)).power
 
 
 def _end(end: End, grows: str) -> str:

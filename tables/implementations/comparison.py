@@ -121,7 +121,7 @@ class Implementations(Rendered):
             Heading("shipped rules against the derivation"),
             Grid.of(header, map(_line, self.held)),
             Heading("what differs", 2),
-            Grid.of(DIFFERS, (map(literal, row) for row in rows)),
+            Grid.of(DIFFERS, [[literal(x) for x in row] for row in rows]),
         ]
         for name in dict.fromkeys(h.rule.name for h in self.held):
             blocks += _about([h for h in self.held if h.rule.name == name])
