@@ -76,12 +76,10 @@ def table_b1(ray: Ray | None = None) -> Grid:
                 raise
             missing[PARAMETERIZATIONS[name].title] = str(failure)
 
-    def both(where: Ray, optimizer: str, role: str, what: str) -> Cell:
-        names = tuple(p for p in BOTH if (where, optimizer, p) in found)
-        return Cell(tuple(setting(found[where, optimizer, p], role, what) for p in names), names)
-
     tensors = {role: _capital(_tensor(MOE_BLOCK, role)) for role in ("router", "expert_in", "expert_out")}
-    rows = _rows(tensors, QUANTITIES, lambda role, what: [both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)])
+    rows = _rows(
+        tensors, QUANTITIES, lambda role, what: [_both(found, x, role, what) for x in product(rays, OPTIMIZERS)]
+    )
     columns = tuple(Label(title) for title in OPTIMIZERS.values())
     titles = {r: f"Regime {r.name}" if r.name else "Ray" for r in rays}
     place = "on the ray of each regime" if ray is None else "on this ray"
@@ -171,7 +169,7 @@ def table_g1() -> Grid:
         "Table G.1 of the MSSP paper, half without weight multipliers",
         r"Init std $\sigma$ and SGD learning rate $\eta$ in dense MLPs of width $N$. SP, NTP and mean field are "
         r"definitions with weight multipliers; a multiplier $\alpha$ is moved into $\sigma \to \alpha \sigma$ and "
-        rf"$\eta \to \alpha^2 \eta$. $\mu$P: {_lower(CERTIFIED)}, on the ray $N \asymp n$.",
+        rf"$\eta \to \alpha^2 \eta$. $\mu$P: {CERTIFIED[0].lower()}{CERTIFIED[1:]}, on the ray $N \asymp n$.",
         _heads("parameterization", "quantity"),
         ((Label(""), tuple(map(Label, KINDS.values()))),),
         rows,
@@ -354,8 +352,10 @@ def _rows(
     )
 
 
-def _both(found: Mapping[tuple[str, str, str], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
-    return Cell(tuple(setting(found[*where, p], role, what) for p in BOTH), BOTH)
+def _both(found: Mapping[tuple[Any, str, str], Derivation], where: tuple[Any, str], role: str, what: str) -> Cell:
+    """muP | MSSP, as far as there are both."""
+    names = tuple(p for p in BOTH if (*where, p) in found)
+    return Cell(tuple(setting(found[*where, p], role, what) for p in names), names)
 
 
 def _heads(group: str, row: str) -> tuple[Label, Label]:
@@ -391,10 +391,6 @@ def _multiplier(found: Iterable[Derivation]) -> str:
 def _gate(architecture: str) -> str:
     """``softmax gate with top-K``."""
     return re.sub(r"^.*experts, | \(.*$", "", ARCHITECTURES[architecture].title)
-
-
-def _lower(text: str) -> str:
-    return text[0].lower() + text[1:]
 
 
 TABLES: Mapping[str, Callable[[], Grid]] = {
