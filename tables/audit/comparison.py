@@ -269,11 +269,10 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
     letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
     if letter and not _number(str(cell.value)):
         raise NotComparable(f"the printed exponent {cell.value} is a symbol")
-    multipliers = {"aggregation": d.scaling.alpha, **{m: d.scaling.multipliers[m] for m in d.network.free_multipliers}}
     mine: Power | None
     tied = True
-    if role in multipliers:
-        mine = -multipliers[role]
+    if role == "aggregation" or role in d.network.free_multipliers:
+        mine = -(d.scaling.alpha if role == "aggregation" else d.scaling.multipliers[role])
     elif role not in d.scaling.tensors:
         raise NotComparable(f"the network has no tensor {role}")
     elif cell.setting.get("gauge") == "multiplier":
