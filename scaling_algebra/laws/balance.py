@@ -20,7 +20,7 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece,
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 
-from .circuits import Minimum, ProgramRow, minima, stationary
+from .circuits import Minimum, minima, stationary
 from .expressions import expression, relation
 from .inequalities import Inequality, contradiction, leave_gaps
 from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
@@ -222,17 +222,20 @@ def balance(
     problem, relations = whole.substituted(at), [c.substituted(at) for c in given]
     dependent = _dependent([c for c in relations if c.sign == "="], minimise, named)
     reduced, free = problem.substituted(dependent), [name for name in minimise if name not in dependent]
-    rows = [ProgramRow(_constants(t, fixed), 1, str(t)) for t in reduced.terms]
-    loose = [c for c in relations if c.sign != "="]
-    rows += [ProgramRow(_constants(m, fixed), 0, c.text, c.strict)
-             for c in loose for m in c.substituted(dependent).ratios()]  # fmt: skip
-    _check(rows, free, growing, problem)
-    bounds = [row for row in rows if not row.weight]
-    at_most = [Inequality(row.term.power, row.strict, row.text, growing[0]) for row in bounds]
-    if core := contradiction(at_most, growing):
+    terms = [_constants(t, fixed) for t in reduced.terms]
+    at_most = ((_constants(m, fixed), c) for c in relations if c.sign != "=" for m in c.substituted(dependent).ratios())
+    bounds = list(dict.fromkeys(Inequality(m, c.strict, c.text, growing[0]) for m, c in at_most))
+    texts = [*map(str, reduced.terms), *(bound.label for bound in bounds)]
+    rows = [*terms, *(bound.ratio for bound in bounds)]
+    for text, row in zip(texts, rows, strict=True):
+        if unknown := sorted({n for n, _ in row.powers} - {*free, *growing}):
+            raise UsageError(f"{unknown[0]} in {text} is neither minimised over, nor growing, nor fixed, nor given "
+                             "by a constraint; say which, or what it equals")  # fmt: skip
+    _check(rows, free, problem)
+    if core := contradiction(bounds, growing):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
-    cells = tuple(minima(rows, free, growing, dependent))
+    cells = tuple(minima(terms, bounds, free, growing, dependent))
     if not cells:
         raise UsageError(f"no minimum over {', '.join(free)}: {problem} can be made as small as one likes; "
                          "add a term that grows where the others fall, or a constraint")  # fmt: skip
@@ -245,7 +248,7 @@ def balance(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )
     of = tuple(minimise), tuple(growing), tuple(fixed)
-    return Balance(problem, reduced, tuple(row.term for row in bounds), tuple(relations), *of, cells, tuple(notes))
+    return Balance(problem, reduced, tuple(bound.ratio for bound in bounds), tuple(relations), *of, cells, tuple(notes))
 
 
 def power(m: Monomial) -> Text:
@@ -284,20 +287,16 @@ def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
     return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
 
 
-def _check(rows: Sequence[ProgramRow], free: Sequence[str], growing: Sequence[str], total: Posynomial) -> None:
-    """Raises UsageError for quantities that nothing is said about, and for minima that determine products only."""
-    for row in rows:
-        if unknown := sorted({n for n, _ in row.term.powers} - {*free, *growing}):
-            raise UsageError(f"{unknown[0]} in {row.text} is neither minimised over, nor growing, nor fixed, nor given "
-                             "by a constraint; say which, or what it equals")  # fmt: skip
+def _check(rows: Sequence[Monomial], free: Sequence[str], total: Posynomial) -> None:
+    """Raises UsageError for minima that determine products only, and for too many terms."""
     for name in free:
-        if all(row.term[name] == 0 for row in rows):
+        if all(row[name] == 0 for row in rows):
             raise UsageError(f"{name} is to be minimised over, but stands in no term of {total}")
     if len(rows) > MOST_TERMS or len(free) > MOST_FREE:
         raise UsageError(f"{len(rows)} terms over {len(free)} quantities; give at most {MOST_TERMS} and {MOST_FREE}")
-    if len(rows) > MOST_OPEN and any(row.term.parameters for row in rows):
+    if len(rows) > MOST_OPEN and any(row.parameters for row in rows):
         raise UsageError(f"{len(rows)} terms with open parameters; give values of them (--at), or at most {MOST_OPEN}")
-    if free and sympy.Matrix([[row.term[name] for name in free] for row in rows]).rank() < len(free):
+    if free and sympy.Matrix([[row[name] for name in free] for row in rows]).rank() < len(free):
         raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
 
 

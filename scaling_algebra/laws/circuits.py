@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
+from operator import mul
 
 import sympy
 
@@ -18,16 +20,6 @@ from scaling_algebra.errors import UsageError
 from .expressions import monomial
 from .inequalities import Inequality, contradiction, decided, sign
 from .monomials import Expr, Monomial, Posynomial, parameter, simplified, written
-
-
-@dataclass(frozen=True)
-class ProgramRow:
-    """A term (weight 1), or a constraint ``term <= 1`` (weight 0), of the linear program."""
-
-    term: Monomial
-    weight: int
-    text: str
-    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,26 +65,32 @@ def circuits(terms: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[
 
 
 def minima(
-    rows: Sequence[ProgramRow], free: Sequence[str], growing: Sequence[str], dependent: Mapping[str, Monomial]
+    terms: Sequence[Monomial],
+    bounds: Sequence[Inequality],
+    free: Sequence[str],
+    growing: Sequence[str],
+    dependent: Mapping[str, Monomial],
 ) -> Iterator[Minimum]:
     """The minimum of each cell; logarithms do not count.
 
     Args:
         dependent: quantities that follow from those that are free.
     """
-    seen = set()
-    for places, weights in sorted(circuits([row.term for row in rows], free), key=lambda c: -len(c[0])):
-        chosen = [rows[k] for k in places]
-        total = simplified(sum(w for w, row in zip(weights, chosen, strict=True) if row.weight))
-        shares = [simplified(w / total) for w in weights] if total != 0 else []
-        if not shares or -1 in (signs := [sign(x) for x in shares]):
+    rows, seen = [*terms, *(bound.ratio for bound in bounds)], set()
+    for chosen, weights in sorted(circuits(rows, free), key=lambda c: -len(c[0])):
+        total = simplified(sum(w for k, w in zip(chosen, weights, strict=True) if k < len(terms)))
+        shares = {k: simplified(w / total) for k, w in zip(chosen, weights, strict=True)} if total != 0 else {}
+        signs = {k: sign(x) for k, x in shares.items()}
+        if not shares or -1 in signs.values():
             continue
-        optimum = _optimum(chosen, shares, free)
-        base, share = next((row, x) for row, x in zip(chosen, shares, strict=True) if row.weight)
-        minimum = base.term.substituted(optimum) * Monomial(1 / share)
-        rest = [(row, row.term.substituted(optimum)) for row in rows if row not in chosen]
-        ratios = [m / minimum if row.weight else m for row, m in rest]
-        answers = [decided(Monomial.of({growing[0]: -x}), growing) for x, s in zip(shares, signs, strict=True) if not s]
+        first, *_ = active = [k for k in chosen if k < len(terms)]
+        whole = terms[first] * Monomial(1 / shares[first])
+        equal = [rows[k] / (whole * Monomial(shares[k])) if k in active else rows[k] for k in chosen if k != first]
+        optimum = _solved(equal, free)
+        minimum = terms[first].substituted(optimum) * Monomial(1 / shares[first])
+        rest = {k: m.substituted(optimum) for k, m in enumerate(rows) if k not in chosen}
+        ratios = [m / minimum if k < len(terms) else m for k, m in rest.items()]
+        answers = [decided(Monomial.of({growing[0]: -shares[k]}), growing) for k in chosen if not signs[k]]
         answers += [decided(m, growing) for m in ratios]
         if False in answers:
             continue
@@ -103,11 +101,10 @@ def minima(
         if (key := (frozenset(where), minimum.powers)) in seen:
             continue
         seen.add(key)
-        terms = [(row.term, x) for row, x in zip(chosen, shares, strict=True) if row.weight]
         yield Minimum(
-            tuple(t for t, _ in terms),
-            tuple(x for _, x in terms),
-            tuple(dict.fromkeys(row.text for row in chosen if not row.weight)),
+            tuple(terms[k] for k in active),
+            tuple(shares[k] for k in active),
+            tuple(dict.fromkeys(bounds[k - len(terms)].label for k in chosen if k >= len(terms))),
             minimum,
             optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
             all(m.powers for m in ratios),
@@ -156,21 +153,15 @@ def stationary(total: Posynomial, name: str) -> Stationary | None:
     return Stationary(p, shift, -(p + 1) * p * a / v * decay)
 
 
-def _optimum(chosen: Sequence[ProgramRow], shares: Sequence[Expr], free: Sequence[str]) -> dict[str, Monomial]:
-    """Where every active term is its share of the sum, and every binding constraint an equality."""
-    at = next(i for i, row in enumerate(chosen) if row.weight)
-    whole = chosen[at].term * Monomial(1 / shares[at])
-    ones = [row.term / (whole * Monomial(share)) if row.weight else row.term
-            for i, (row, share) in enumerate(zip(chosen, shares, strict=True)) if i != at]  # fmt: skip
+def _solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
+    """Where every one of some monomials is 1."""
     matrix = sympy.Matrix(len(ones), len(free), lambda i, j: ones[i][free[j]])
-    solved = list(matrix.rref()[1]) if ones else []
-    inverse = matrix[:, solved].inv() if solved else matrix
-    rests = [m.substituted({free[j]: Monomial() for j in solved}) for m in ones]
+    pivots = list(matrix.rref()[1]) if ones else []
+    inverse = matrix[:, pivots].inv() if pivots else matrix
+    rests = [m.substituted({free[j]: Monomial() for j in pivots}) for m in ones]
     optimum = {}
-    for i, j in enumerate(solved):
-        value = Monomial()
-        for k, rest in enumerate(rests):
-            value *= rest ** -inverse[i, k]
+    for i, j in enumerate(pivots):
+        value = reduce(mul, (rest ** -inverse[i, k] for k, rest in enumerate(rests)))
         optimum[free[j]] = Monomial(sympy.powsimp(value.coefficient), value.powers)
     return optimum
 
