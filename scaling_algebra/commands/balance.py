@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -51,9 +52,10 @@ def command(
     from scaling_algebra.laws.numeric import checked
 
     b = balance(expression, names(minimise), names(growing), constraints, names(fixed), parameters(values))
-    checks = [] if rates is None else [checked(b, parameters(rates, "1"))]
-    emit(b.document(reach, checks), form, output)
-    return 0 if all(c.agrees for c in checks) else 1
+    checks = () if rates is None else (checked(b, parameters(rates, "1")),)
+    b = replace(b, reach=reach, checks=checks)
+    emit(b.document(), form, output)
+    return 0 if b.agrees else 1
 
 
 def names(text: str) -> list[str]:

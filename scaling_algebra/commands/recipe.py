@@ -100,9 +100,9 @@ def command(
     }
     given |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where: dict[str, Any] = {"epsilon": epsilon, "readout_init": readout_init}
-    if (own := chosen(architecture, network)) is not None:
-        where["network"] = own
-    found = recipe(
+    if (named := chosen(architecture, network)) is not None:
+        where["network"] = named
+    made = recipe(
         start.sizes,
         end.sizes,
         optimizer,
@@ -112,12 +112,12 @@ def command(
         **{k: v for k, v in where.items() if v is not None},
     )
     if form is None or form not in FORMS:
-        emit(found.document(), form, output)
+        emit(made.document(), form, output)
     elif output is None:
-        click.echo(FORMS[form](found))
+        click.echo(FORMS[form](made))
     else:
-        write(output, FORMS[form](found) + "\n")
-    return 1 if found.instead is not None else 0
+        write(output, FORMS[form](made) + "\n")
+    return 1 if made.instead is not None else 0
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

@@ -94,12 +94,14 @@ class ClauseSolver:
         search = self._z3.Optimize(ctx=self._context)
         for clause in clauses:
             search.add(self._any(clause.atoms))
-        search.minimize(self._reals[name])
+        bound = search.minimize(self._reals[name])
         answer = search.check()
         if answer == self._z3.unsat:
             return None
         if answer == self._z3.unknown:
             raise Undecided(f"z3 gave up: {search.reason_unknown()}")
+        if "oo" in str(search.lower(bound)):
+            raise Undecided(f"nothing bounds {name} from below")
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def leave_out_one(self, labels: Iterable[str]) -> None:

@@ -326,5 +326,5 @@ def margins(
         given = Schedule(experts=m, steps=round(1 / (lr * m**2)), lr=lr, router_lr=lr * m**2, init=init)
         runs = (Training(given, DISTRIBUTIONS[data], s, 500, how.device).own_outputs() for s in range(how.seeds))
         outputs.append(np.array([float(np.median(run)) for run in runs]))
-    derived = Fraction(str(assumptions("switch-cluster").defined({})["expert_margin"]["M"]))
+    derived = Fraction(str(assumptions("switch-cluster").put({})["expert_margin"]["M"]))
     return {"cubic: y f_m at T_2": Observation(outputs, experts, "M", derived, Fraction(1))}
