@@ -54,7 +54,7 @@ def disagreements(found, name, rule, draws):
     rng, different, compared = random.Random(7), 0, 0
     quantity, _, t = name.partition("@")
     for _ in range(draws):
-        ray, point = draw(rng, "K" in found.axes)
+        ray, point = draw(rng, "K" in found.of.axes)
         answer, size = Analysis(ray, point, optimizer(rule), MOE_BLOCK)(quantity, int(t)), value(found, ray, point)
         if answer.decided and size != "beyond":
             compared += 1
@@ -251,7 +251,7 @@ def test_no_number_where_the_formula_is_not_that_of_the_point():
 def test_the_number_of_layers_is_fixed_in_a_formula():
     """Sums over layers are not counted; that is said, and a ray on which the depth grows is refused."""
     f = formula("h1@1", "sgd", network="deep-mlp")
-    assert f.fixed == {"L"} and "L fixed" in str(f)
+    assert f.of.fixed == {"L"} and "L fixed" in str(f)
     with pytest.raises(UsageError, match="fixed L"):
         f.on(
             Ray({"N": Fraction(1), "L": Fraction(1)}),

@@ -10,18 +10,16 @@ from click.testing import CliRunner
 
 from scaling_algebra import derive
 from scaling_algebra.all_rays import covering
+from scaling_algebra.all_rays import phases as maps
+from scaling_algebra.all_rays.nearest import nearest
+from scaling_algebra.all_rays.phases import PLANE_AXES, chart, phases
+from scaling_algebra.all_rays.picture import phases_html, phases_svg
+from scaling_algebra.all_rays.presentation import families, status
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, bounding
 from scaling_algebra.linear.linear import Linear
 from scaling_algebra.page import maps as kept_maps
-from scaling_algebra.phase_map import phases as maps
-from scaling_algebra.phase_map.families import families
-from scaling_algebra.phase_map.nearest import nearest
-from scaling_algebra.phase_map.phases import chart, phases
-from scaling_algebra.phase_map.picture import phases_html, phases_svg
-from scaling_algebra.phase_map.plane import PLANE_AXES
-from scaling_algebra.phase_map.presentation import status
 from scaling_algebra.solver.cones import cone, rays_of
 from scaling_algebra.solver.convexity import cone_holds
 from scaling_algebra.solver.newton import Solver
@@ -295,9 +293,9 @@ def test_mssp_lives_on_two_walls(mssp):
     p = mssp
     assert all(c.scaling is None for c in p.cells)
     for edge in p.edges:
-        if str(edge.wall) == "M = N":
+        if edge.name == "M = N":
             assert edge.scaling is None
-        elif str(edge.wall) == "N_e = N":
+        elif edge.name == "N_e = N":
             assert edge.scaling is not None and set(edge.scaling.tied) == {"expert_in", "expert_out"}
         else:
             assert edge.scaling is not None and "h3i free" in edge.structure
@@ -322,7 +320,7 @@ def test_planes_show_one_space():
 
 
 def test_families_are_placed_where_their_shapes_say():
-    rates = {f.name: f.rates() for f in families()}
+    rates = {f.name: f.rates for f in families()}
     assert rates["Qwen3 MoE"]["N_e"] == 1 and rates["Mixtral"]["M"] == 0 and rates["GPT-OSS"] == {}
     assert 1 < rates["DeepSeek"]["M"] < 1.5
     assert all(f.source for f in families())
@@ -337,7 +335,7 @@ def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse(mup):
     root = ET.fromstring(phases_svg(p))
     assert len(root.findall(f"{SVG}polygon")) == 5
     reached = [e for e in root.iter() if e.get("tabindex") == "0"]
-    assert len(reached) == len(p.cells) + len(p.edges) + 3 + sum(bool(f.rates()) for f in families())
+    assert len(reached) == len(p.cells) + len(p.edges) + 3 + sum(bool(f.rates) for f in families())
     assert all(e.get("aria-label") and e.find(f"{SVG}title") is not None for e in reached)
     shown = " ".join(e.text or "" for e in root.iter(f"{SVG}text"))
     assert "muP exists on this wall and beside it" in shown and "none: no muP found inside" in shown
