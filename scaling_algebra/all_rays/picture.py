@@ -87,8 +87,8 @@ class _Page:
         page = cls()
         for cell in p.cells:
             corners = " ".join(f"{z.real:.1f},{z.imag:.1f}" for z in _corners(cell))
-            lines = (", ".join(cell.inequalities), status(cell))
-            page.choose(f'polygon points="{corners}" fill="{_fill(cell)}"', cell.title, lines, cell.scaling)
+            about = ", ".join(cell.inequalities), status(cell)
+            page.choose(f'polygon points="{corners}" fill="{_fill(cell)}"', cell.title, about, cell.scaling)
         for edge in p.edges:
             a, b = _corners(edge)
             line = f'line x1="{a.real:.1f}" y1="{a.imag:.1f}" x2="{b.real:.1f}" y2="{b.imag:.1f}"'

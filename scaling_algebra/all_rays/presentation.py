@@ -6,7 +6,7 @@ Read next: ``picture.py`` (draws the map), ``documents`` (how the rest is printe
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log
@@ -16,6 +16,7 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text
 from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.linear.linear import Linear
 from scaling_algebra.solver.presentation import powers
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -87,7 +88,7 @@ def _theorem(x: Theorem, found: Theorems) -> list[Block]:
 def phases(p: Phases) -> Document:
     """Cells with their formulas, edges where they add something, and where the regimes lie."""
 
-    def listed(walls: tuple[Any, ...], bar: str) -> list[Piece]:
+    def listed(walls: Iterable[Linear], bar: str) -> Sequence[Piece]:
         return [piece for w in walls for piece in (bar, formula(str(w)))][1:]
 
     blocks: list[Block] = [Heading(typeset(p.about)), Lines.of(("walls: ", *listed(p.walls, "; ")))]
