@@ -97,7 +97,7 @@ class Phases(Rendered):
     @property
     def third(self) -> str:
         """The axis of rate 1."""
-        return _third(self.plane)
+        return next(axis for axis in PLANE_AXES if axis not in self.plane)
 
     def at(self, p: Point2) -> Ray:
         """The ray of a point."""
@@ -230,10 +230,6 @@ def _length(x: Piece) -> int:
     assert x.scaling is not None
     powers = [x.scaling.alpha, *(p for t in x.scaling.tensors.values() for p in (t.init_std, t.lr, t.eps))]
     return sum(len(p.terms) for p in powers if p is not None)
-
-
-def _third(plane: tuple[str, str]) -> str:
-    return next(axis for axis in PLANE_AXES if axis not in plane)
 
 
 def _rates(plane: tuple[str, str], p: Point2) -> dict[str, Fraction]:

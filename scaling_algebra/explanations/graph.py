@@ -170,7 +170,10 @@ class _MatplotlibPen:
 
     def key(self, kind: str, y: float) -> None:
         colour, line, name = LOOKS[kind]
-        self.axes.plot([0, 0.5], [y, y], color=colour, ls=line, lw=1.6 if kind in _INDICES else 8)
+        if kind in _INDICES:
+            self.axes.plot([0, 0.5], [y, y], color=colour, ls=line, lw=1.6)
+        else:
+            self.axes.add_patch(self.patches.Rectangle((0, y - 0.08), 0.5, 0.16, fill=False, ec=colour, lw=1.4))
         self.axes.text(0.65, y, name, va="center", color="#555555")
 
 

@@ -70,7 +70,6 @@ class Index:
             less for an open index that repeats another (-1/2 each).
         rate: exponent of the dimension.
         touched: positions of the unmatched factors that touch it.
-        merged: how many index classes matching and contraction identified in it.
     """
 
     name: str
@@ -78,7 +77,6 @@ class Index:
     weight: Fraction
     rate: Fraction
     touched: tuple[int, ...]
-    merged: int
 
     @property
     def gives(self) -> Power:
@@ -149,13 +147,12 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
     factors = [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.leaves]
     opens = tuple(map(net.root, net.opens))
     free = [k for k in net.unmatched() if not factors[k].tensor.startswith(INDICATOR)]
-    roots = [net.root(c) for c in range(len(net.letters))]
     indices = {}
-    for c, name in _named(net.letters, [*opens, *roots]).items():
+    for c, name in _named(net.letters, [*opens, *map(net.root, range(len(net.letters)))]).items():
         touched = tuple(k for k in free if c in factors[k].classes)
         weight = Fraction(1 - opens.count(c), 2) if c in opens else Fraction(1, 2) if touched else Fraction(1)
         axis = algebra.letters[net.letters[c]]
-        indices[c] = Index(name, axis, weight, algebra.rate(axis), touched, roots.count(c))
+        indices[c] = Index(name, axis, weight, algebra.rate(axis), touched)
     inner = []
     for tag, classes in net.inner:
         where, _, tensor = tag.partition(" ")
