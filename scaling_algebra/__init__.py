@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from .all_rays.phases import phases
     from .all_rays.theorems import Theorems, theorems
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
     from .laws.balance import Balance, balance
     from .laws.feasible import feasible, read_assumptions
-    from .phase_map.phases import phases
     from .proofs.prover import prove
     from .proofs.relaxation import relax
     from .recipes.horizon import horizon
@@ -63,7 +63,7 @@ _HOME = {
     "formula": "formulas.formula",
     "horizon": "recipes.horizon",
     "network": "spec.networks.grammar",
-    "phases": "phase_map.phases",
+    "phases": "all_rays.phases",
     "prove": "proofs.prover",
     "read_assumptions": "laws.feasible",
     "read_network": "spec.networks.files",

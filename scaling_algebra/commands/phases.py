@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.all_rays.nearest import nearest
+from scaling_algebra.all_rays.phases import phases
 from scaling_algebra.documents import FORMATS
 from scaling_algebra.errors import UsageError
-from scaling_algebra.phase_map.nearest import nearest
-from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
 
@@ -67,7 +67,7 @@ def command(
     if drawn not in ("svg", "html"):
         emit(found.document(), form, output)
         return
-    from scaling_algebra.phase_map.picture import phases_html, phases_svg
+    from scaling_algebra.all_rays.picture import phases_html, phases_svg
 
     text = (phases_svg if drawn == "svg" else phases_html)(found)
     if output is None:
