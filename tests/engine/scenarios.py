@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from scaling_algebra import derive
 from scaling_algebra.dynamics.analysis import Analysis
@@ -15,9 +16,8 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import Optimizer, optimizer
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.scaling import Point, Scaling
+from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
 HALF = Fraction(1, 2)
 RULES = ("sgd", "adam")
@@ -56,21 +56,21 @@ def placed(
     return Analysis(ray, Point(b, c, d, free, frozenset(tied)), rule, net)
 
 
+@lru_cache(maxsize=16)
 def published(words: str) -> Analysis:
     """A parameterization of a regime, and what is other than derived, in words:
     ``II adam mup maximal net=moe-rmsnorm tied=expert_in,expert_out router.lr=N^-1*M``.
 
-    ``from=NAME``: the network whose parameterization it is, if not its own. SP, NTP and mean field are read as defined.
+    ``from=NAME``: the network whose parameterization it is, if not its own; what that lacks has the powers 0.
     """
     regime, rule, name, *more = words.split()
     readout = {"readout_init": more.pop(0)} if more and more[0] in ("zero", "maximal") else {}
     options = dict(word.split("=", 1) for word in more)
     net = architecture(options.pop("net", "moe"))
-    source = architecture(options.pop("from", net.name))
-    if name in ("ntp", "mean-field", "sp"):
-        scaling = PARAMETERIZATIONS[name].defined(source, optimizer(rule))
-    else:
-        scaling = derive(regime, rule, name, architecture=source.name, **readout).scaling
+    source = options.pop("from", net.name)
+    scaling = derive(regime, rule, name, architecture=source, **readout).scaling
+    missing = TensorScaling(Power(), Power(), Power() if optimizer(rule).epsilon else None)
+    scaling = replace(scaling, tensors={role: scaling.tensors.get(role, missing) for role in net.tensors})
     tied = options.pop("tied", None)
     scaling = scaling if tied is None else replace(scaling, tied=tuple(filter(None, tied.split(","))))
     for option, text in options.items():
@@ -119,7 +119,7 @@ def check(columns, text: str) -> None:
     """
     if isinstance(columns, str):
         runs = [column.split("@") for column in columns.split("|")]
-        columns = [pair for words, steps in runs for pair in at(published(words), *map(int, steps.split(",")))]
+        columns = [pair for words, steps in runs for pair in at(published(words.strip()), *map(int, steps.split(",")))]
     wanted = {name: cells for name, *cells in (line.split() for line in text.strip().splitlines())}
     assert {name: [shown(analysis, name, t) for analysis, t in columns] for name in wanted} == wanted
 
