@@ -228,10 +228,9 @@ def follow(case: TrainingCase, further: Sequence[float] = FURTHER, most: float =
 def planted(case: TrainingCase, off: Fraction) -> Counter[str]:
     """Verdicts of certified exponents that are off by a number: a negative control."""
     said, point = answers(case)
-    scales = SCALES[: 4 if case.routed else None]
-    values = measured(case, point, scales)
+    values = measured(case, point, SCALES)
     predicted = {key: e for key, (state, e) in said.items() if key in values and state == "decided" and e is not None}
-    return Counter(judge(scales, values[key], e + off, case.slow).word for key, e in predicted.items())
+    return Counter(judge(SCALES, values[key], e + off).word for key, e in predicted.items())
 
 
 def _with_others(report: CaseReport, left: Mapping[Key, Judged]) -> dict[Key, Judged]:
