@@ -104,7 +104,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("net, rule, point, ray, wanted, why", ROWS)
+@pytest.mark.parametrize("net, rule, point, ray, wanted, why", ROWS, ids=[f"{row[1]}: {row[4]}" for row in ROWS])
 def test_the_rule_gives_these_exponents(net, rule, point, ray, wanted, why):
     look = placed(net, rule, ray, point)
     sizes(look, wanted)
