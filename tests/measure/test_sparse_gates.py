@@ -14,7 +14,13 @@ from ..engine.scenarios import placed
 from ..engine.test_rules import GATED
 from .judge import judge
 
-DEPENDS = ("counts", "scaling_algebra/spec/networks", "tests/engine/scenarios.py", "tests/measure/judge.py")
+DEPENDS = (
+    "counts",
+    "scaling_algebra/spec/networks",
+    "tests/engine/scenarios.py",
+    "tests/engine/test_rules.py",
+    "tests/measure/judge.py",
+)
 HALF = Fraction(1, 2)
 RAY = {"N": 1, "N_e": 1, "M": 1, "K": HALF}
 SPREAD = {"W1": 0, "Q": HALF, "W2": HALF, "W3": HALF, "W4": 1}
