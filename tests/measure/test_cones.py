@@ -4,15 +4,7 @@ import pytest
 
 from ..engine.test_theorems import answer, claims, face, few_active, known, mssp_on_walls
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/formulas",
-    "scaling_algebra/solver",
-    "scaling_algebra/proofs",
-    "scaling_algebra/all_rays",
-    "tests/engine/test_theorems.py",
-)
+DEPENDS = ("proves", "scaling_algebra/all_rays", "tests/engine/test_theorems.py")
 
 
 @pytest.mark.parametrize("name", ["A none", "C unique", "D unique", "E unique"])

@@ -11,13 +11,7 @@ from torch import nn
 from scaling_algebra import Power, derive
 from scaling_algebra.verify.judging.fit import fit
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/solver",
-    "scaling_algebra/spec",
-    "verify/judging/fit.py",
-)
+DEPENDS = ("derives", "verify/judging/fit.py")
 
 SIZES = {32: 2, 64: 4, 128: 8, 256: 16}
 """Depth by width: the ray N=1,L=1."""
