@@ -93,16 +93,21 @@ class Algebra(SignalSizes):
         return s.but(letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
 
     def doubted(self, s: Signal, along: Signal) -> Signal:
-        """The part of a signal that is orthogonal to another: what both have may cancel in later products, so there it
-        counts as an upper bound only; the size of the whole is known."""
-        terms, least = dict[int, int](), self.rms(s)
+        """A signal of which the kernels that another one has may cancel in later products: they are upper bounds."""
+        terms = dict[int, int]()
         for k, e in s.terms.items():
             found, e = (self.with_doubt(k), e - self._later) if k in along.terms else (k, e)
             if found not in terms or self._before(found, e, terms[found]):
                 terms[found] = e
-        made, least = Made("doubted", (s,)), None if least is None else least - self._later
         loss = larger(s.loss, s.tail) if along is s else s.loss
-        return s.but(terms=terms, least=least, leaf=None, made=made, loss=loss)
+        return s.but(terms=terms, least=None, leaf=None, made=Made("doubted", (s,)), loss=loss)
+
+    def apart(self, s: Signal, other: Signal) -> Signal:
+        """A signal with a lower bound on what is left of it where a random multiple of another one, entry by entry, is
+        taken away: the size of its kernels that are none."""
+        multiples = self.multiples(s, other).terms.keys() - other.terms.keys()
+        size = self.rms(s.but(terms={k: e for k, e in s.terms.items() if k not in multiples}, least=None))
+        return s.but(least=None if size is None else size - self._later, leaf=None, made=Made("doubted", (s,)))
 
     def multiples(self, s: Signal, of: Signal) -> Signal:
         """Kernels of a signal that may be another signal times something: they have all leaves of a kernel of it."""

@@ -331,7 +331,7 @@ class _Norm:
         turned = self._along(tr, s, tr.algebra.add([first, now]), own, first)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = self._over(tr, s, self._over(tr, s, turned, 0), larger)
-        return self._over(tr, s, self._orthogonal(tr, own, turned), t)
+        return self._over(tr, s, self._orthogonal(tr, s, own, turned, first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -342,14 +342,14 @@ class _Norm:
             readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
             above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
         own = tr.algebra.reduced(above, y)
-        left = self._orthogonal(tr, own, self._along(tr, s, y, own, y))
+        left = self._orthogonal(tr, s, own, self._along(tr, s, y, own, y), y)
         return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
-    def _orthogonal(self, tr: TrainingRun, own: Signal, along: Signal) -> Signal:
-        """A signal less what it has along a direction, which is no larger and may cancel it in later products; the size
-        of the whole is known."""
-        whole = tr.algebra.doubted(own, tr.algebra.nothing(own.letters))
-        return tr.algebra.add([whole, tr.algebra.doubted(along, along)])
+    def _orthogonal(self, tr: TrainingRun, s: Function, own: Signal, along: Signal, direction: Signal) -> Signal:
+        """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
+        finitely many entries all may be along it."""
+        left = tr.algebra.apart(own, direction) if tr.grows(s.over) else tr.algebra.doubted(own, own)
+        return tr.algebra.add([left, tr.algebra.doubted(along, along)])
 
     def _argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         return normed(tr, s, which, t)

@@ -22,7 +22,7 @@ from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 HALF = Fraction(1, 2)
 RULES = ("sgd", "adam")
 ROUTERS = ("softmax", "sigmoid", "softmax-bias", "softmax-topk", "sigmoid-topk")
-LETTERS = {"a": "N", "b": "N", "c": "N", "k": "N_e", "i": "M", "x": "D"}
+LETTERS = {"a": "N", "b": "N", "c": "N", "k": "N_e", "i": "M", "x": "D", "e": "E"}
 
 
 def N(power):

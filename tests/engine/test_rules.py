@@ -18,6 +18,10 @@ LAYER_OF_SHARES = H + "u[a] = softmax(h[a]; a)\nh3[b] = W2[b,a] u[a]\nf = W3[b] 
 PRODUCT_OF_SHARES = H + "u[a] = softmax(h[a]; a)\nv[a] = W3[a,x] data[x]\nr[a] = u[a] v[a]\nf = W2[a] r[a]"
 COMMON_LOGITS = H + "v[i] = Q[i,a] h[a]\ns = U[a] h[a]\nz[i] = s sigmoid(v[i])\np[i] = softmax(z[i]; i)\nf = R[i] p[i]"
 NORM = H + "r[a] = rmsnorm(h[a])\nf = W2[a] r[a]"
+CURVED = H + "r[a] = layernorm(h[a]; a)\ng[a] = gelu(r[a])\nf = W2[a] g[a]"
+QUERIES = H + "q[b,e] = W2[b,e,a] h[a]\nr[b,e] = rmsnorm(q[b,e]; e)\n"
+ALONE = QUERIES + "m[b] = r[b,e] r[b,e]\nf = W3[b] m[b]"
+UNIT = QUERIES + "k[b,e] = W4[b,e,a] h[a]\nm[b] = r[b,e] k[b,e]\nf = W3[b] m[b]"
 TWO_NORMED = (
     "h1[a] = W1[a,x] data[x]\nh2[c] = W2[c,a] h1[a]\nh4 = W3[c] h2[c]\nh3[a] = rmsnorm(h1[a]; a)\nh5 = W4[a] h3[a]\n"
     "f = h4 + h5"
@@ -73,6 +77,11 @@ ROWS = [
     # Behind a norm a gradient has lost what is along the normed: the readout has learned n^-1 along r, which the norm
     # takes away, up to what r has moved since, n^(-1/2).
     (NORM, "sgd", "c.W1=-3/2,b.W2=2,c.W2=1", WIDTH, "h.change@1 -1/2, gr@1 -1, gh@1 -3/2, gr@0 -2, gh@0 -2", ""),
+    # Of a function of what is divided only the linear part is along it: n^-1 is left.
+    (CURVED, "sgd", "c.W1=-3/2,b.W2=2,c.W2=1", WIDTH, "gh@1 ?, gr@1 -1, gh@0 -2", "orthogonal"),
+    # Vectors of length one that meet themselves have no gradient; those that meet others have.
+    (ALONE, "sgd", "b.W2=1/2,b.W3=1,c.W1=-1,c.W3=1", WIDTH, "gq@0 ?, gr@0 -1", ""),
+    (UNIT, "sgd", "b.W2=1/2,b.W4=1/2,b.W3=1,c.W1=-1,c.W3=1", WIDTH, "gq@0 -1, gq@1 -1, r.change@1 0, gh@0 -1", ""),
     # A softmax does not see what all logits have in common: s is n^(1/2), and half of it is in every logit; logits
     # differ by n^0, so that the softmax does not saturate.
     (COMMON_LOGITS, "sgd", "c.W1=1,b.Q=3/2,c.Q=3,c.U=1,c.R=1", EXPERTS,
