@@ -191,11 +191,15 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
     top = max((x for x in uppers if x is not None), default=None)
     if top is None or None in uppers or (top > 0 and demand.kind != "scale"):
         return None
+    for name in demand.quantities:  # runs in which less happens cost the least, and have few monomials
+        answer = look.in_parts(name, demand.horizon)
+        if answer is not None and answer.form is not None and answer.size == top:
+            return Fixing(demand, name, demand.horizon, _scaled(demand, answer.form))
     for t in range(1, demand.horizon + 1):
         for name in demand.quantities:
             answer = _shown(look, name, t, top)
             if answer is not None and answer.form is not None:
-                simplest = (None if look.in_parts(name, t) else look.simplest(name, t)) or answer
+                simplest = look.simplest(name, t) or answer
                 form = simplest.form if simplest.form is not None and simplest.size == top else answer.form
                 return Fixing(demand, name, t, _scaled(demand, form))
     return None
