@@ -32,7 +32,7 @@ from scaling_algebra.commands.options import (
 )
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
-from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
+from scaling_algebra.spec.networks.library import MOE_BLOCK, TITLES
 from scaling_algebra.verify.campaigns import campaigns
 
 from .shared import DEVICE, REPORTING, finish, integers, place, required_share, resumable, runs_of
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--architecture",
-    type=Name("architecture", (*ARCHITECTURES, "transformer")),
+    type=Name("architecture", (*TITLES, "transformer")),
     metavar="NAME",
     help="Any network that scalecalc list names, or transformer: a compact GPT with MoE layers.  "
     f"[default: {DEFAULT_ARCHITECTURE}]",
