@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import PathType, completing, configured, emit, examples, printed, quantity_names, tried
+from .options import PathType, completing, configured, examples, printed, quantity_names, tried
 
 
 @click.command(
@@ -29,8 +30,8 @@ from .options import PathType, completing, configured, emit, examples, printed, 
     metavar="FILE",
     help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot.",
 )
-@printed
-def command(asked: Configuration, what: str, graph: Path | None, form: str | None, output: Path | None) -> None:
+@printed()
+def command(asked: Configuration, what: str, graph: Path | None) -> Document:
     """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
@@ -48,4 +49,4 @@ def command(asked: Configuration, what: str, graph: Path | None, form: str | Non
         if picture is None:
             raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
         draw(picture, graph)
-    emit(found.document(), form, output)
+    return found.document()

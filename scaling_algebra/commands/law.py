@@ -9,7 +9,7 @@ import click
 from scaling_algebra.errors import UsageError
 
 from .balance import names, parameters
-from .options import PathType, emit, examples, printed
+from .options import Answer, PathType, examples, printed
 
 FIT = "fit"
 
@@ -35,7 +35,7 @@ FIT = "fit"
 @click.option("--invert", metavar="NAME=VALUE", help="The parameter that gives an exponent this value: alpha_N=0.076.")
 @click.option("--check", "rates", metavar="RATES", help="With --axis: minimise numerically, e.g. n=1,R=1/4.")
 @click.option("--against", default="moe-transformer", show_default=True, metavar="NAME", help="With fit: the law.")
-@printed
+@printed()
 def command(
     name: str,
     fits: Path | None,
@@ -47,9 +47,7 @@ def command(
     invert: str | None,
     rates: str | None,
     against: str,
-    form: str | None,
-    output: Path | None,
-) -> int:
+) -> tuple[Answer, int]:
     """What a law says: on every axis the optimum and the exponents, with the identities between them.
 
     NAME is a law that ships (moe-transformer, chinchilla) or a TOML file of your own: sum = "N**-alpha + N/n",
@@ -76,8 +74,7 @@ def command(
         raise UsageError(f"--check is about one axis; give --axis, one of {', '.join(a.axes)}")
     if fits is not None:
         comparison = compared(a, read_fits(fits, list(a.exponents)))
-        emit(comparison.document(), form, output)
-        return 0 if comparison.agrees else 1
+        return comparison.document(), 0 if comparison.agrees else 1
     put = None
     if invert is not None:
         of, equals, number = invert.partition("=")
@@ -85,5 +82,4 @@ def command(
             raise UsageError(f"cannot read {invert!r}; give an exponent and its value, as alpha_N=0.076")
         put = of.strip(), number.strip(), inverted(a, of.strip(), exponent(number))
     checks = [] if rates is None else [checked(next(iter(a.axes.values())), parameters(rates, "1"))]
-    emit(a.document(checks, put), form, output)
-    return 0 if a.agrees and all(c.agrees for c in checks) else 1
+    return a.document(checks, put), 0 if a.agrees and all(c.agrees for c in checks) else 1

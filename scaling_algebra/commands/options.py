@@ -6,7 +6,7 @@ Read next: any other file of this folder, each one verb.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from shutil import get_terminal_size
@@ -281,27 +281,49 @@ def configured(command: Command) -> Command:
     return options(WHERE, parameterization(), network_of, READOUT_INIT, GIVEN)(run)
 
 
-FORMAT = click.option(
-    "--format",
-    "form",
-    type=Name("format", FORMATS),
-    metavar="FORMAT",
-    help=f"{', '.join(FORMATS)}; by default text, or what the ending of -o FILE says.",
+def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:
+    """--format, with formats that a command has besides those of documents, and what to say of them."""
+    names = tuple(dict.fromkeys((*FORMATS, *extra)))
+    said = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
+    return click.option("--format", "form", type=Name("format", names), metavar="FORMAT", help=said)
+
+
+FORMAT = format_option()
+OUTPUT = click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
+SMTLIB = click.option(
+    "--smtlib",
+    type=PathType(),
+    metavar="FILE.smt2",
+    help="Of a proof: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
 )
 
+Answer = str | Document | Sequence[Document]
+"""What a command prints: documents, in the format that is asked for, or a text as it is."""
 
-def printed(command: Command) -> Command:
-    """--format and -o; the command gets ``form`` (None: not given) and ``output``, for ``emit``."""
 
-    @wraps(command)
-    def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> Any:
-        tried(output, form)
-        return command(*arguments, form=form, output=output, **rest)
+def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[[Command], Command]:
+    """--format and -o: prints or writes what the command returns, an ``Answer`` or that with an exit code.
 
-    return options(
-        FORMAT,
-        click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout."),
-    )(run)
+    Args:
+        extra: formats that the command has besides those of documents, with the endings of their files. Then the
+            command gets ``form``, the format, and returns a text in these; None: text, or what an ending says.
+        more: what the help text says of them.
+    """
+
+    def decorate(command: Callable[..., Answer | tuple[Answer, int]]) -> Command:
+        @wraps(command)
+        def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> int:
+            if extra and form is None and output is not None:
+                form = next((name for name, ending in extra.items() if ending == output.suffix.lower() != ""), None)
+            tried(output, form)
+            found = command(*arguments, **rest, **({"form": form} if extra else {}))
+            answer, code = found if isinstance(found, tuple) else (found, 0)
+            emit(answer, form, output)
+            return code
+
+        return options(format_option(extra or (), more), OUTPUT)(run)
+
+    return decorate
 
 
 def tried(file: Path | None, form: str | None = None, option: str = "-o") -> None:
@@ -317,12 +339,10 @@ def tried(file: Path | None, form: str | None = None, option: str = "-o") -> Non
     files.check(files.behind(file), f"choose another {option} FILE")
 
 
-def emit(
-    documents: Document | Sequence[Document], form: str | None, output: Path | None, default: str = "text"
-) -> None:
+def emit(answer: Answer, form: str | None, output: Path | None, default: str = "text") -> None:
     """Print documents, or write them to a file; what cannot be written is printed, so that it is not lost."""
-    chosen = form or (format_of(output, default) if output is not None else default)
-    text = render(documents, chosen)
+    form = form or (format_of(output, default) if output is not None else default)
+    text = answer if isinstance(answer, str) else render(answer, form)
     if output is not None:
         try:
             write(output, text + "\n")
@@ -330,7 +350,7 @@ def emit(
             click.echo(text)
             raise
     elif text:
-        click.echo(fitted(text, get_terminal_size().columns) if chosen == "text" and sys.stdout.isatty() else text)
+        click.echo(fitted(text, get_terminal_size().columns) if form == "text" and sys.stdout.isatty() else text)
 
 
 def fitted(text: str, width: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Count, emit, examples, printed
+from scaling_algebra.commands.options import Answer, Count, examples, printed
 from scaling_algebra.errors import UsageError
 
 from .shared import DEVICE, RESUME, again, integers, kept
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @RESUME
-@printed
+@printed()
 def command(
     names: tuple[str, ...],
     listing: bool,
@@ -44,9 +44,7 @@ def command(
     sizes: str | None,
     seeds: int | None,
     resume: Path | None,
-    form: str | None,
-    output: Path | None,
-) -> int:
+) -> tuple[Answer, int]:
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
@@ -67,8 +65,7 @@ def command(
         if not chosen:
             raise UsageError(f"no trial has {only!r} in its title; see scalecalc experiment --list")
     if listing:
-        emit(listed(chosen), form, output)
-        return 0
+        return listed(chosen), 0
     values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
     results, store, console = [], kept(resume), Console(stderr=True)
@@ -81,10 +78,9 @@ def command(
             bar.remove_task(task)
             if results[-1].interrupted:
                 break
-    emit(shown(results), form, output)
     if any(result.interrupted for result in results):
         click.echo(f"scalecalc: interrupted; {again(resume)}", err=True)
-    return worst(results)
+    return shown(results), worst(results)
 
 
 def _watch(bar: Progress, task: TaskID, done: int, what: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import WHERE, Count, Name, emit, examples, printed
+from scaling_algebra.commands.options import WHERE, Answer, Count, Name, examples, printed
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
@@ -88,8 +88,8 @@ if TYPE_CHECKING:
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
 @DEVICE
 @RESUME
-@printed
-def command(**given: Any) -> int:
+@printed()
+def command(**given: Any) -> tuple[Answer, int]:
     """Sweep the learning rate at several widths and say whether the optimum stays where it is.
 
     Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. With a negative control beside
@@ -122,8 +122,7 @@ def command(**given: Any) -> int:
         result = _run(course, recipes, (widths, grid, given["extend"], given["tune"]))
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
-    emit(replace(document, record=record), given["form"], given["output"])
-    return result.exit_code
+    return replace(document, record=record), result.exit_code
 
 
 def _run(course: Course, recipes: list[BaseShapes], swept: tuple[Any, ...]) -> Study:
