@@ -39,7 +39,7 @@ def _theorem(x: Theorem, found: Theorems) -> list[Block]:
         scaling, eps = x.claim.scaling, found.whole.optimizer.epsilon
         header = ("tensor", "init std", "lr", *("eps",) * eps)
         blocks.append(Grid.of(header, (row[: len(header)] for row in powers(scaling))))
-        blocks += [Lines.of((f"{name}: ", -power)) for name, power in scaling.multipliers.items()]
+        blocks += [Lines.of((f"{name}: ", 1 / power)) for name, power in scaling.multipliers.items()]
     if x.decision.core:
         blocks += [Lines.of("from:"), Lines.of(*map(typeset, x.decision.core), listed=True)]
     return blocks

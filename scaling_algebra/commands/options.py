@@ -310,7 +310,7 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
         more: what the help text says of them.
     """
 
-    def decorate(command: Callable[..., Answer | tuple[Answer, int]]) -> Command:
+    def decorate(command: Command) -> Command:
         @wraps(command)
         def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> int:
             if extra and form is None and output is not None:
@@ -319,7 +319,7 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
             found = command(*arguments, **rest, **({"form": form} if extra else {}))
             answer, code = found if isinstance(found, tuple) else (found, 0)
             emit(answer, form, output)
-            return code
+            return int(code)
 
         return options(format_option(extra or (), more), OUTPUT)(run)
 

@@ -100,7 +100,7 @@ def command(
         **given,
         **{k: v for k, v in where.items() if v is not None},
     )
-    answer = FORMS[form](found) if form in FORMS else found.document()
+    answer = FORMS[form](found) if form and form in FORMS else found.document()
     return answer, 1 if found.instead is not None else 0
 
 

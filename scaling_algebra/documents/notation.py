@@ -26,9 +26,9 @@ def rich(piece: Piece | None) -> str:
     if isinstance(piece, Text):
         return piece.rich
     if isinstance(piece, Power):
-        return f"${latex_power(piece)}$"
+        return f"${piece.latex}$"
     if isinstance(piece, Marked):
-        return rf"$({latex_power(piece.power)})^{{\mathrm{{{piece.mark}}}}}$"
+        return rf"$({piece.power.latex})^{{\mathrm{{{piece.mark}}}}}$"
     if isinstance(piece, Size):
         e = piece.exponent
         return "$0$" if e is None else rf"$\Theta({'n' if e == 1 else f'n^{{{e}}}' if e else '1'})$"
@@ -72,14 +72,6 @@ def spans(text: str) -> Iterator[tuple[bool, str]]:
     for k, part in enumerate(re.split(r"(?<!\\)\$(.*?)(?<!\\)\$", text)):
         if part:
             yield bool(k % 2), part if k % 2 else part.replace(r"\$", "$")
-
-
-def latex_power(p: Power) -> str:
-    """``M^{1/2} N_{e}^{-1/2}``: an axis has at most one index."""
-    named = (
-        (name + f"_{{{index}}}" * bool(index), e) for axis, e in p.ordered() for name, _, index in [axis.partition("_")]
-    )
-    return " ".join(base if e == 1 else f"{base}^{{{e}}}" for base, e in named) or "1"
 
 
 # from LaTeX ----------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def _explain_setting(d: Derivation, role: str, setting: str) -> SettingExplanati
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     name = f"{role}.{setting}"
     if setting == "alpha":
-        value: Power | None = -d.scaling.alpha
+        value: Power | None = 1 / d.scaling.alpha
         unknown = "alpha"
     else:
         s = d.scaling.tensors[role]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.powers import Power, exponent_text
@@ -45,9 +46,9 @@ def setting_reason(s: SettingExplanation) -> str:
     times = len(term.constants) - len(others)
     if not times:
         return f"{_capital(s.because)}. {s.behind.reason}"
-    rest = _power(term) + -s.value * times
+    rest = _power(term) / s.value**times
     without = f" {rest}" if rest.terms else ""
-    same = "" if rest == -s.value * times else " (the same power of n here)"
+    same = "" if rest == 1 / s.value**times else " (the same power of n here)"
     unknown = wanted if times == 1 else f"{wanted}^{times}"
     return (
         f"{_sums(term.monomial)}. Besides {wanted} it carries {_factors(others)}; so {s.behind.quantity} ~ "
@@ -113,12 +114,12 @@ def _size(index: Index) -> Power:
 
 
 def _added(m: MatchedMonomial) -> Power:
-    return sum((Power.of({i.axis: i.weight}) for i in m.indices.values() if i.rate), Power())
+    return prod((Power.of({i.axis: i.weight}) for i in m.indices.values() if i.rate), start=Power())
 
 
 def _power(term: LeadingTerm) -> Power:
     """The size of a monomial as a power of the axes."""
-    return sum((c.power for c in term.constants), _added(term.monomial))
+    return prod((c.power for c in term.constants), start=_added(term.monomial))
 
 
 def _factors(constants: Iterable[Constant]) -> str:

@@ -21,7 +21,6 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.documents import Rendered
 from scaling_algebra.documents.blocks import ZERO, Piece, Text
-from scaling_algebra.documents.notation import latex_power
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantity
 from scaling_algebra.errors import UsageError
@@ -68,7 +67,7 @@ class Largest:
         """For documents: ``max(M^(-1/2), N_e N^-1)``."""
         if not self.decided or len(self.powers) < 2:
             return self.powers[0] if self.powers else ZERO if self.decided else "undecided"
-        return Text(str(self), rf"$\max({', '.join(map(latex_power, self.powers))})$")
+        return Text(str(self), rf"$\max({', '.join(p.latex for p in self.powers)})$")
 
     def __str__(self) -> str:
         if not self.decided or not self.powers:

@@ -213,7 +213,7 @@ def _derivation(asked: Configuration, structure: Structure, found: Relaxed) -> D
         tensors[role] = TensorScaling(
             None if std is None else power(std), power(point.c[role]), None if eps is None else power(eps)
         )
-    scaling = Scaling(tensors, {m: -power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
+    scaling = Scaling(tensors, {m: 1 / power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
     short = {x.demand.fixes: str(x) for x in found.shortfalls}
     reasons = {(role, "init"): "chosen: zero" for role in structure.zero}
     for demand in asked.parameterization.demanded(asked.network, structure):

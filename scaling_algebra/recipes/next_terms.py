@@ -107,7 +107,7 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
 def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
     """Each monomial over the leading one, where it falls along the ray: one that does not only adds a constant."""
     lead = max(sizes, key=lambda p: (p.on(ray), p.at(base)))
-    return (p + -lead for p in sizes if p.on(ray) < lead.on(ray))
+    return (p / lead for p in sizes if p.on(ray) < lead.on(ray))
 
 
 def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:

@@ -161,7 +161,7 @@ class Derivation(Rendered):
             **self.configuration.as_json(),
             "gauge": self.gauge,
             "alpha": str(self.scaling.alpha.on(self.ray)),
-            "aggregation": (-self.scaling.alpha).as_strings(),
+            "aggregation": (1 / self.scaling.alpha).as_strings(),
             "tied": list(self.scaling.tied),
             "structure": list(self.structure),
             "unique": self.unique,
@@ -444,7 +444,7 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     scaling = replace(scaling, tensors={r: replace(s, eps=eps) for r, s in scaling.tensors.items()})
     size = look(scaling)(f"{first}.change", 1).exponent
     factor = Power() if size is None else Power.of({"N": -size / ray["N"]})
-    return replace(scaling, tensors={r: replace(s, lr=s.lr + factor) for r, s in scaling.tensors.items()})
+    return replace(scaling, tensors={r: replace(s, lr=s.lr * factor) for r, s in scaling.tensors.items()})
 
 
 def _with_readout(scaling: Scaling, std: Power | None) -> Scaling:

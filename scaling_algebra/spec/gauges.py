@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from .axes import AXES, Ray
 from .networks.language import Network, Tensor
@@ -26,12 +27,12 @@ def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> Tenso
     Assumes: weight decay, if any, decoupled, so that its product with the learning rate is kept.
     Source: Yang et al. (2022), Lemma J.1; Yang and Hu (2021), abc-parameterizations.
     """
-    m = multiplier + -t.multiplier
+    m = multiplier / t.multiplier
     factors = 1 if optimizer.relative and t.init_std is None else optimizer.factors
     return TensorScaling(
-        init_std=None if t.init_std is None else t.init_std + -m,
-        lr=t.lr + m * -factors,
-        eps=None if t.eps is None else t.eps + m,
+        init_std=None if t.init_std is None else t.init_std / m,
+        lr=t.lr / m**factors,
+        eps=None if t.eps is None else t.eps * m,
         multiplier=multiplier,
     )
 
@@ -58,7 +59,7 @@ class Gauge:
         read, made, experts = (_width(network, letters) for letters in (tensor.fan_in, fan_out, copies))
         if sum(size.on(ray) > 0 for size in (read, made, experts)) != 1:
             return Power()
-        return read * self.output if read.on(ray) else made * self.input
+        return read**self.output if read.on(ray) else made**self.input
 
     def tensors(
         self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Trained
@@ -73,7 +74,7 @@ class Gauge:
 def _width(network: Network, letters: Iterable[str]) -> Power:
     """The product of the sizes of some indices, layers left out."""
     axes = [network.axes[x] for x in letters]
-    return sum((Power.of({axis: 1}) for axis in axes if axis in AXES and axis != "L"), Power())
+    return prod((Power.of({axis: 1}) for axis in axes if axis in AXES and axis != "L"), start=Power())
 
 
 OWN = "table3"

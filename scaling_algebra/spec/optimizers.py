@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import prod
 from typing import Any, Literal
 
 from scaling_algebra.errors import UsageError, named
@@ -49,17 +50,17 @@ SHAPES: dict[str, Shape] = {
     "original": Shape(
         "sqrt(max(1, out/in)): torch.optim.Muon by default (Jordan et al., 2024)",
         lambda out, into: max(1.0, out / into) ** 0.5,
-        lambda out, into, ray: _larger(out + -into, Power(), ray) * _HALF,
+        lambda out, into, ray: _larger(out / into, Power(), ray) ** _HALF,
     ),
     "match_rms_adamw": Shape(
         "0.2 sqrt(max(out, in)): torch.optim.Muon(adjust_lr_fn=...), sqrt(max(out, in)) in Megatron (Moonlight, 2025)",
         lambda out, into: 0.2 * max(out, into) ** 0.5,
-        lambda out, into, ray: _larger(out, into, ray) * _HALF,
+        lambda out, into, ray: _larger(out, into, ray) ** _HALF,
     ),
     "unit_rms_norm": Shape(
         "sqrt(out/in): steps of one size from root-mean-square to root-mean-square (Bernstein, 2025)",
         lambda out, into: (out / into) ** 0.5,
-        lambda out, into, ray: (out + -into) * _HALF,
+        lambda out, into, ray: (out / into) ** _HALF,
     ),
 }
 """Factors that implementations of Muon multiply the learning rate of a matrix with."""
@@ -124,7 +125,7 @@ class Optimizer:
         if self.normalises != "matrix":
             return Power()
         one = matrix(network, role, self.flattened)
-        return (_sizes(network, one.rows) + _sizes(network, one.columns)) * Fraction(1, 2)
+        return (_sizes(network, one.rows) * _sizes(network, one.columns)) ** _HALF
 
     def shaped(self, network: Network, role: str, ray: Ray) -> Power:
         """What the learning rate of a tensor is multiplied with, on a ray: 1, or the factor of its shape."""
@@ -359,4 +360,4 @@ def optimizer(name: str) -> Optimizer:
 def _sizes(network: Network, letters: str) -> Power:
     """The product of the sizes of some indices that grow."""
     axes = (network.axes[x] for x in letters)
-    return sum((Power.of({axis: 1}) for axis in axes if axis in AXES), Power())
+    return prod((Power.of({axis: 1}) for axis in axes if axis in AXES), start=Power())

@@ -260,9 +260,9 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Comparison:
     if isinstance(cell.value, str) and not _number(cell.value) and cell.value != "zero":
         return Comparison(cell, "NOT COMPARABLE", why=f"the printed exponent {cell.value} is a symbol")
     if role == "aggregation":
-        return _powers(cell, d, -d.scaling.alpha)
+        return _powers(cell, d, 1 / d.scaling.alpha)
     if role in d.network.free_multipliers:
-        return _powers(cell, d, -d.scaling.multipliers[role])
+        return _powers(cell, d, 1 / d.scaling.multipliers[role])
     scaling = d.scaling.tensors.get(role)
     if scaling is None:
         return Comparison(cell, "NOT COMPARABLE", why=f"the network has no tensor {role}")

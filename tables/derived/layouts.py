@@ -149,7 +149,7 @@ def table_b2() -> Grid:
         Row(
             _capital(Label(name, name)),
             Label("multiplier"),
-            tuple(Cell((-d.scaling.multipliers[symbol],)) for d in found[network]),
+            tuple(Cell((1 / d.scaling.multipliers[symbol],)) for d in found[network]),
         )
         for name, (network, symbol) in multipliers.items()
     ]
@@ -371,7 +371,7 @@ def _convention(letters: str) -> str:
 
 def _multiplier(found: Iterable[Derivation]) -> str:
     """The aggregation multiplier of all these derivations, where the experts grow."""
-    powers = dict.fromkeys(-d.scaling.alpha for d in found if d.ray["M"])
+    powers = dict.fromkeys(1 / d.scaling.alpha for d in found if d.ray["M"])
     return ", ".join(map(rich, powers))
 
 

@@ -151,7 +151,7 @@ def _scale(d: Derived, gate: str, last: PublishedModel | None) -> Power | None:
         return None
     axis = gate.removeprefix("1/")
     grows = d.grows and axis in d.grows
-    return d.scale.rule + Power.parse(axis if grows else "1") if gate else None
+    return d.scale.rule * Power.parse(axis if grows else "1") if gate else None
 
 
 def _piece(setting: Setting | None) -> Piece | None:

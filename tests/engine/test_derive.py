@@ -52,9 +52,9 @@ def test_every_demand_holds_and_every_exponent_matters(regime, rule, name):
     assert list(failures(d, d.scaling)) == []
     bump = Power.of({"N": Fraction(1, 2)})
     for role, s in d.scaling.tensors.items():
-        moved = [replace(s, lr=s.lr + bump), replace(s, lr=s.lr + -bump)]
+        moved = [replace(s, lr=s.lr * bump), replace(s, lr=s.lr / bump)]
         if s.init_std is not None:
-            moved += [replace(s, init_std=s.init_std + bump), replace(s, init_std=s.init_std + -bump)]
+            moved += [replace(s, init_std=s.init_std * bump), replace(s, init_std=s.init_std / bump)]
         for other in moved:
             wrong = replace(d.scaling, tensors={**d.scaling.tensors, role: other})
             assert next(failures(d, wrong, certified=False), None), (role, other)

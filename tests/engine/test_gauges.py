@@ -44,7 +44,7 @@ def test_the_tables_of_tensor_programs_v(gauge):
     for role, (multiplier, variance, *lrs) in PRINTED[gauge].items():
         for (_, d), lr in zip(rates.items(), lrs, strict=True):
             t = d[role]
-            assert (t.multiplier, t.init_std * 2, t.lr) == tuple(map(Power.parse, (multiplier, variance, lr))), role
+            assert (t.multiplier, t.init_std**2, t.lr) == tuple(map(Power.parse, (multiplier, variance, lr))), role
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_no_gauge_changes_what_training_sees(gauge, optimizer, parameterization,
     other = own.in_gauge(gauge)
     moved = 0
     for role, t in other.tensors.items():
-        before, a = own[role], -t.multiplier
+        before, a = own[role], 1 / t.multiplier
         moved += t.multiplier != Power()
         assert (t.init_std is None) == (before.init_std is None)
         if t.init_std is not None:
-            assert a + -t.init_std == -before.init_std
+            assert a / t.init_std == 1 / before.init_std
         rule = own.optimizer
         times = 1 if rule.normalises else 2
         if rule.relative:
             times = 0 if t.init_std is not None else 1
-        assert a * times + -t.lr == -before.lr
+        assert a**times / t.lr == 1 / before.lr
         if t.eps is not None:
-            assert -t.eps + -a == -before.eps
+            assert 1 / t.eps / a == 1 / before.eps
     assert moved and other.scaling is own.scaling  # the engine's numbers are those without multipliers
     assert other.in_gauge(OWN).tensors == own.tensors == own.scaling.tensors
 

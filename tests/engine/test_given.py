@@ -30,7 +30,7 @@ def settings_of(d):
         if s.eps is not None:
             yield f"{role}.eps", s.eps
     if d.network.aggregations:
-        yield "aggregation", -d.scaling.alpha
+        yield "aggregation", 1 / d.scaling.alpha
 
 
 @drawn(st.dictionaries(st.sampled_from(list(AXES)), st.fractions(-3, 3, max_denominator=8)))
@@ -116,7 +116,7 @@ def test_another_value_breaks_a_desideratum(regime, rule):
     plain = derive(regime, rule, "mup")
     for name, power in settings_of(plain):
         for step in (HALF, -HALF):
-            moved = power + Power.of({"N": step})
+            moved = power * Power.of({"N": step})
             try:
                 d = derive(regime, rule, "mup", given={name: moved})
             except NotFound as failure:

@@ -60,7 +60,7 @@ def test_every_monomial_is_a_lower_bound():
             (_, _, size), forms = signals(d.configuration, quantities=[name]).quantities[name], None
             forms = [d.scaling.size(form) for form in d.analysis().forms(name, 2)]
             assert max(p.on(ray) for p in forms) == size.exponent
-            planted += any((p + Power.of({"N": Fraction(1, 2)})).on(ray) > size.exponent for p in forms)
+            planted += any((p * Power.of({"N": Fraction(1, 2)})).on(ray) > size.exponent for p in forms)
     assert planted == 6
 
 

@@ -31,7 +31,7 @@ class Stream(nn.Module):
     def __init__(self, scaling, n, layers):
         super().__init__()
         sizes, tensors = {"N": n, "L": layers}, scaling.tensors
-        self.res = (-scaling.multipliers["res"]).at(sizes)
+        self.res = (1 / scaling.multipliers["res"]).at(sizes)
         shapes = {"embedding": (n, 4), "hidden": (layers, n, n), "hidden_out": (layers, n, n), "readout": (1, n)}
         for role, shape in shapes.items():
             setattr(self, role, nn.Parameter(torch.randn(shape) * tensors[role].init_std.at(sizes)))

@@ -55,7 +55,9 @@ LAWS = {"relative dQ": relative_update, "phi.deficit": deficit, "phi.entropy": e
 EPSILONS: dict[str, Callable[[Derivation], Mapping[str, Power]]] = {
     "derived": lambda d: {},
     "of order one": lambda d: {role: Power() for role in d.scaling.tensors},
-    "inside the root": lambda d: {r: s.eps * Fraction(1, 2) for r, s in d.scaling.tensors.items() if s.eps is not None},
+    "inside the root": lambda d: {
+        r: s.eps ** Fraction(1, 2) for r, s in d.scaling.tensors.items() if s.eps is not None
+    },
     "router n^(-1/2)": lambda d: {"router": Power.of({"N": Fraction(-1, 2)})},
 }
 """Powers of Adam's epsilon by role, where it is not the derived one.
