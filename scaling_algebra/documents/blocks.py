@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.records import plain
 
 
 @dataclass(frozen=True)
@@ -176,13 +177,16 @@ class Document:
 
     Attributes:
         blocks: for people, in order.
-        record: for programs: the JSON contract.
+        record: for programs: the JSON contract, made of typed values (``spec/records.py``).
         source: the command that writes it, said in a comment where the format has one.
     """
 
     blocks: tuple[Block, ...]
     record: Mapping[str, Any]
     source: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record", plain(self.record))
 
 
 def literal(text: str) -> str:

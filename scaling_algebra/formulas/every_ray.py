@@ -97,13 +97,10 @@ class EveryRay(Rendered):
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract: sizes as lists of exponents by axis."""
-        cells = {
-            name: [[p.as_strings() for p in x.powers] if x.decided else "undecided" for x in row]
-            for name, row in self.sizes.items()
-        }
-        rays = [{axis: str(rate) for axis, rate in ray.rates.items()} for ray in rays_of(self.cone)]
-        head = {**self.configuration.as_json(), "structure": str(self.structure)}
-        return {**head, "cone": list(self.cone.inequalities), "rays": rays} | {
+        cells = {name: [x.powers if x.decided else "undecided" for x in row] for name, row in self.sizes.items()}
+        rays = [ray.rates for ray in rays_of(self.cone)]
+        head = {**self.configuration.as_json(), "structure": self.structure}
+        return {**head, "cone": self.cone.inequalities, "rays": rays} | {
             "steps": list(range(self.steps + 1)),
             "quantities": cells,
         }

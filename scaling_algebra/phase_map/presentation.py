@@ -5,7 +5,6 @@ Read next: ``picture.py`` (draws it), ``documents`` (how the rest is printed).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from scaling_algebra.documents import document_of
@@ -18,7 +17,7 @@ from scaling_algebra.spec.scaling import Scaling
 from .families import families
 from .nearest import Nearest
 from .phases import Edge, MapCell, Phases
-from .plane import PLANE_AXES, Point2
+from .plane import PLANE_AXES
 
 
 @document_of.register(Phases)
@@ -107,50 +106,47 @@ def _span(p: Phases, e: Edge) -> str:
 
 
 def _record(p: Phases) -> dict[str, Any]:
-    """The JSON contract: exact rationals as strings."""
+    """The JSON contract."""
 
     def tensors(s: Scaling | None) -> object:
         if s is None:
             return None
         return {
             role: {
-                "init_std": None if t.init_std is None else t.init_std.as_strings(),
-                "lr": t.lr.as_strings(),
-                "eps": None if t.eps is None else t.eps.as_strings(),
+                "init_std": t.init_std,
+                "lr": t.lr,
+                "eps": t.eps,
                 "tied": role in s.tied,
             }
             for role, t in s.tensors.items()
         }
 
-    def points(found: Sequence[Point2]) -> list[list[str]]:
-        return [[str(x), str(y)] for x, y in found]
-
     return {
         "parameterization": p.parameterization.name,
         "optimizer": p.optimizer.name,
         "epsilon": p.optimizer.regime,
-        "plane": list(p.plane),
-        "walls": [str(w) for w in p.walls],
+        "plane": p.plane,
+        "walls": p.walls,
         "cells": [
             {
                 "name": c.name,
-                "corners": points(c.corners),
-                "inequalities": list(c.inequalities),
-                "ray": str(c.ray),
+                "corners": c.corners,
+                "inequalities": c.inequalities,
+                "ray": c.ray,
                 "proved": c.holds,
-                "also": list(c.also),
+                "also": c.also,
                 "structure": c.structure,
                 "why": c.why,
-                "proved_impossible_at": None if c.proved is None else str(c.proved),
+                "proved_impossible_at": c.proved,
                 "formulas": tensors(c.scaling),
             }
             for c in p.cells
         ],
         "edges": [
             {
-                "wall": str(e.wall),
-                "ends": points(e.ends),
-                "ray": str(e.ray),
+                "wall": e.wall,
+                "ends": e.ends,
+                "ray": e.ray,
                 "proved": e.holds,
                 "structure": e.structure,
                 "why": e.why,
@@ -158,6 +154,6 @@ def _record(p: Phases) -> dict[str, Any]:
             }
             for e in p.edges
         ],
-        "regimes": {name: [str(w) for w in p.walls_of(ray)] for name, ray in REGIMES.items()},
+        "regimes": {name: p.walls_of(ray) for name, ray in REGIMES.items()},
         "families": {f.name: {k: round(v, 4) for k, v in f.rates().items()} for f in families()},
     }

@@ -130,10 +130,6 @@ class Power:
         """
         return _product(self.terms)
 
-    def as_strings(self) -> dict[str, str]:
-        """For JSON: ``{"N": "-1/2"}``."""
-        return {axis: str(e) for axis, e in self.terms}
-
     def __repr__(self) -> str:
         return f"<Power: {self}>"
 

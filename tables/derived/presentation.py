@@ -45,9 +45,9 @@ def _cell(cell: Cell) -> object:
 
 def _value(piece: Piece | None) -> object:
     if isinstance(piece, Power):
-        return {"power": piece.as_strings(), "tied": False}
+        return {"power": piece, "tied": False}
     if isinstance(piece, Marked):
-        return {"power": piece.power.as_strings(), "tied": True}
+        return {"power": piece.power, "tied": True}
     if isinstance(piece, Size):
-        return "zero" if piece.exponent is None else {"exponent": str(piece.exponent)}
+        return "zero" if piece.exponent is None else {"exponent": piece.exponent}
     return None if piece is None else plain(piece)
