@@ -182,22 +182,8 @@ def test_random_networks():
 
 
 WORDS = [
-    "h1[a]",
-    "h2[b]",
-    "W[a,x]",
-    "V[b,a]",
-    "data[x]",
-    "alpha",
-    "tanh(",
-    "softmax(",
-    ")",
     "; a",
-    "=",
-    "+",
-    "*",
-    "-",
-    "[",
-    "]",
+    *["h1[a]", "h2[b]", "W[a,x]", "V[b,a]", "data[x]", "alpha", "tanh(", "softmax(", ")", "=", "+", "*", "-", "[", "]"],
 ]
 WORDS += [",", "(", "#", "\n", "\t", "2", "f", "N", "φ", "'", '"', "noise()", "h1", "data", "%", "\\", "{x}", "silu"]
 

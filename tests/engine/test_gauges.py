@@ -15,22 +15,11 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 SHIFTED = sorted(set(GAUGES) - {OWN})
 
 # Yang et al. (2022), Tables 3, 8 and 9 at fan_in = fan_out = N, d fixed: multiplier, init var, SGD lr, Adam lr
+HIDDEN = {"hidden": ("1", "N^-1", "1", "N^-1")}
 PRINTED = {
-    "table3": {
-        "input": ("1", "1", "N", "1"),
-        "readout": ("1", "N^-2", "N^-1", "N^-1"),
-        "hidden": ("1", "N^-1", "1", "N^-1"),
-    },
-    "table8": {
-        "input": ("1", "1", "N", "1"),
-        "readout": ("N^-1", "1", "N", "1"),
-        "hidden": ("1", "N^-1", "1", "N^-1"),
-    },
-    "table9": {
-        "input": ("N^1/2", "N^-1", "1", "N^-1/2"),
-        "readout": ("N^-1/2", "N^-1", "1", "N^-1/2"),
-        "hidden": ("1", "N^-1", "1", "N^-1"),
-    },
+    "table3": HIDDEN | {"input": ("1", "1", "N", "1"), "readout": ("1", "N^-2", "N^-1", "N^-1")},
+    "table8": HIDDEN | {"input": ("1", "1", "N", "1"), "readout": ("N^-1", "1", "N", "1")},
+    "table9": HIDDEN | {"input": ("N^1/2", "N^-1", "1", "N^-1/2"), "readout": ("N^-1/2", "N^-1", "1", "N^-1/2")},
 }
 
 
