@@ -287,19 +287,8 @@ def test_a_plan_of_another_run_is_refused(other, tmp_path):
 
 
 TRANSFER = ["transfer", "--regime", "I", "--optimizer", "sgd", "--parameterization", "mup", "--parameterization", "sp"]
-TRANSFER += [
-    "--widths",
-    "8,16,32",
-    "--grid=-8,-4,2",
-    "--seeds",
-    "2",
-    "--steps",
-    "3",
-    "--extend",
-    "0",
-    "--device",
-    "cpu",
-]
+TRANSFER += ["--widths", "8,16,32", "--grid=-8,-4,2", "--seeds", "2", "--steps", "3", "--extend", "0"]
+TRANSFER += ["--device", "cpu"]
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
