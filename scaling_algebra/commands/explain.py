@@ -25,10 +25,7 @@ from .options import PathType, completing, configured, examples, printed, quanti
 @click.argument("what", metavar="WHAT", **completing(quantity_names))
 @configured
 @click.option(
-    "--graph",
-    type=PathType(),
-    metavar="FILE",
-    help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot.",
+    "--graph", type=PathType(), metavar="FILE", help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot."
 )
 @printed()
 def command(asked: Configuration, what: str, graph: Path | None) -> Document:

@@ -37,13 +37,7 @@ from .options import STRICT, Count, completing, configured, examples, printed, q
 @click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
 @STRICT
 @printed()
-def command(
-    asked: Configuration,
-    steps: int,
-    names: tuple[str, ...],
-    every_ray: bool,
-    strict: bool,
-) -> Document:
+def command(asked: Configuration, steps: int, names: tuple[str, ...], every_ray: bool, strict: bool) -> Document:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 
     An exponent without a certificate is printed as undecided; with --strict also one that rests on an assumption.

@@ -83,11 +83,7 @@ GAUGES: dict[str, Gauge] = {
     g.name: g
     for g in (
         Gauge(OWN, "no multipliers (Tensor Programs V, Table 3)"),
-        Gauge(
-            "table8",
-            "readouts multiplied by 1/fan_in, as in mup (Tensor Programs V, Table 8)",
-            output=Fraction(-1),
-        ),
+        Gauge("table8", "readouts multiplied by 1/fan_in, as in mup (Tensor Programs V, Table 8)", output=Fraction(-1)),
         Gauge(
             "table9",
             "readouts multiplied by fan_in^(-1/2), inputs by fan_out^(1/2) (Tensor Programs V, Table 9)",

@@ -93,11 +93,7 @@ def test_axes_are_those_of_the_network():
 
 @pytest.mark.parametrize(
     ("regime", "rule", "epsilon", "parameterization"),
-    [
-        ("I", "sgd", None, "mup"),
-        ("II", "adam", "derived", "mup"),
-        ("III", "adam", "negligible", "mup"),
-    ],
+    [("I", "sgd", None, "mup"), ("II", "adam", "derived", "mup"), ("III", "adam", "negligible", "mup")],
 )
 def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
     """Any one of the derived exponents, or all of them: the rest is as before and every desideratum holds."""

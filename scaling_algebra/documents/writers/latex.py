@@ -8,18 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from scaling_algebra.documents.blocks import (
-    Block,
-    Cell,
-    Code,
-    Document,
-    Grid,
-    Heading,
-    Label,
-    Piece,
-    Row,
-    Text,
-)
+from scaling_algebra.documents.blocks import Block, Cell, Code, Document, Grid, Heading, Label, Piece, Row, Text
 from scaling_algebra.documents.notation import NOTHING, joined, plain, rich, spans, width
 
 SUFFIX = ".tex"
