@@ -5,12 +5,11 @@ Adding one: one more entry in ``GAUGES``. Read next: ``scaling_algebra/solver/de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
 
-from .axes import AXES, Ray
+from .axes import Ray
 from .networks.language import Network, Tensor
 from .optimizers import Optimizer, Trained
 from .powers import Power
@@ -54,9 +53,10 @@ class Gauge:
 
     def multiplier(self, network: Network, tensor: Tensor, ray: Ray) -> Power:
         """That of one tensor. Copies of a tensor, one for each expert, are a dimension; layers are none."""
-        copies = [x for x in tensor.letters if x == tensor.experts]
-        fan_out = [x for x in tensor.letters if x not in tensor.fan_in and x not in copies]
-        read, made, experts = (_width(network, letters) for letters in (tensor.fan_in, fan_out, copies))
+        letters = [x for x in tensor.letters if network.axes[x] != "L"]
+        read = network.size(x for x in letters if x in tensor.fan_in)
+        made = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)
+        experts = network.size(x for x in letters if x == tensor.experts)
         if sum(size.on(ray) > 0 for size in (read, made, experts)) != 1:
             return Power()
         return read**self.output if read.on(ray) else made**self.input
@@ -69,12 +69,6 @@ class Gauge:
             role: regauged(t, self.multiplier(network, network.tensors[role], ray), optimizer.of(role))
             for role, t in tensors.items()
         }
-
-
-def _width(network: Network, letters: Iterable[str]) -> Power:
-    """The product of the sizes of some indices, layers left out."""
-    axes = [network.axes[x] for x in letters]
-    return prod((Power.of({axis: 1}) for axis in axes if axis in AXES and axis != "L"), start=Power())
 
 
 OWN = "table3"

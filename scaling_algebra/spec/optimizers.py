@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import prod
 from typing import Any, Literal
 
 from scaling_algebra.errors import UsageError, named
 
-from .axes import AXES, Ray
+from .axes import Ray
 from .networks.language import Network
 from .networks.roles import matrix
 from .powers import Power
@@ -125,14 +124,14 @@ class Optimizer:
         if self.normalises != "matrix":
             return Power()
         one = matrix(network, role, self.flattened)
-        return (_sizes(network, one.rows) * _sizes(network, one.columns)) ** _HALF
+        return network.size(one.rows + one.columns) ** _HALF
 
     def shaped(self, network: Network, role: str, ray: Ray) -> Power:
         """What the learning rate of a tensor is multiplied with, on a ray: 1, or the factor of its shape."""
         if self.normalises != "matrix":
             return Power()
         one = matrix(network, role, self.flattened)
-        return SHAPES[self.shape].power(_sizes(network, one.rows), _sizes(network, one.columns), ray)
+        return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
 
     def of(self, role: str) -> Optimizer:
         """The rule of a tensor: one optimizer trains all of them."""
@@ -355,9 +354,3 @@ def optimizer(name: str) -> Optimizer:
         found = replace(found, **(flat if chosen == FLATTENED else {"shape": chosen}))
     said = [*[found.shape] * (found.shape != "none"), *[FLATTENED] * found.flattened]
     return replace(found, name=":".join([found.name, *said])) if said else found
-
-
-def _sizes(network: Network, letters: str) -> Power:
-    """The product of the sizes of some indices that grow."""
-    axes = (network.axes[x] for x in letters)
-    return prod((Power.of({axis: 1}) for axis in axes if axis in AXES), start=Power())

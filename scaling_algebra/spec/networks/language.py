@@ -8,12 +8,14 @@ one rule for each. Read next: ``grammar.py`` (reads equations), ``library.py`` (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, Literal
 
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.powers import Power
 
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
@@ -250,6 +252,11 @@ class Network:
             for k, x in enumerate(s.inputs):
                 found[x.name] = (*found.get(x.name, ()), (s, k))
         return found
+
+    def size(self, letters: Iterable[str]) -> Power:
+        """The product of the sizes of some indices, as a power of the axes."""
+        axes = (self.axes[x] for x in letters)
+        return prod((Power.of({axis: 1}) for axis in axes if axis in AXES), start=Power())
 
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
