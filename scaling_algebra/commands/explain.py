@@ -12,7 +12,7 @@ from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import PathType, completing, configured, examples, printed, quantity_names, tried
+from .options import COMPLETED, PathType, configured, examples, printed, tried
 
 
 @click.command(
@@ -22,7 +22,7 @@ from .options import PathType, completing, configured, examples, printed, quanti
         "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph h3.svg",
     ),
 )
-@click.argument("what", metavar="WHAT", **completing(quantity_names))
+@click.argument("what", metavar="WHAT", **COMPLETED)
 @configured
 @click.option(
     "--graph", type=PathType(), metavar="FILE", help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot."

@@ -9,7 +9,7 @@ from scaling_algebra.formulas.presentation import formula as document
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.trained import single
 
-from .options import OPTIMIZER, READOUT_INIT, Answer, completing, examples, network_of, printed, quantity_names
+from .options import COMPLETED, OPTIMIZER, READOUT_INIT, Answer, examples, network_of, printed
 
 SYMPY = "sympy"
 """A format of this command alone: the expression as sympy writes and reads it."""
@@ -23,7 +23,7 @@ SYMPY = "sympy"
         "scalecalc formula h2@1 --architecture mlp --format sympy",
     ),
 )
-@click.argument("what", metavar="QUANTITY[@t]", **completing(quantity_names))
+@click.argument("what", metavar="QUANTITY[@t]", **COMPLETED)
 @OPTIMIZER
 @network_of
 @READOUT_INIT

@@ -123,11 +123,14 @@ def completing(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
     return {"shell_complete": complete}
 
 
-def quantity_names() -> Iterable[str]:
-    """What can be asked about the network that is the default."""
+def _quantities() -> Iterable[str]:
     from scaling_algebra.dynamics.quantities import quantities
 
     return quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
+
+
+COMPLETED = completing(_quantities)
+"""Of what names a quantity: those of the network that is the default."""
 
 
 def examples(*lines: str) -> str:
@@ -257,25 +260,8 @@ def configured(command: Command) -> Command:
     """Options that name one configuration; the command gets it as its first argument."""
 
     @wraps(command)
-    def run(
-        *arguments: Any,
-        regime: str | None,
-        ray: str | None,
-        optimizer: str,
-        parameterization: str,
-        readout_init: str | None,
-        network: Network,
-        epsilon: str | None,
-        given: tuple[str, ...],
-        **rest: Any,
-    ) -> Any:
-        where: dict[str, Any] = {
-            "ray": ray,
-            "readout_init": readout_init,
-            "network": network,
-            "epsilon": epsilon,
-            "given": given,
-        }
+    def run(*arguments: Any, regime: str | None, optimizer: str, parameterization: str, **rest: Any) -> Any:
+        where: Any = {key: rest.pop(key) for key in ("ray", "readout_init", "network", "epsilon", "given")}
         return command(Configuration.of(regime, optimizer, parameterization, **where), *arguments, **rest)
 
     return options(WHERE, parameterization(), network_of, READOUT_INIT, GIVEN)(run)

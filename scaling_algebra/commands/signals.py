@@ -11,7 +11,7 @@ from scaling_algebra.formulas.every_ray import every_ray as _every_ray
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import STRICT, Count, completing, configured, examples, printed, quantity_names
+from .options import COMPLETED, STRICT, Count, configured, examples, printed
 
 
 @click.command(
@@ -32,7 +32,7 @@ from .options import STRICT, Count, completing, configured, examples, printed, q
     multiple=True,
     metavar="NAME",
     help="Only this quantity (may be repeated).",
-    **completing(quantity_names),
+    **COMPLETED,
 )
 @click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
 @STRICT

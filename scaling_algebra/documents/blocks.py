@@ -46,7 +46,7 @@ class Code:
     text: str
 
 
-Piece: TypeAlias = "str | Text | Fraction | Power | Size | Marked | Code"
+Piece: TypeAlias = str | Text | Fraction | Power | Size | Marked | Code
 """What stands in a line or a cell; a str is rich text."""
 ZERO = Size(None)
 """Exactly zero."""
@@ -70,8 +70,7 @@ class Lines:
     @classmethod
     def of(cls, *lines: Piece | Sequence[Piece], listed: bool = False) -> Lines:
         """Each line one piece or several."""
-        single = (str, Text, Fraction, Power, Size, Marked, Code)
-        return cls(tuple((x,) if isinstance(x, single) else tuple(x) for x in lines), listed)
+        return cls(tuple((x,) if isinstance(x, Piece) else tuple(x) for x in lines), listed)
 
 
 @dataclass(frozen=True)
@@ -161,6 +160,11 @@ class Grid:
     def stub(self) -> list[Label]:
         """Headings of the leading columns."""
         return [self.heads[1]] if self.sections else list(self.heads)
+
+    @property
+    def header(self) -> list[Label]:
+        """Headings of all columns."""
+        return [*self.stub, *(column for _, columns in self.columns for column in columns)]
 
     def groups(self) -> Iterator[tuple[Label, list[Row]]]:
         """The row groups with their rows."""
