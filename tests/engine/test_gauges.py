@@ -9,7 +9,9 @@ from click.testing import CliRunner
 from scaling_algebra import Power, UsageError, derive, recipe
 from scaling_algebra.cli import main
 from scaling_algebra.spec.gauges import GAUGES, OWN, regauged
+from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.parameterizations import sp
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 SHIFTED = sorted(set(GAUGES) - {OWN})
@@ -65,6 +67,12 @@ def test_no_gauge_changes_what_training_sees(gauge, optimizer, parameterization,
             assert 1 / t.eps / a == 1 / before.eps
     assert moved and other.scaling is own.scaling  # the engine's numbers are those without multipliers
     assert other.in_gauge(OWN).tensors == own.tensors == own.scaling.tensors
+
+
+def test_fan_in_counts_every_index():
+    """Of a tensor that sums two indices of one axis: 1/sqrt(N^2)."""
+    two = network("two", "h[a,b] = W[a,b,x] data[x]\nf = V[a,b] h[a,b]", {"a": "N", "b": "N", "x": "D"})
+    assert [sp(two, role).init_std for role in ("W", "V")] == [Power(), Power.of({"N": -1})]
 
 
 def test_a_gauge_of_a_gauge():
