@@ -287,8 +287,11 @@ class Network:
 
     def experts(self, statement: Product) -> str:
         """The expert letters that a product sums."""
-        own = self.signals[statement.out]
-        return "".join(x for x in statement.letters if self.axes[x] in ("M", "K") and x not in own)
+        return "".join(x for x in self.summed(statement) if self.axes[x] in ("M", "K"))
+
+    def summed(self, statement: Product) -> str:
+        """The letters that a product sums."""
+        return "".join(x for x in statement.letters if x not in self.signals[statement.out])
 
     @cached_property
     def multipliers(self) -> tuple[str, ...]:
@@ -303,8 +306,7 @@ class Network:
         found: list[str] = []
         for s in self.statements:
             if isinstance(s, Product):
-                summed = set(s.letters) - set(self.signals[s.out])
-                grows = not s.tensor and any(self.axes[x] in AXES for x in summed)
+                grows = not s.tensor and any(self.axes[x] in AXES for x in self.summed(s))
                 if grows or (s.tensor and len(self.uses(s.tensor.name)) > 1):
                     found += s.multipliers
         return tuple(dict.fromkeys(found))
