@@ -151,7 +151,7 @@ def derived(roles: Mapping[str, tuple[str, str]], place: str, **asked: Any) -> d
             if what != "eps" or asked["optimizer"] != "sgd":
                 found[tensor, what] = None if told is None else told.on(ray)
         if network == "moe":
-            found["sum", "multiplier"] = (-d.scaling.alpha).on(ray)
+            found["sum", "multiplier"] = -d.scaling.alpha.on(ray)
     return found
 
 

@@ -289,9 +289,9 @@ def test_an_epsilon_above_the_gradient_divides_the_update(role):
     d = derive("III", "adam", "mssp")
     own = d.scaling.tensors[role].eps
     for delta in (Fraction(2, 5), Fraction(2)):
-        large = look(d, changed(d.scaling, role, eps=own + N(delta)))
+        large = look(d, changed(d.scaling, role, eps=own * N(delta)))
         assert size(large, UPDATES[role], 2) == size(look(d), UPDATES[role], 2) - delta
-    small = look(d, changed(d.scaling, role, eps=own + N(Fraction(-1, 3))))
+    small = look(d, changed(d.scaling, role, eps=own * N(Fraction(-1, 3))))
     assert sizes(small) == sizes(look(d))
 
 
@@ -347,7 +347,7 @@ def test_one_epsilon_for_all_tensors():
 def dense(name, factor=0):
     """A dense network under a defined parameterization, its global learning rate times N^factor."""
     scaling = PARAMETERIZATIONS[name].defined(architecture("mlp"), optimizer("sgd"))
-    tensors = {role: replace(s, lr=s.lr + N(factor)) for role, s in scaling.tensors.items()}
+    tensors = {role: replace(s, lr=s.lr * N(factor)) for role, s in scaling.tensors.items()}
     return Analysis(
         REGIMES["I"], replace(scaling, tensors=tensors).point(REGIMES["I"]), optimizer("sgd"), architecture("mlp")
     )

@@ -60,8 +60,8 @@ def test_rates_without_alignment_diverge(gauge, layers, rule):
     """Negative control, at the first update: the formula for no alignment makes the network blow up."""
     rates, factors = assumed(gauge, RULES[rule], HALF), RULES[rule].factors
     abc = {role: layers(MLP, role) for role in MLP.tensors}
-    given = {f"{role}.init": x.multiplier + x.init_std for role, x in abc.items()}
-    given |= {f"{role}.lr": rates[role] + x.multiplier * factors for role, x in abc.items()}
+    given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
+    given |= {f"{role}.lr": rates[role] * x.multiplier**factors for role, x in abc.items()}
     d = derive("I", rule, "mup", architecture="mlp", epsilon=RULES[rule].regime, given=given)
     look = d.analysis()
     assert max(look(name, t).exponent or 0 for name in ("h1", "h2", "f") for t in (1, 2) if look(name, t).decided) > 0
