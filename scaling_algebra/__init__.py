@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from .all_rays.phases import phases
     from .all_rays.theorems import Theorems, theorems
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
     from .laws.balance import Balance, balance
     from .laws.feasible import feasible, read_assumptions
-    from .phase_map.phases import phases
     from .proofs.prover import prove
     from .proofs.relaxation import relax
     from .recipes.horizon import horizon
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 _HOME = {
     name: module
     for module, names in {
+        "all_rays.phases": "phases",
         "all_rays.theorems": "Theorems theorems",
         "errors": "UsageError",
         "explanations.explanations": "explain",
         "formulas.formula": "Formula formula",
         "laws.balance": "Balance balance",
         "laws.feasible": "feasible read_assumptions",
-        "phase_map.phases": "phases",
         "proofs.prover": "prove",
         "proofs.relaxation": "relax",
         "recipes.horizon": "horizon",

@@ -1,53 +1,96 @@
-"""What there is to prove about all rays of a network: claims for each cone, and that they leave out no ray.
+"""What there is to prove about all rays of a network: a theorem for each cone, and that they leave out no ray.
 
-Read next: ``covering.py`` (which cones), ``queries.py`` and ``solver/convexity.py`` (decide claims), ``theorems.py``
-(what users call).
+That a formula meets every demand on a cone is seen at the rays that span it (``solver/convexity.py``). That nothing
+else does, or nothing at all, is asked of z3, which takes the rates and the unknowns together. What it proposes, the
+engine examines on that ray; the monomial that breaks a demand there is linear in both, so that it rules out points on
+every ray, until nothing is left.
+Read next: ``covering.py`` (which cones), ``proofs/clauses.py`` (the clauses), ``theorems.py`` (what users call).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from fractions import Fraction
+from functools import cached_property, lru_cache, partial
+from typing import Literal
 
-from scaling_algebra.linear.clauses import Clause, ClauseSolver
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.cone import Sides
-from scaling_algebra.linear.linear import Linear, Vector
-from scaling_algebra.proofs.prover import provable
+from scaling_algebra.linear.linear import SIDES, Linear, Vector
+from scaling_algebra.linear.refine import refine
+from scaling_algebra.proofs.clauses import AllRays, label
+from scaling_algebra.proofs.prover import APART, EPSILON, broken, descended, provable
 from scaling_algebra.solver.cones import descent
-from scaling_algebra.solver.convexity import Looks, cone_holds, open_axes
-from scaling_algebra.spec.desiderata import Structure, horizon, interventions
+from scaling_algebra.solver.convexity import open_axes
+from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Scaling
 
 from .covering import Face, Piece, covering
-from .queries import NUMBERS, Decision, Region, directions, nowhere
+
+NUMBERS = ("M",)
+"""Axes that count experts, whose gates average out where they grow: then they grow on all rays of a cone."""
+RAYS = "the rays"
 
 
 @dataclass(frozen=True)
-class ConeClaim:
-    """A statement about a cone of rays, and how it is decided.
+class Region:
+    """The rays between some sides and in none of some pieces.
 
     Attributes:
-        sides: what bounds the cone. ``fixed``: axes that do not grow in it.
+        fixed: axes that do not grow on them; all others do.
+    """
+
+    sides: Sides
+    fixed: frozenset[str] = frozenset()
+    outside: tuple[Piece, ...] = ()
+
+    def __str__(self) -> str:
+        between, names = ", ".join(map(str, self.sides)), ", ".join(p.name for p in self.outside)
+        return ", ".join(filter(None, (between, names and f"outside {names}"))) or "all rays"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer to one question.
+
+    Attributes:
+        verdict: ``proved``: no point of the cone meets the demands. ``refuted``: ``why`` names one that does.
+        core: the desiderata that together exclude them.
+        clauses: the unsatisfiable system.
+    """
+
+    verdict: Literal["proved", "refuted", "undecided"]
+    core: tuple[str, ...] = ()
+    clauses: tuple[Clause, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """A statement about a cone of rays, decided when it is asked for.
+
+    Attributes:
         about: what there is in the cone, e.g. ``exactly one, with tied expert_in``.
         routed: it is about the rays with K < M; else about those with K = M.
         scaling: the formula that it is about, if it is about one.
-        outside: cones that it leaves out.
     """
 
     name: str
     about: str
-    sides: Sides
-    fixed: frozenset[str]
+    where: Region
     decide: Callable[[], Decision]
     routed: bool = False
     scaling: Scaling | None = None
-    outside: tuple[Piece, ...] = ()
 
-    @property
-    def where(self) -> str:
-        """``N_e + M >= N, M <= N``."""
-        return region(self.sides, self.fixed, self.outside).text
+    @cached_property
+    def decision(self) -> Decision:
+        return self.decide()
 
 
 def faces(whole: Face) -> list[Face]:
@@ -58,59 +101,36 @@ def faces(whole: Face) -> list[Face]:
     return [*found, replace(whole, routed=True)] if whole.network.aggregations and not whole.rule.structural else found
 
 
-def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, ConeClaim]:
+def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
     """Every claim about a network, a parameterization and an optimizer, by name.
 
     Args:
         wanted: names; faces that none of them is about are left out.
     """
-    found: dict[str, ConeClaim] = {}
-    for face in faces(whole):
-        ends = [_suffix(x) for x in faces(whole)]
-        if not wanted or any(max((x for x in ends if name.endswith(x)), key=len) == _suffix(face) for name in wanted):
-            found |= {claim.name: claim for claim in _on(face)}
-    return found
-
-
-def steps(face: Face) -> tuple[int, int]:
-    """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
-    last = horizon(face.network, face.base)
-    return last + 1, last
-
-
-def region(sides: Sequence[Linear], fixed: frozenset[str], outside: Sequence[Piece] = ()) -> Region:
-    """The rays between some sides and in none of some pieces."""
-    text = ", ".join(map(str, sides))
-    left = tuple(tuple(side.complement for side in piece.cone.sides) for piece in outside)
-    text += (", outside " * bool(text) or "outside ") + ", ".join(p.name for p in outside) if outside else ""
-    return Region(tuple(sides), fixed, text or "all rays", left)
+    by_end = {_suffix(face): face for face in faces(whole)}
+    asked = {max(filter(name.endswith, by_end), key=len) for name in wanted} if wanted else by_end
+    return {x.name: x for end, face in by_end.items() if end in asked for x in _on(face)}
 
 
 def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
     """Does a formula meet every demand on the cone that rays span?"""
-    spanning = [face.ray(rates) for rates in rays]
-    more = steps(face)[0] - steps(face)[1]
-    looks = Looks(face.network, face.routed)
-    why = cone_holds(scaling, face.optimizer, face.rule, spanning, structure, more, looks)
-    shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
+    why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
     if not why:
+        shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
         return Decision("proved", why=f"seen at the rays that span the cone: {shown}")
     return Decision("undecided" if "undecided" in why else "refuted", why=why)
 
 
-def alone(face: Face, scaling: Scaling, structure: Structure, sides: Sequence[Linear]) -> Decision:
-    """Do no parameters but those of a formula meet the demands on a cone?"""
-    return none_in(face, structure, region(sides, face.fixed), apart(face, scaling))
-
-
 def none_in(face: Face, structure: Structure, where: Region, other: Sequence[Linear] = ()) -> Decision:
-    """Do no parameters meet the demands on a cone, or none of which one of some atoms holds?"""
+    """Do no parameters meet the demands on a cone, or none of which one of some atoms holds? With an epsilon mu-3 is
+    behind it, too, so that a run is one of descent."""
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
     if not reason and "L" in face.axes:
         reason = "upper bounds for all rays do not count layers"
     if reason:
         return Decision("undecided", why=reason)
-    return nowhere(face.network, face.rule, structure, where, other)
+    found = nowhere(face.network, face.rule, structure, where, other)
+    return replace(found, core=(*found.core, EPSILON)) if found.core and face.optimizer.epsilon else found
 
 
 def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
@@ -125,60 +145,125 @@ def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
 def covered(face: Face, parts: Sequence[Sides]) -> Decision:
     """Is every ray in one of these cones?"""
     name = "in none of the cones"
-    outside = [Clause(name, tuple(side.complement for side in sides), _text(sides)) for sides in parts]
+    outside = [
+        Clause(name, tuple(side.complement for side in x), f"not in the cone {', '.join(map(str, x)) or 'of all rays'}")
+        for x in parts
+    ]
     axes = open_axes(face.network)
-    rays = [Clause("the rays", (x,), "") for x in directions(axes, face.fixed)]
-    solver = ClauseSolver()
-    for clause in (*rays, *outside):
-        solver.add(clause)
-    model = solver.model((name, "the rays"), ())
+    system = [*(Clause(RAYS, (x,), "") for x in directions(axes, face.fixed)), *outside]
+    model = ClauseSolver(system).model()
     if model is None:
-        return Decision("proved", clauses=(*rays, *outside))
+        return Decision("proved", clauses=tuple(system))
     return Decision("refuted", why="not so at " + ",".join(f"{a}={model.get(a, 0)}" for a in axes))
+
+
+def nowhere(
+    network: Network,
+    parameterization: Parameterization,
+    structure: Structure,
+    where: Region,
+    apart: Sequence[Linear] = (),
+    demands: Sequence[Demand] | None = None,
+) -> Decision:
+    """Does no ray of a cone, with no parameters, meet the demands?
+
+    Args:
+        apart: of which one holds: parameters that are not those of a formula.
+        demands: of the parameterization, by default all.
+    """
+    demands = parameterization.demanded(network, structure) if demands is None else demands
+    axes = [axis for axis in AXES if axis in network.axes.values()]
+    names = dict.fromkeys(label(d) for d in demands)
+    left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
+    rays = [*((x,) for x in (*directions(axes, where.fixed), *where.sides)), *left_out]
+    system = [Clause(RAYS, atoms, str(where)) for atoms in rays]
+    system += [Clause(APART, tuple(apart), "not the formula")] if apart else []
+    system += [c for c in _clauses(network, parameterization, structure, where.fixed) if c.label in names]
+    solver = ClauseSolver(system)
+
+    def ray_of(model: Mapping[str, Fraction]) -> Ray:
+        return Ray({axis: model[axis] for axis in axes})
+
+    def examine(model: Mapping[str, Fraction]) -> Clause | None:
+        """What rules out a point of gradient descent on a ray, and is true on every ray."""
+        ray, point = ray_of(model), descended(network, structure, model)
+        failed = broken(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
+        if failed is None:
+            return None
+        demand, form, why = failed
+        if form is None:
+            raise Undecided(f"{why} on {ray}, which the bounds for all rays do not show")
+        return Clause(label(demand), (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)
+
+    try:
+        model = refine(solver.model, examine, solver.add)
+    except Undecided as reason:
+        return Decision("undecided", why=str(reason))
+    if model is not None:
+        shown = ", ".join(f"{x}={v}" for x, v in model.items() if x.partition(".")[0] in ("b", "c", "alpha"))
+        return Decision("refuted", why=f"{shown} meets the desiderata on {ray_of(model)}")
+    core, needed = solver.conflict()
+    return Decision("proved", tuple(x for x in core if x not in (RAYS, APART)), needed)
+
+
+def directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Linear, ...]:
+    """The rays on which axes grow, one for each direction: the first rate is 1, the others are not negative, and
+    numbers of experts grow.
+
+    Law: desiderata depend on a ray, not on how fast it is run through.
+    """
+    first, *others = (axis for axis in axes if axis not in fixed)
+    one = tuple(Linear(((first, 1),), sense, Fraction(-1)) for sense in SIDES)
+    positive = [Linear.of({axis: 1}, ">=") for axis in others]
+    held = [Linear.of({axis: 1}, "=") for axis in axes if axis in fixed]
+    return (*one, *positive, *held, *(Linear.of({axis: 1}, "!=") for axis in others if axis in NUMBERS))
 
 
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _on(face: Face) -> Iterator[ConeClaim]:
+@lru_cache(maxsize=64)
+def _clauses(
+    network: Network, parameterization: Parameterization, structure: Structure, fixed: frozenset[str]
+) -> tuple[Clause, ...]:
+    """The clauses of all demands."""
+    demands = parameterization.demanded(network, structure)
+    facts = AllRays(network, demands, structure, fixed)
+    return tuple(clause for demand in demands for clause in facts.of(demand))
+
+
+def _on(face: Face) -> Iterator[Theorem]:
     """A formula exists and is unique on each piece that has one; there is none elsewhere; and no ray is left out."""
-    title, suffix = face.rule.title, _suffix(face)
-    parts = covering(face)
+    title, suffix, parts = face.rule.title, _suffix(face), covering(face)
     solved = tuple(p for p in parts if p.scaling is not None)
     for p in solved:
         assert p.scaling is not None
         what = f"{title} with {p.structure}" if face.rule.structural else title
+        where = Region(p.cone.sides, face.fixed)
+        made = partial(Theorem, where=where, routed=face.routed, scaling=p.scaling)
         exists = partial(holds, face, p.scaling, p.structure, p.cone.rays)
-        unique = partial(alone, face, p.scaling, p.structure, p.cone.sides)
-        made = partial(ConeClaim, sides=p.cone.sides, fixed=face.fixed, routed=face.routed, scaling=p.scaling)
         yield made(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
-        if face.routed:  # clauses are for K = M
-            continue
-        yield made(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
+        if not face.routed:  # clauses are for K = M
+            unique = partial(none_in, face, p.structure, where, apart(face, p.scaling))
+            yield made(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
     if face.routed:
         return
-    elsewhere = partial(ConeClaim, sides=(), fixed=face.fixed, outside=solved)
+    elsewhere = Region((), face.fixed, solved)
     if face.rule.structural:
-        for structure in interventions(face.network, face.base):
-            where = region((), face.fixed, solved)
-            none = partial(none_in, face, structure, where)
-            yield elsewhere(f"none: {structure}{suffix}", f"no {title} with {structure}", decide=none)
+        for s in interventions(face.network, face.base):
+            none = partial(none_in, face, s, elsewhere)
+            yield Theorem(f"none: {s}{suffix}", f"no {title} with {s}", elsewhere, none)
         return
-    left = [p for p in parts if p.scaling is None]
-    if len(left) < 2:  # then all rays, if its sides are left to others
-        for p in left:
-            none = partial(none_in, face, face.base, region(p.cone.sides, face.fixed))
-            yield ConeClaim(f"{p.name} none{suffix}", f"no {title}", p.cone.sides, face.fixed, none)
-        decide = partial(covered, face, [p.cone.sides for p in parts])
-        yield ConeClaim(f"cover{suffix}", "every ray is in one of these cones", (), face.fixed, decide)
-    else:
-        none = partial(none_in, face, face.base, region((), face.fixed, solved))
-        yield elsewhere(f"none{suffix}", f"no {title}", decide=none)
+    left = [Region(p.cone.sides, face.fixed) for p in parts if p.scaling is None]
+    names = [p.name for p in parts if p.scaling is None]
+    if len(left) > 1:
+        yield Theorem(f"none{suffix}", f"no {title}", elsewhere, partial(none_in, face, face.base, elsewhere))
+        return
+    for name, where in zip(names, left, strict=True):
+        yield Theorem(f"{name} none{suffix}", f"no {title}", where, partial(none_in, face, face.base, where))
+    decide = partial(covered, face, [p.cone.sides for p in parts])
+    yield Theorem(f"cover{suffix}", "every ray is in one of these cones", Region((), face.fixed), decide)
 
 
 def _suffix(face: Face) -> str:
-    return "".join(f", {axis} fixed" for axis in sorted(face.fixed)) + ", K < M" * face.routed
-
-
-def _text(sides: Sequence[Linear]) -> str:
-    return "not in the cone " + (", ".join(map(str, sides)) or "of all rays")
+    return "".join(f", {axis} fixed" for axis in sorted(face.fixed)) + (", K < M" if face.routed else "")

@@ -17,11 +17,11 @@ from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.fan import fan
 from scaling_algebra.linear.linear import SIDES, Vector, dot
 from scaling_algebra.solver.cones import reach
-from scaling_algebra.solver.convexity import Looks, open_axes, ray_along
+from scaling_algebra.solver.convexity import Looks, cone_holds, open_axes, ray_along
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.newton import Solution, Solver
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Parameterization
@@ -41,6 +41,11 @@ class Piece:
     scaling: Scaling | None = None
     structure: Structure = field(default_factory=Structure)
     name: str = ""
+
+    @property
+    def text(self) -> str:
+        """What bounds it."""
+        return ", ".join(self.cone.inequalities)
 
 
 @dataclass(frozen=True)
@@ -69,12 +74,30 @@ class Face:
     def ray(self, rates: Sequence[int | Fraction]) -> Ray:
         return ray_along(self.axes, rates, self.fixed)
 
-    def solve(self, rates: Vector) -> Solution | None:
-        """What the search finds on a ray."""
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
+        last = horizon(self.network, self.base)
+        return last + 1, last
+
+    def solve(self, ray: Ray) -> tuple[Solution | None, str]:
+        """What the search finds on a ray; or None, and why."""
         try:
-            return Solver(self.network, self.ray(rates), self.optimizer).solve(self.rule)
-        except Infeasible:
-            return None
+            return Solver(self.network, ray, self.optimizer).solve(self.rule), ""
+        except Infeasible as failure:
+            return None, str(failure)
+
+    def fails(
+        self,
+        scaling: Scaling,
+        structure: Structure,
+        rays: Sequence[Sequence[int | Fraction]],
+        ahead: int = 0,
+        looks: Looks | None = None,
+    ) -> str:
+        """Why a formula does not meet every demand on the cone that rays span; empty if it does (``cone_holds``)."""
+        looks = looks or Looks(self.network, self.routed)
+        return cone_holds(scaling, self.optimizer, self.rule, [*map(self.ray, rays)], structure, ahead, looks)
 
 
 @lru_cache(maxsize=32)
@@ -89,7 +112,7 @@ def covering(face: Face) -> tuple[Piece, ...]:
 
 def _around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
     """The cone of the formula that is found on a ray, if it has an inside around it."""
-    solution = face.solve(rates)
+    solution, _ = face.solve(face.ray(rates))
     if solution is None:
         return None
     asked = solution.scaling, face.optimizer, face.rule, solution.structure, face.ray(rates)
@@ -113,7 +136,7 @@ def _on_walls(face: Face, found: Sequence[Piece]) -> list[Piece]:
         for part in parts:
             rates = next(part.inside())
             known = any(piece.cone.contains(rates) for piece in found)
-            solution = None if known else face.solve(rates)
+            solution = None if known else face.solve(face.ray(rates))[0]
             if solution is not None:
                 pieces.append(Piece(part.bounded(), solution.scaling, solution.structure))
     return pieces

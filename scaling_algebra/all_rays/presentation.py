@@ -1,45 +1,191 @@
-"""What theorems say: each with its verdict, and what it rests on.
+"""What theorems, the map of rays and the rays next to one say: verdicts, formulas, walls, regimes, model families.
 
-Read next: ``documents`` (how that is printed).
+Read next: ``picture.py`` (draws the map), ``documents`` (how the rest is printed).
 """
 
 from __future__ import annotations
 
-from scaling_algebra.documents import document_of
-from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
-from scaling_algebra.documents.notation import typeset
-from scaling_algebra.solver.presentation import powers
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import Any
 
-from .theorems import Theorem, Theorems, said
+from scaling_algebra.documents import document_of
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text
+from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.linear.linear import Linear
+from scaling_algebra.solver.presentation import powers
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
+
+from .claims import Theorem
+from .nearest import Nearest
+from .phases import PLANE_AXES, MapCell, Phases
+from .theorems import Theorems, statement
 
 VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
+
+
+@dataclass(frozen=True)
+class MapFamily:
+    """A family of published models (``families.toml``), and the ray along which it grew.
+
+    Attributes:
+        source: of its shapes.
+        rates: estimated rate of every axis per unit of N between its first and its last member, a logarithm of two
+            shapes and no exact ray; empty if N did not grow.
+    """
+
+    name: str
+    source: str
+    rates: Mapping[str, float]
+
+
+@cache
+def families() -> tuple[MapFamily, ...]:
+    """Every family in the data file."""
+    data = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
+    found = []
+    for entry in data["family"]:
+        first, *_, last = ({k: v for k, v in m.items() if k != "name"} for m in 2 * entry["member"])
+        grown = log(last["N"] / first["N"])
+        rates = {axis: log(last[axis] / first[axis]) / grown for axis in first} if grown else {}
+        found.append(MapFamily(entry["name"], entry["source"], rates))
+    return tuple(found)
 
 
 @document_of.register(Theorems)
 def theorems(found: Theorems) -> Document:
     """The assumptions, and one heading for each theorem."""
     blocks: list[Block] = [Heading(typeset(f"theorems: {found.about}"))]
-    if found.why:
-        blocks.append(Lines.of(typeset(f"UNDECIDED: {found.why}"), listed=True))
-        return Document(tuple(blocks), found.as_json())
-    blocks.append(Lines.of(*map(typeset, found.reading()), listed=True))
+    lines = [f"UNDECIDED: {found.why}"] if found.why else found.reading()
+    blocks.append(Lines.of(*map(typeset, lines), listed=True))
     for x in found.items:
         blocks += _theorem(x, found)
     return Document(tuple(blocks), found.as_json())
 
 
 def _theorem(x: Theorem, found: Theorems) -> list[Block]:
-    head = Heading(typeset(f"{x.claim.name}: {VERDICTS[x.decision.verdict]}"), 2)
-    lines: list[Piece] = [typeset(said(x.claim, found.whole))]
+    lines: list[Piece] = [typeset(statement(x, found.whole))]
     lines += [typeset(x.decision.why)] if x.decision.why else []
     if x.decision.clauses:
         lines.append(f"one unsatisfiable system of {len(x.decision.clauses)} clauses")
+    head = Heading(typeset(f"{x.name}: {VERDICTS[x.decision.verdict]}"), 2)
     blocks: list[Block] = [head, Lines.of(*lines, listed=True)]
-    if x.claim.scaling is not None and " exists" in x.claim.name:
-        scaling, eps = x.claim.scaling, found.whole.optimizer.epsilon
-        header = ("tensor", "init std", "lr", *("eps",) * eps)
-        blocks.append(Grid.of(header, (row[: len(header)] for row in powers(scaling))))
-        blocks += [Lines.of((f"{name}: ", 1 / power)) for name, power in scaling.multipliers.items()]
+    if x.scaling is not None and " exists" in x.name:
+        columns = ("init std", "lr", "eps") if found.whole.optimizer.epsilon else ("init std", "lr")
+        blocks.append(formulas(x.scaling, columns))
+        blocks += [Lines.of((f"{name}: ", 1 / power)) for name, power in x.scaling.multipliers.items()]
     if x.decision.core:
         blocks += [Lines.of("from:"), Lines.of(*map(typeset, x.decision.core), listed=True)]
     return blocks
+
+
+@document_of.register(Phases)
+def phases(p: Phases) -> Document:
+    """Cells with their formulas, edges where they add something, and where the regimes lie."""
+
+    def listed(walls: Iterable[Linear], bar: str) -> Sequence[Piece]:
+        return [piece for w in walls for piece in (bar, formula(str(w)))][1:]
+
+    blocks: list[Block] = [Heading(typeset(p.about)), Lines.of(("walls: ", *listed(p.walls, "; ")))]
+    for cell in p.cells:
+        said = typeset(f"   ({status(cell)})")
+        bounds = ", ".join(formula(x).rich for x in cell.inequalities)
+        plain = f"{cell.title}: {', '.join(cell.inequalities)}{said.plain}"
+        blocks.append(Heading(Text(plain, f"{cell.title}: {bounds}{said.rich}"), 2))
+        blocks += [] if cell.scaling is None else [formulas(cell.scaling)]
+    edges = [(formula(e.name), span(p, e), _edge(e)) for e in p.edges]
+    blocks += [Heading("on the walls", 2), Grid.of(("wall", "between", "what holds"), edges)]
+    regimes = [(f"{name}: on ", *(listed(p.walls_of(ray), ", ") or ["no wall"])) for name, ray in REGIMES.items()]
+    blocks += [Heading("regimes", 2), Lines.of(*regimes, listed=True)]
+    shown = []
+    for f in families():
+        text = ", ".join(f"{axis} {f.rates[axis]:.2f}" for axis in PLANE_AXES if f.rates)
+        shown.append(f"{f.name}: {text or 'no ray: one member, or N did not grow'}")
+    title = "model families (estimated between first and last member)"
+    blocks += [Heading(title, 2), Lines.of(*shown, listed=True)]
+    return Document(tuple(blocks), _record(p))
+
+
+@document_of.register(Nearest)
+def nearest(n: Nearest) -> Document:
+    """What fails on a ray, and the rays next to it on which nothing does."""
+    title, rows = n.map.parameterization.title, []
+    for x in n.rays:
+        changes = ", ".join(f"{axis} from {n.asked[axis]} to {x.ray[axis]}" for axis in x.moved)
+        rows.append((_rates(x.ray), changes or "nothing", x.where or "the ray itself", x.structure))
+    why = typeset(f"no {title} found: {n.why}" if n.why else f"{title} is found on this ray")
+    blocks: list[Block] = [Heading(typeset(n.about)), Lines.of(why)]
+    blocks += [Grid.of(("nearest ray", "what changes", "on", "interventions"), rows)] if rows else []
+    rays = [{"ray": _strings(x.ray), "moved": list(x.moved), "on": x.where, "structure": x.structure} for x in n.rays]
+    asked = {"parameterization": n.map.parameterization.name, "optimizer": n.map.optimizer.name}
+    return Document(tuple(blocks), {**asked, "ray": _strings(n.asked), "why": n.why or None, "nearest": rays})
+
+
+def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -> Grid:
+    """Init std, learning rate and epsilon of every tensor."""
+    return Grid.of(("tensor", *columns), (row[: len(columns) + 1] for row in powers(s)))
+
+
+def status(cell: MapCell) -> str:
+    """Whether a formula is proved on all of a cell or edge, and what is known where none was found."""
+    if cell.scaling is None:
+        proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
+        return f"none found at {_rates(cell.ray)}{proof}: {cell.why}"
+    known = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
+    return f"{known}; {cell.structure}" + "".join(f"; so is the formula of cell {x}" for x in cell.also)
+
+
+def span(p: Phases, e: MapCell) -> str:
+    """Where a piece of a wall lies: ``N_e 0 to 1, M 1 to 1``."""
+    return ", ".join(f"{axis} {x} to {y}" for axis, x, y in zip(p.plane, *e.corners, strict=True))
+
+
+def _rates(ray: Ray) -> str:
+    return ",".join(f"{axis}={ray[axis]}" for axis in PLANE_AXES)
+
+
+def _strings(ray: Ray) -> dict[str, str]:
+    return {axis: str(ray[axis]) for axis in PLANE_AXES}
+
+
+def _edge(e: MapCell) -> Piece:
+    if e.scaling is None:
+        return "none found"
+    stds = [(role, t.init_std) for role, t in e.scaling.tensors.items() if "e" in role]
+    text = ", ".join(f"{role} {0 if std is None else std}" for role, std in stds)
+    known = "" if e.holds else f"UNDECIDED, found at {_rates(e.ray)} alone: "
+    return typeset(f"{known}{e.structure}: {text}")
+
+
+def _record(p: Phases) -> dict[str, Any]:
+    """The JSON contract."""
+
+    def tensor(t: TensorScaling) -> dict[str, Any]:
+        return {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}
+
+    def record(c: MapCell) -> dict[str, Any]:
+        s = c.scaling
+        formulas = s and {role: {**tensor(t), "tied": role in s.tied} for role, t in s.tensors.items()}
+        found = {"structure": c.structure, "why": c.why}
+        ray = {"ray": c.ray, "proved": c.holds}
+        if c in p.edges:
+            return {"wall": c.name, "ends": c.corners, **ray, **found, "formulas": formulas}
+        lies = {"name": c.name, "corners": c.corners, "inequalities": c.inequalities}
+        return {**lies, **ray, "also": c.also, **found, "proved_impossible_at": c.proved, "formulas": formulas}
+
+    return {
+        "parameterization": p.parameterization.name,
+        "optimizer": p.optimizer.name,
+        "epsilon": p.optimizer.regime,
+        "plane": p.plane,
+        "walls": p.walls,
+        "cells": [record(c) for c in p.cells],
+        "edges": [record(e) for e in p.edges],
+        "regimes": {name: p.walls_of(ray) for name, ray in REGIMES.items()},
+        "families": {f.name: {k: round(v, 4) for k, v in f.rates.items()} for f in families()},
+    }

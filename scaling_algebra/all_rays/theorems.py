@@ -1,8 +1,5 @@
 """What holds for whole cones of rays, each statement with its proof or with what stands in the way.
 
-The cones that formulas reach say what to prove (``covering.py``). That a formula meets every demand on a cone is seen
-at the rays that span it (``solver/convexity.py``); that nothing else does, or nothing at all, is one unsatisfiable
-system for all its rays (``queries.py``), and one more says that no ray is left out.
 Read next: ``claims.py`` (what there is to prove), ``presentation.py`` (how theorems are printed).
 """
 
@@ -15,28 +12,17 @@ from typing import Any
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.proofs.prover import EPSILON, Outcome, provable
+from scaling_algebra.proofs.prover import provable
 from scaling_algebra.proofs.smtlib import RESET, script
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
-from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
-from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.spec.trained import OptimizerInput, single
 
-from .claims import ConeClaim, claims, steps
+from .claims import NUMBERS, Theorem, claims
 from .covering import Face
-from .queries import NUMBERS, Decision
-
-
-@dataclass(frozen=True)
-class Theorem:
-    """A claim about all rays of a cone, and what was found."""
-
-    claim: ConeClaim
-    decision: Decision
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +50,7 @@ class Theorems(Rendered):
         Raises:
             UsageError: there is none.
         """
-        found = {x.claim.name: x for x in self.items}
+        found = {x.name: x for x in self.items}
         if name not in found:
             raise unknown_name("theorem", name, found)
         return found[name]
@@ -75,15 +61,15 @@ class Theorems(Rendered):
 
     def reading(self) -> tuple[str, ...]:
         """What all theorems share: assumptions and horizon."""
-        network, last = self.whole.network, steps(self.whole)
+        network, last = self.whole.network, self.whole.steps
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in network.aggregations for m in s.multipliers}
         also = [f", {'aggregation multiplier' if m in summed else m} n^-{m}" for m in network.free_multipliers]
-        few = " unless K < M is said" * any(x.claim.routed for x in self.items)
-        gates = ", gates held at mean and slope" * any(s.gates for s in network.functions)
-        layers = ", layers of a stream deviate from it once" * ("L" in self.whole.axes)
+        few = " unless K < M is said" if any(x.routed for x in self.items) else ""
+        gates = ", gates held at mean and slope" if any(s.gates for s in network.functions) else ""
+        layers = ", layers of a stream deviate from it once" if "L" in self.whole.axes else ""
         lines = [
-            f"axes grow as {grown}{' with K = M' * ('M' in self.whole.axes)}{few}; a rate stands for its axis",
+            f"axes grow as {grown}{' with K = M' if 'M' in self.whole.axes else ''}{few}; a rate stands for its axis",
             f"rays are those on which {self.whole.axes[0]} grows",
             f"sizes are powers of n: init std n^-b, learning rate n^-c{''.join(also)}",
             f"O(1) is demanded at t = 0 .. {last[0]}, Theta(1) at some t <= {last[1]}",
@@ -95,13 +81,12 @@ class Theorems(Rendered):
 
     def scripts(self) -> str:
         """The unsatisfiable systems as SMT-LIB 2, one script each, for another solver to check."""
-        made = []
-        for x in self.items:
-            if x.decision.clauses:
-                outcome = Outcome(Structure(), "impossible", clauses=x.decision.clauses)
-                claim = f"{x.claim.name}: {said(x.claim, self.whole)} ({self.about})"
-                made.append(script(outcome, claim, (*self.reading(), _NAMES)))
-        return RESET.join(made)
+        reading = *self.reading(), _NAMES
+        return RESET.join(
+            script(x.decision.clauses, f"{x.name}: {statement(x, self.whole)} ({self.about})", reading)
+            for x in self.items
+            if x.decision.clauses
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of ``scalecalc theorems``."""
@@ -109,18 +94,18 @@ class Theorems(Rendered):
             "network": self.whole.network.name,
             "parameterization": self.whole.rule.name,
             "optimizer": self.whole.optimizer.name,
-            "steps": dict(zip(("O(1)", "Theta(1)"), steps(self.whole), strict=True)),
+            "steps": dict(zip(("O(1)", "Theta(1)"), self.whole.steps, strict=True)),
             "proved": self.proved,
             "why": self.why or None,
             "theorems": [
                 {
-                    "name": x.claim.name,
-                    "statement": said(x.claim, self.whole),
-                    "rays": [str(side) for side in x.claim.sides],
-                    "outside": [[str(side) for side in p.cone.sides] for p in x.claim.outside],
-                    "formula": None if x.claim.scaling is None else written(x.claim.scaling),
-                    "fixed": sorted(x.claim.fixed),
-                    "routed": x.claim.routed,
+                    "name": x.name,
+                    "statement": statement(x, self.whole),
+                    "rays": [str(side) for side in x.where.sides],
+                    "outside": [list(p.cone.inequalities) for p in x.where.outside],
+                    "formula": None if x.scaling is None else written(x.scaling),
+                    "fixed": sorted(x.where.fixed),
+                    "routed": x.routed,
                     "verdict": x.decision.verdict,
                     "core": list(x.decision.core),
                     "clauses": len(x.decision.clauses),
@@ -136,16 +121,16 @@ _NAME = re.compile(rf"([A-Za-z][0-9]* (exists|unique|none)|cover|none(: [\w ,]+?
 _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log QUANTITY: its exponent"
 
 
-def said(claim: ConeClaim, whole: Face) -> str:
-    """The statement in one sentence."""
-    numbers = [axis for axis in NUMBERS if axis in whole.axes]
-    grow = ["K < M"] * claim.routed
-    grow += [f"{axis} is fixed and the other axes grow" if axis in claim.fixed else f"{axis} grows" for axis in numbers]
-    places = [", ".join(map(str, claim.sides))] * bool(claim.sides)
-    places += [" and ".join(f"not ({', '.join(map(str, p.cone.sides))})" for p in claim.outside)] * bool(claim.outside)
+def statement(x: Theorem, whole: Face) -> str:
+    """What it says, in one sentence."""
+    fixed = {True: "is fixed and the other axes grow", False: "grows"}
+    grow = ["K < M"] if x.routed else []
+    grow += [f"{axis} {fixed[axis in x.where.fixed]}" for axis in NUMBERS if axis in whole.axes]
+    places = [", ".join(map(str, x.where.sides)), " and ".join(f"not ({p.text})" for p in x.where.outside)]
+    places = [place for place in places if place]
     if not places and not grow:
-        return claim.about
-    return f"where {' and '.join((*places, *grow))}{': ' if places else ', '}{claim.about}"
+        return x.about
+    return f"where {' and '.join((*places, *grow))}{': ' if places else ', '}{x.about}"
 
 
 def written(s: Scaling) -> dict[str, Any]:
@@ -178,7 +163,7 @@ def theorems(
         network: a ``Network``, or the name of one that ships.
 
     Examples:
-        >>> print(theorems("sgd", network="bottleneck", only=["A none"])["A none"].claim.where)
+        >>> print(theorems("sgd", network="bottleneck", only=["A none"])["A none"].where)
         N_e < N
 
     Raises:
@@ -199,12 +184,4 @@ def theorems(
     for name in wanted:
         if name not in known:
             raise unknown_name("theorem", name, known)
-    return Theorems(whole, tuple(decided(known[name], stepper) for name in wanted or known))
-
-
-def decided(claim: ConeClaim, optimizer: Optimizer) -> Theorem:
-    """A claim with what is found of it; with an epsilon mu-3 is behind it, too, so that a run is one of descent."""
-    found = claim.decide()
-    if found.core and optimizer.epsilon:
-        found = Decision(found.verdict, (*found.core, EPSILON), found.clauses, found.why)
-    return Theorem(claim, found)
+    return Theorems(whole, tuple(known[name] for name in wanted or known))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from scaling_algebra.errors import UsageError
@@ -47,8 +49,9 @@ def command(
     from scaling_algebra.laws.numeric import checked
 
     b = balance(expression, names(minimise), names(growing), constraints, names(fixed), parameters(values))
-    checks = [] if rates is None else [checked(b, parameters(rates, "1"))]
-    return b.document(reach, checks), 0 if all(c.agrees for c in checks) else 1
+    checks = () if rates is None else (checked(b, parameters(rates, "1")),)
+    b = replace(b, reach=reach, checks=checks)
+    return b.document(), 0 if b.agrees else 1
 
 
 def names(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.feasible import SHIPPED, assumptions, feasible, read_assumptions
+from scaling_algebra.laws.feasible import assumptions, feasible
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.limits import real
 
@@ -37,14 +37,13 @@ def command(what: Path, laws: tuple[str, ...], drop: tuple[str, ...], onset: str
     Assumptions are relations (<<, <=, =) between monomials in quantities that are powers of one that grows; constants
     and powers of logarithms do not count. Exit code 1: they contradict each other, and a smallest set is named.
     """
-    system = assumptions(str(what)) if str(what) in SHIPPED or not _file(what) else read_assumptions(what)
     given: dict[str, Monomial] = {}
     for text in laws:
         name, sign, law = text.partition("=")
         if not sign or name.strip() in given:
             raise UsageError(f"--set is {text!r}; give one law for each quantity, as K=d**kappa")
         given[name.strip()] = monomial(law)
-    f = feasible(system, given, drop)
+    f = feasible(assumptions(str(what)), given, drop)
     return f.document(() if onset is None else f.onsets(_values(onset))), 1 if f.core else 0
 
 
@@ -61,7 +60,3 @@ def _values(text: str) -> dict[str, float]:
             raise UsageError(f"--onset has {part!r}; give each quantity once, with a positive number below 1e30")
         values[name.strip()] = value
     return values
-
-
-def _file(path: Path) -> bool:
-    return path.suffix == ".toml" or len(path.parts) > 1 or path.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -75,11 +76,11 @@ def command(
     if fits is not None:
         comparison = compared(a, read_fits(fits, list(a.exponents)))
         return comparison.document(), 0 if comparison.agrees else 1
-    put = None
     if invert is not None:
         of, equals, number = invert.partition("=")
         if not equals or len(names(of)) != 1:
             raise UsageError(f"cannot read {invert!r}; give an exponent and its value, as alpha_N=0.076")
-        put = of.strip(), number.strip(), inverted(a, of.strip(), exponent(number))
-    checks = [] if rates is None else [checked(next(iter(a.axes.values())), parameters(rates, "1"))]
-    return a.document(checks, put), 0 if a.agrees and all(c.agrees for c in checks) else 1
+        a = replace(a, inverted=(of.strip(), number.strip(), inverted(a, of.strip(), exponent(number))))
+    if rates is not None:
+        a = replace(a, axes={n: replace(b, checks=(checked(b, parameters(rates, "1")),)) for n, b in a.axes.items()})
+    return a.document(), 0 if a.agrees else 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from scaling_algebra.all_rays.nearest import nearest
+from scaling_algebra.all_rays.phases import phases
 from scaling_algebra.errors import UsageError
-from scaling_algebra.phase_map.nearest import nearest
-from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
 
@@ -55,6 +55,6 @@ def command(
         return nearest(found, ray).document()
     if form not in DRAWINGS:
         return found.document()
-    from scaling_algebra.phase_map import picture
+    from scaling_algebra.all_rays.picture import phases_html, phases_svg
 
-    return (picture.phases_svg if form == "svg" else picture.phases_html)(found)
+    return (phases_svg if form == "svg" else phases_html)(found)

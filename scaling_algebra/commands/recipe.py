@@ -89,9 +89,9 @@ def command(
     }
     given |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where: dict[str, Any] = {"epsilon": epsilon, "readout_init": readout_init}
-    if (own := chosen(architecture, network)) is not None:
-        where["network"] = own
-    found = recipe(
+    if (named := chosen(architecture, network)) is not None:
+        where["network"] = named
+    made = recipe(
         start.sizes,
         end.sizes,
         optimizer,
@@ -100,8 +100,8 @@ def command(
         **given,
         **{k: v for k, v in where.items() if v is not None},
     )
-    answer = FORMS[form](found) if form and form in FORMS else found.document()
-    return answer, 1 if found.instead is not None else 0
+    answer = FORMS[form](made) if form and form in FORMS else made.document()
+    return answer, 1 if made.instead is not None else 0
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

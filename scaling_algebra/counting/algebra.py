@@ -5,6 +5,7 @@ Read next: ``sizes.py`` and ``store.py`` (what it stands on), ``kernels.py`` (th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -103,6 +104,16 @@ class Algebra(SignalSizes):
         loss = larger(s.loss, s.tail) if along is s else s.loss
         return s.but(terms=terms, least=least, leaf=None, made=made, loss=loss)
 
+    def multiples(self, s: Signal, of: Signal) -> Signal:
+        """Kernels of a signal that may be another signal times something: they have all leaves of a kernel of it."""
+        names = [Counter(name for name, _ in self._kernels[k].leaves) for k in of.terms]
+
+        def within(k: int) -> bool:
+            own = Counter(name for name, _ in self._kernels[k].leaves)
+            return any(x <= own for x in names)
+
+        return s.but(terms={k: e for k, e in s.terms.items() if within(k)})
+
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
         """The same signal with its letters ``old`` called ``new``, position by position.
 
@@ -151,15 +162,19 @@ class Algebra(SignalSizes):
         """A signal plus that multiple of another which removes the leading kernel of the other from it.
 
         Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
-        makes the same of both, and what is left is not parallel to ``by``.
+        makes the same of both, and what is left is not parallel to ``by``. Where a kernel may stand for a nonlinear
+        function of its leaves only the linear part is removed, so it stays as an upper bound.
         """
-        pivot = next((k for k in self.leading(by) if k in s.terms), None)
+        leading = self.leading(by)
+        order = min((self._degree(by.terms[k]) for k in leading), default=0)
+        pivot = next((k for k in leading if k in s.terms and self._degree(by.terms[k]) == order), None)
         if pivot is None:
             return s
         factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
-        other = self.scaled(by, factor)
-        rest = (x.but(terms={k: e for k, e in x.terms.items() if k != pivot}) for x in (s, other))
-        return self.add(rest)
+        own, other = ({k: e for k, e in x.terms.items() if k != pivot} for x in (s, self.scaled(by, factor)))
+        if s.curved or by.curved:
+            own[self.with_doubt(pivot)] = s.terms[pivot] - self._later
+        return self.add([s.but(terms=own), self.scaled(by, factor).but(terms=other)])
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         """Product of two signals; letters they share are identified, letters not in ``out`` are summed.

@@ -75,6 +75,7 @@ class Signal:
         sound: every size that it was divided by is certified.
         loss: packed bound on what was dropped and may cancel something else; part of the tail.
         depends: initial tensors that all of it is a function of, what pruning dropped included; None if not known.
+        curved: a kernel of it may stand for a nonlinear function of its leaves, entry by entry.
     """
 
     letters: str
@@ -89,6 +90,7 @@ class Signal:
     sound: bool = True
     loss: int | None = None
     depends: frozenset[str] | None = None
+    curved: bool = False
 
     @property
     def zero(self) -> bool:

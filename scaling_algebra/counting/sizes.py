@@ -126,6 +126,7 @@ class SignalSizes(KernelStore):
         s.flat, s.centred, s.sound = frozenset(s.letters) - varying, zero, all(part.sound for part in parts)
         names = [part.depends for part in parts]
         s.depends = None if None in names else frozenset[str]().union(*(x for x in names if x is not None))
+        s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _meet(s.letters, *parts))
         return s
 
     def _degree(self, packed: int) -> int:
@@ -173,3 +174,9 @@ class SignalSizes(KernelStore):
                     s.loss = larger(s.loss, e + weights[k])
         s.terms, s.tail = keep, tail
         return s
+
+
+def _meet(out: str, a: Signal, b: Signal) -> bool:
+    """Leaves of two factors may be the same at an index that both have and their product keeps."""
+    shared = any(x in a.letters and x in b.letters for x in out)
+    return shared and (a.depends is None or b.depends is None or not a.depends.isdisjoint(b.depends))

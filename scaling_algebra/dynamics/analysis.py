@@ -25,7 +25,7 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun, bounded
-from .parts import parts
+from .parts import ORDERS, SLOW, parts
 from .quantities import Quantity, quantities, quantity, with_decay
 from .run import BeyondPowerCounting
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
@@ -237,7 +237,7 @@ class Analysis:
             found = self._two_sided(name, t, rung)
             if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
                 best = found
-            if found.decided or (self._whole and found.size != self.upper(name)):
+            if found.decided or (self._whole and not self._meets(name, found.size)):
                 break
         return best
 
@@ -258,18 +258,32 @@ class Analysis:
         for _, step, point in sorted(ranked, key=lambda x: x[0]):
             part = self._part(point)
             found = part.witness(name, step) if part is not None else None
-            if found is not None and found.size == self.upper(name):
+            if part is not None and found is not None and part._meets(name, found.size):
                 assumes = found.assumes | self.bounds.assumes | {"generic-constants"}
                 self._notes |= assumes
-                return replace(found, decided=True, assumes=assumes)
+                return replace(found, size=self.upper(name), decided=True, assumes=assumes)
         return None
+
+    def _meets(self, name: str, size: Fraction | None) -> bool:
+        """A size is the bound on every step; in a part, which learns slowly, at some order in the learning rates."""
+        upper = self.upper(name)
+        if size is None or upper is None or self._whole is None:
+            return size is not None and size == upper
+        order = (upper - size) / self._slow
+        return order.denominator == 1 and 0 <= order <= ORDERS
+
+    @property
+    def _slow(self) -> Fraction:
+        """What is added to the exponents c of a part."""
+        return self.ray.largest * SLOW
 
     def _part(self, point: Point) -> Analysis | None:
         """The run at a point where less happens; None if it divides by other sizes."""
         key = frozenset(x for x, b in point.b.items() if b is None), point.frozen
         if key not in self._partial:
+            slow = replace(point, c={role: c + self._slow for role, c in point.c.items()})
             part = Analysis(
-                self.ray, point, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
+                self.ray, slow, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
             )
             self._partial[key] = part if self.divides_alike(part) else None
         return self._partial[key]
@@ -307,7 +321,7 @@ class Analysis:
         """What one rung says of a quantity: decided by its own certificate, or where a monomial of it is as large as
         the bound on every later step."""
         answer = self._read(name, t, rung)
-        if t and not answer.decided and answer.below and answer.size is not None and answer.size == self.upper(name):
+        if t and not answer.decided and answer.below and self._meets(name, answer.size):
             answer = replace(answer, decided=True, why="", assumes=answer.assumes | self.bounds.assumes)
         if answer.decided:
             self._notes |= answer.assumes
@@ -490,6 +504,7 @@ class Analysis:
         if rung not in self._runs:
             made = trajectory_for(self.network, self._algebra(rung), self.point, self.optimizer, self.routed)
             made.growing, made.raised = self.growing, self.raised
+            made.lowest = self._whole is not None and rung == _PARTS[0]
             made.lean_on(partial(self._known, made.algebra))
             self._runs[rung] = made
         return self._runs[rung]

@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from scaling_algebra.spec.networks.language import Network, Product, Statement, Sum
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
+
+SLOW = Fraction(1, 1024)
+"""Power of n by which a part learns more slowly, in units of the fastest axis: what is of higher order in the learning
+rates is smaller there, and cancels nothing of lower order."""
+ORDERS = 12
+"""Learning rates that a monomial of a part may be a product of."""
 
 
 @dataclass(frozen=True)

@@ -318,30 +318,38 @@ class _Norm:
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
+        if apart(tr, s):
+            return _DIRECTION.value(tr, s, t)
         return self._over(tr, s, self._argument(tr, s, "value", t), t)
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
+        if apart(tr, s):
+            return _DIRECTION.change(tr, s, t)
         first, now = self._argument(tr, s, "initial", 0), self._argument(tr, s, "value", t)
         own = tr.algebra.reduced(self._argument(tr, s, "change", t), first)
         turned = self._along(tr, s, tr.algebra.add([first, now]), own, first)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = self._over(tr, s, self._over(tr, s, turned, 0), larger)
-        return self._over(tr, s, self._orthogonal(tr, own, turned, first), t)
+        return self._over(tr, s, self._orthogonal(tr, own, turned), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
+        if apart(tr, s):
+            return _DIRECTION.adjoint(tr, s, k, above, t, modes)
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:  # what the tensors that read y learned is along y
             readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
             above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
         own = tr.algebra.reduced(above, y)
-        left = self._orthogonal(tr, own, self._along(tr, s, y, own, y), y)
+        left = self._orthogonal(tr, own, self._along(tr, s, y, own, y))
         return self._over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
-    def _orthogonal(self, tr: TrainingRun, own: Signal, along: Signal, direction: Signal) -> Signal:
-        """A signal less what it has along a direction: in products with that, one takes the other away."""
-        return tr.algebra.add([tr.algebra.doubted(own, direction), tr.algebra.doubted(along, along)])
+    def _orthogonal(self, tr: TrainingRun, own: Signal, along: Signal) -> Signal:
+        """A signal less what it has along a direction, which is no larger and may cancel it in later products; the size
+        of the whole is known."""
+        whole = tr.algebra.doubted(own, tr.algebra.nothing(own.letters))
+        return tr.algebra.add([whole, tr.algebra.doubted(along, along)])
 
     def _argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
         return normed(tr, s, which, t)
@@ -355,6 +363,42 @@ class _Norm:
 
     def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         return over(tr, s, signal, t)
+
+
+class _Direction(_Entrywise):
+    """A norm along an index that does not grow, of independent entries that meet others than their own.
+
+    Law: y = x / r is odd and of degree zero in finitely many entries of x, and r is as random as they are; so y is
+    (x + x^3 + ...) / r with generic coefficients. A change and a gradient lose what is along x: a share of what is
+    independent of x, and perhaps all of what is a multiple of x. Fails: where y meets y along that index, or what a
+    tensor learned from y (``apart``); there the rule of a growing index holds, which certifies less.
+    """
+
+    def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
+        x = super().argument(tr, s, which, t)
+        if which != "change":
+            return x
+        first = super().argument(tr, s, "initial", 0)
+        own = tr.algebra.reduced(x, first)
+        return tr.algebra.doubted(own, tr.algebra.multiples(own, first))
+
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        return self._over(tr, s, super().change(tr, s, t), t)
+
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Function)
+        return over(tr, s, super().adjoint(tr, s, k, above, t, modes), t)
+
+    def _polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
+        return self._over(tr, s, super()._polynomial(tr, s, t), t)
+
+    def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+        """Divided by the larger of the initial and the present size."""
+        return tr.algebra.scaled(signal, min((divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
+
+
+_DIRECTION = _Direction()
 
 
 class _Noise:
@@ -371,6 +415,17 @@ class _Noise:
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         raise AssertionError("noise reads nothing")
+
+
+def apart(tr: TrainingRun, s: Function) -> bool:
+    """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
+
+    Law: x is what a tensor makes; every sum over the index is of y and of signals that this tensor has no part in.
+    """
+    made = tr.network.producer(s.inputs[0].name)
+    if s.kind.centres or tr.grows(s.over) or not (isinstance(made, Product) and made.tensor):
+        return False
+    return tr.network.meets_others(s.out, tr.network.signals[s.out].index(s.over), made.tensor.name)
 
 
 def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:

@@ -74,6 +74,8 @@ class TrainingRun:
         """Axes that count as growing whatever the ray says."""
         self.raised = False
         """Are the polynomials that stand for functions two degrees higher?"""
+        self.lowest = False
+        """Are these polynomials cut behind the first power? (``parts.py``)"""
         self.shares: dict[str, str] = {}
         """The axis over which shares sum to one, where it is not that of their index."""
         self._initial: dict[str, Signal] = {}
@@ -158,6 +160,8 @@ class TrainingRun:
     def powers(self, function: Function) -> frozenset[int]:
         """Powers of the argument in the polynomial that stands for a function."""
         powers = function.kind.powers
+        if self.lowest:
+            return powers & {0, 1}
         return powers | {p + 2 for p in powers if p > 1} if self.raised else powers
 
     def grows(self, letter: str) -> bool:

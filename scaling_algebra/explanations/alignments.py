@@ -6,15 +6,14 @@ Source: MSSP paper, App. I.1.2 (eq. I.3). Read next: ``presentation.py`` (what t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.run import BeyondPowerCounting
-from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Product
@@ -61,51 +60,33 @@ def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) ->
 
 def _alignment(d: Derivation, look: Analysis, statement: Product, t: int) -> Alignment:
     """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
-    tensor = d.network.tensors[_role(statement)]
-    sizes = _map_sizes(look, statement, t)
-    b = d.exponents(_role(statement))[0]
-    w0, dw = (None if b is None else -b), look(f"d{tensor.symbol}", t).size
-
-    def over(letters: str, total: Fraction | None, *factors: Fraction | None) -> Fraction | None:
-        axes = [d.network.axes[x] for x in letters]
-        rate = sum((d.ray[axis] for axis in axes if axis != "D"), Fraction(0))
-        if not rate or total is None or None in factors:
-            return None
-        return (total - sum((x for x in factors if x is not None), Fraction(0))) / rate
-
-    g = sizes["gradient"]
-    return Alignment(
-        _role(statement),
-        over(tensor.fan_in, sizes["dW x"], dw, sizes["x"]),
-        over(tensor.fan_in, sizes["W0 dx"], w0, sizes["dx"]),
-        over(tensor.fan_out, sizes["dW^T g"], dw, g),
-        over(tensor.fan_out, sizes["W0^T g"], w0, g),
-    )
-
-
-def _map_sizes(look: Analysis, statement: Product, t: int) -> dict[str, Fraction | None]:
-    try:
-        run = look.run(statement.out, t)
-        return _certified_sizes(run, statement, t)
-    except (LookupError, Exhausted, BeyondPowerCounting):
-        return dict.fromkeys(("x", "dx", "gradient", "dW x", "W0 dx", "dW^T g", "W0^T g"))
-
-
-def _certified_sizes(run: Trajectory, statement: Product, t: int) -> dict[str, Fraction | None]:
-    (source,), role = statement.factors, _role(statement)
-    x, dx = run.at(source, "value", t), run.at(source, "change", t)
-    g = run.gradient(statement.out, t)
-    experts = run.network.tensors[role].experts
-    back = source.letters + "".join(c for c in experts if c not in source.letters)
-    whole: dict[str, Signal] = {"x": x, "dx": dx, "gradient": g}
-    whole["dW x"] = run.part(statement, "update", "value", t)
-    whole["W0 dx"] = run.part(statement, "init", "change", t)
-    whole["dW^T g"] = run.transposed(statement, 0, g, t, {role: "update"}, back)
-    whole["W0^T g"] = run.transposed(statement, 0, g, t, {role: "init"}, back)
-    sizes = {name: run.algebra.rms(s) if run.algebra.certified(s) else None for name, s in whole.items()}
-    return {name: None if size is None else run.algebra.value(size) for name, size in sizes.items()}
-
-
-def _role(statement: Product) -> str:
     assert statement.tensor
-    return statement.tensor.name
+    (source,), role = statement.factors, statement.tensor.name
+    tensor, b = d.network.tensors[role], d.exponents(role)[0]
+    w0, dw = None if b is None else -b, look(f"d{tensor.symbol}", t).size
+    sizes: list[Fraction | None] = [None] * 7
+    with suppress(LookupError, Exhausted, BeyondPowerCounting):
+        run = look.run(statement.out, t)
+        g = run.gradient(statement.out, t)
+        back = source.letters + "".join(x for x in run.network.tensors[role].experts if x not in source.letters)
+        signals = (
+            run.at(source, "value", t),
+            run.at(source, "change", t),
+            g,
+            run.part(statement, "update", "value", t),
+            run.part(statement, "init", "change", t),
+            run.transposed(statement, 0, g, t, {role: "update"}, back),
+            run.transposed(statement, 0, g, t, {role: "init"}, back),
+        )
+        known = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
+        sizes = [None if size is None else run.algebra.value(size) for size in known]
+    x, dx, gradient, dw_x, w0_dx, dw_g, w0_g = sizes
+
+    def over(letters: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:
+        rate = sum((d.ray[axis] for x in letters if (axis := d.network.axes[x]) != "D"), Fraction(0))
+        if not rate or total is None or weight is None or acted is None:
+            return None
+        return (total - weight - acted) / rate
+
+    forward = over(tensor.fan_in, dw_x, dw, x), over(tensor.fan_in, w0_dx, w0, dx)
+    return Alignment(role, *forward, over(tensor.fan_out, dw_g, dw, gradient), over(tensor.fan_out, w0_g, w0, gradient))

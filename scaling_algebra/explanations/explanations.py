@@ -6,28 +6,27 @@ weight of every summed index, the mechanism and the arithmetic. Read next: ``pre
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Signal
+from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.quantities import inner_product, quantity
+from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.given import SETTINGS
-from scaling_algebra.spec.powers import Form, Power, symbol
+from scaling_algebra.spec.powers import Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
 
 from .alignments import Alignments, alignments
 from .mechanisms import mechanisms
 from .monomials import monomial
-from .reasons import reason, setting_reason
 from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 SHOWN = 3
@@ -66,13 +65,13 @@ def explain(
     if setting in SETTINGS:  # a tensor goes by its role or its symbol
         role = {t.symbol: known for known, t in d.network.tensors.items()}.get(role, role)
     if what in ("aggregation", "aggregation.alpha", "alpha"):
-        return _explain_setting(d, "aggregation", "alpha")
+        return _setting(d, "aggregation", "alpha")
     if role in d.network.tensors:
         if not setting:
             raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
         if setting not in SETTINGS:
             raise unknown_name("setting", setting, SETTINGS)
-        return _explain_setting(d, role, setting)
+        return _setting(d, role, setting)
     if setting in SETTINGS and what not in d.analysis().table:
         raise unknown_name("tensor", role, d.network.tensors)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
@@ -93,23 +92,17 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     """
     if t < 0:
         raise UsageError(f"the step is {t}; give 0 or more")
-    made = _explanation(d, look, name, t)
-    return replace(made, reason=reason(made))
-
-
-# inside --------------------------------------------------------------------------------------------------------
-
-
-def _explanation(d: Derivation, look: Analysis, name: str, t: int) -> Explanation:
-    what = quantity(look.table, name)
-    answer = look(name, t)
+    what, answer = quantity(look.table, name), look(name, t)
     if not answer.decided:
         raise UsageError(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
     if answer.exponent is None:
-        return Explanation(d, name, t, what.formula, None, note=_why_zero(d, t))
+        zero = [role for role, s in d.scaling.tensors.items() if s.init_std is None]
+        note = "no update has been made" if t == 0 else "every part holds a factor that is zero"
+        note += f"; initialised to zero: {', '.join(zero)}" if zero else ""
+        return Explanation(d, name, t, what.formula, None, note=note)
     run = look.run(name, t)
     if what.tensor:
-        return _explain_outer(d, run, name, t)
+        return _outer(d, run, what, t)
     signal = what.read(run, t)
     assert isinstance(signal, Signal)
     leading = run.algebra.leading(signal)
@@ -117,66 +110,46 @@ def _explanation(d: Derivation, look: Analysis, name: str, t: int) -> Explanatio
     return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading))
 
 
-def _explain_outer(d: Derivation, run: Trajectory, name: str, t: int) -> Explanation:
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _outer(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanation:
     """An update or a raw gradient: entry size of a rank-one matrix, rms(u v^T) = rms(u) rms(v)."""
-    what = quantity(d.analysis().table, name)
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
-    if name.startswith("g"):
+    if what.name.startswith("g"):
         parts = max(run.factors(role, t), key=lambda factors: run.entry(role, factors) or 0)
         formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
         step, _ = max(run.update_sizes(role, t), key=lambda found: found[1])
-        parts = step.factors
-        constants = tuple(_constant(d, algebra, x.label, x.size) for x in step.scalars)
+        parts, constants = step.factors, _constants(d, algebra, step.scalars)
         formula = f"{what.formula}; step {step.step + 1} leads: {' times '.join(x.name for x in parts)}"
     terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in parts)
-    total = sum([c.exponent for c in constants] + [x.exponent for x in terms], Fraction(0))
-    return Explanation(d, name, t, formula, total, terms, True, constants, leading=1)
+    found = Explanation(d, what.name, t, formula, None, terms, True, constants, leading=1)
+    return replace(found, exponent=found.total())
 
 
 def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> LeadingTerm:
     m = monomial(algebra, signal, kernel)
-    constants = tuple(_constant(d, algebra, x.label, x.size) for x in m.scalars)
-    return LeadingTerm(constants, m, tuple(mechanisms(m)))
+    return LeadingTerm(_constants(d, algebra, m.scalars), m, tuple(mechanisms(m)))
 
 
-def _constant(d: Derivation, algebra: Algebra, label: str, size: int) -> Constant:
-    return Constant(label, d.scaling.size(algebra.form(size)), algebra.value(size))
-
-
-def _symbols(form: Form) -> str:
-    """A form as a product of symbols: ``M^-1 sigma_expert_out^2 lr_input``."""
-    parts = [str(form.power)] if form.power.terms else []
-    parts += [symbol(name) if count == -1 else f"{symbol(name)}^{-count}" for name, count in form.unknowns]
-    return " ".join(parts) or "1"
-
-
-def _why_zero(d: Derivation, t: int) -> str:
-    zero = [role for role, s in d.scaling.tensors.items() if s.init_std is None]
-    because = "no update has been made" if t == 0 else "every part holds a factor that is zero"
-    return because + (f"; initialised to zero: {', '.join(zero)}" if zero else "")
-
-
-def _explain_setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    made = _setting(d, role, setting)
-    return replace(made, reason=setting_reason(made))
+def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tuple[Constant, ...]:
+    return tuple(Constant(x.label, d.scaling.size(algebra.form(x.size)), algebra.value(x.size)) for x in scalars)
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    name = f"{role}.{setting}"
-    if setting == "alpha":
-        value: Power | None = 1 / d.scaling.alpha
-        unknown = "alpha"
-    else:
-        s = d.scaling.tensors[role]
-        value = s.init_std if setting == "init" else s.lr if setting == "lr" else s.eps
-        unknown = f"{SETTINGS[setting]}.{role}"
-    because = d.reasons.get((role, setting), "")
+    """What fixes a parameter."""
+    name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
+    value: Power | None = 1 / d.scaling.alpha
+    unknown = "alpha"
+    if setting != "alpha":
+        s, unknown = d.scaling.tensors[role], f"{SETTINGS[setting]}.{role}"
+        value = {"init": s.init_std, "lr": s.lr, "eps": s.eps}[setting]
     if setting == "eps" and value is None:
         rule = d.optimizer.of(role)
         because = f"the epsilon of {rule.name} is negligible" if rule.negligible else f"{rule.name} has no epsilon"
-    bears = tuple(line for line in d.structure if setting == "init") if role != "readout" else ()
+    bears = tuple(d.structure) if setting == "init" and role != "readout" else ()
     fixing = d.fixed_by.get(unknown)
     if fixing is None or because.startswith("chosen"):
         return SettingExplanation(d, name, value, because, structure=bears)
@@ -185,9 +158,12 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _equation(fixing: Fixing) -> str:
-    size = _symbols(fixing.form)
-    if fixing.demand.kind == "scale":  # n^d times the gradient is Theta(1): epsilon is the gradient
-        epsilon = f"eps_{fixing.demand.fixes.partition('.')[2]}"
-        rest = tuple((u, c) for u, c in fixing.form.unknowns if u != fixing.demand.fixes)
-        return f"{epsilon} = {_symbols(Form(fixing.form.power, rest))}"
-    return f"{size} = Theta(1)"
+    """``M^-1 sigma_expert_out^2 lr_input = Theta(1)``."""
+    form, fixes = fixing.form, fixing.demand.fixes
+    scale = fixing.demand.kind == "scale"  # n^d times the gradient is Theta(1): epsilon is the gradient
+    parts = [str(form.power)] if form.power.terms else []
+    for name, count in form.unknowns:
+        if not (scale and name == fixes):
+            parts.append(symbol(name) if count == -1 else f"{symbol(name)}^{-count}")
+    size = " ".join(parts) or "1"
+    return f"eps_{fixes.partition('.')[2]} = {size}" if scale else f"{size} = Theta(1)"

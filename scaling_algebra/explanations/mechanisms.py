@@ -6,6 +6,7 @@ Source: MSSP paper, App. I.7 (A to D) and App. I.2 (single maps). Read next: ``e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -50,14 +51,10 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
     (B), or because such pairs close to a scalar, in the inner product of an update with its input (C) or elsewhere (D).
     """
     found = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
-    for inner in m.inner:
-        sums = [m.indices[c] for c in inner.classes if m.indices[c].rate]
+    for what, classes in own_sums(m):
+        sums = [m.indices[c] for c in classes if m.indices[c].rate]
         if sums and all(i.weight == 1 for i in sums):
-            over = ", ".join(i.name for i in sums)
-            side = "input" if inner.where == "forward" else "gradient"
-            found.append(
-                Mechanism("rank-1", f"the update of {inner.tensor} meets its own {side} again: {over} coherent")
-            )
+            found.append(Mechanism("rank-1", f"{what}: {', '.join(i.name for i in sums)} coherent"))
     for pair in m.pairs:
         left = m.factors[pair.left]
         experts = [i for c in left.classes if (i := m.indices[c]).axis in EXPERTS]
@@ -67,6 +64,13 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
         evidence = "matched factors meet over fixed indices only" if m.pairs else "no two factors are matched"
         found.append(Mechanism("CLT", evidence))
     return list(dict.fromkeys(found))
+
+
+def own_sums(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The inner products of rank-one updates with what they act on, and what each sums over."""
+    for inner in m.inner:
+        side = "input" if inner.where == "forward" else "gradient"
+        yield f"the update of {inner.tensor} meets its own {side} again", inner.classes
 
 
 def _across_experts(m: MatchedMonomial, c: int) -> Mechanism:

@@ -7,7 +7,8 @@ Read next: ``mechanisms.py`` (names what the matching does), ``explanations.py``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -15,6 +16,8 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.canonical import Leaf
 from scaling_algebra.counting.kernels import INDICATOR, Kernel
 from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.powers import Power
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,6 @@ class Index:
             less for an open index that repeats another (-1/2 each).
         rate: exponent of the dimension.
         touched: positions of the unmatched factors that touch it.
-        merged: how many index classes matching and contraction identified in it.
     """
 
     name: str
@@ -75,7 +77,16 @@ class Index:
     weight: Fraction
     rate: Fraction
     touched: tuple[int, ...]
-    merged: int
+
+    @property
+    def gives(self) -> Power:
+        """What a sum over it contributes."""
+        return Power.of({self.axis: self.weight})
+
+    @property
+    def text(self) -> str:
+        """``width N``."""
+        return f"{AXES[self.axis]} {self.axis}"
 
 
 @dataclass(frozen=True)
@@ -116,19 +127,14 @@ class MatchedMonomial:
     sizes: list[Fraction]
     inner: list[Inner]
     choices: list[Choice]
-    indices: dict[int, Index] = field(default_factory=dict)
-    opens: tuple[int, ...] = ()
-    contracted: Contracted = field(default_factory=lambda: Contracted((), (), {}))
+    indices: dict[int, Index]
+    opens: tuple[int, ...]
+    contracted: Contracted
 
     @property
     def exponent(self) -> Fraction:
         """Law: coefficient + sum over index classes of weight times dimension (the half-weight rule)."""
         return sum(self.sizes, Fraction(0)) + sum((i.weight * i.rate for i in self.indices.values()), Fraction(0))
-
-    def unmatched(self) -> list[int]:
-        """Positions of the factors that no pair holds."""
-        held = {k for pair in self.pairs for k in (pair.left, pair.right)}
-        return [k for k in range(len(self.factors)) if k not in held]
 
 
 def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
@@ -138,104 +144,98 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
         LookupError: the signal does not know how it was made.
     """
     net = _Walk(algebra).expand(signal, kernel)
-    found = MatchedMonomial(
-        [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.leaves],
-        net.pairs,
-        net.scalars,
-        [algebra.value(x.size) for x in net.scalars],
-        [_inner(tag, map(net.root, classes)) for tag, classes in net.inner],
-        net.choices,
-        opens=tuple(map(net.root, net.opens)),
-    )
-    found.indices = _indices(algebra, net, found)
-    found.contracted = _contracted(algebra, net)
-    return found
-
-
-def _inner(tag: str, classes: Iterable[int]) -> Inner:
-    where, _, tensor = tag.partition(" ")
-    return Inner(where, tensor, tuple(dict.fromkeys(classes)))
+    factors = [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.leaves]
+    opens = tuple(map(net.root, net.opens))
+    free = [k for k in net.unmatched() if not factors[k].tensor.startswith(INDICATOR)]
+    indices = {}
+    for c, name in _named(net.letters, [*opens, *map(net.root, range(len(net.letters)))]).items():
+        touched = tuple(k for k in free if c in factors[k].classes)
+        weight = Fraction(1 - opens.count(c), 2) if c in opens else Fraction(1, 2) if touched else Fraction(1)
+        axis = algebra.letters[net.letters[c]]
+        indices[c] = Index(name, axis, weight, algebra.rate(axis), touched)
+    inner = []
+    for tag, classes in net.inner:
+        where, _, tensor = tag.partition(" ")
+        inner.append(Inner(where, tensor, tuple(dict.fromkeys(map(net.root, classes)))))
+    sizes = [algebra.value(x.size) for x in net.scalars]
+    before = _contracted(algebra, net)
+    return MatchedMonomial(factors, net.pairs, net.scalars, sizes, inner, net.choices, indices, opens, before)
 
 
 def _contracted(algebra: Algebra, net: _Net) -> Contracted:
-    roots = [net.joined(c) for c in range(len(net.letters))]
-    used: dict[str, int] = {}
-    names: dict[int, str] = {}
-    for c in dict.fromkeys([*(roots[c] for c in net.opens), *roots]):
-        letter = net.letters[c]
-        names[c] = letter + "'" * used.get(letter, 0)
-        used[letter] = used.get(letter, 0) + 1
+    roots = [_root(net.joined, c) for c in range(len(net.letters))]
+    opens = [roots[c] for c in net.opens]
+    names = _named(net.letters, [*opens, *roots])
     return Contracted(
         tuple((role, tuple(names[roots[c]] for c in classes)) for role, classes in net.leaves),
-        tuple(names[roots[c]] for c in net.opens),
+        tuple(names[c] for c in opens),
         {name: algebra.rate(algebra.letters[net.letters[c]]) for c, name in names.items()},
     )
 
 
-def _indices(algebra: Algebra, net: _Net, m: MatchedMonomial) -> dict[int, Index]:
-    free = [k for k in m.unmatched() if not m.factors[k].tensor.startswith(INDICATOR)]
-    roots = list(dict.fromkeys([*m.opens, *(net.root(c) for c in range(len(net.letters)))]))
-    used: dict[str, int] = {}
-    found = {}
-    for c in roots:
-        letter = net.letters[c]
-        axis = algebra.letters[letter]
-        touched = tuple(k for k in free if c in m.factors[k].classes)
-        open_weight = Fraction(1 - m.opens.count(c), 2)
-        weight = open_weight if c in m.opens else Fraction(1, 2) if touched else Fraction(1)
-        merged = sum(net.root(d) == c for d in range(len(net.letters)))
-        found[c] = Index(letter + "'" * used.get(letter, 0), axis, weight, algebra.rate(axis), touched, merged)
-        used[letter] = used.get(letter, 0) + 1
-    return found
+def _named(letters: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
+    """Classes by their letters, with primes where several have one letter."""
+    used: Counter[str] = Counter()
+    names = {}
+    for c in dict.fromkeys(classes):
+        names[c] = letters[c] + "'" * used[letters[c]]
+        used[letters[c]] += 1
+    return names
 
 
+def _root(parent: Sequence[int], c: int) -> int:
+    while parent[c] != c:
+        c = parent[c]
+    return c
+
+
+@dataclass
 class _Net:
-    """A monomial under construction: classes are numbered as they appear and merged by union-find."""
+    """A monomial under construction: classes are numbered as they appear and merged by union-find.
 
-    def __init__(self, active: frozenset[str]) -> None:
-        self.active = active
-        """Letters of the experts that a token sees."""
-        self.letters: list[str] = []
-        self.parent: list[int] = []
-        self.joins: list[tuple[int, int]] = []  # by contraction alone
-        self.opens: list[int] = []
-        self.leaves: list[Leaf] = []
-        self.pairs: list[Pair] = []
-        self.scalars: list[Scalar] = []
-        self.inner: list[tuple[str, list[int]]] = []
-        self.choices: list[Choice] = []
+    Attributes:
+        parent: what contraction and matching identify; ``joined``: what contraction alone does.
+    """
+
+    letters: list[str] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    joined: list[int] = field(default_factory=list)
+    opens: list[int] = field(default_factory=list)
+    leaves: list[Leaf] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    scalars: list[Scalar] = field(default_factory=list)
+    inner: list[tuple[str, list[int]]] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
 
     def root(self, c: int) -> int:
-        while self.parent[c] != c:
-            c = self.parent[c]
-        return c
+        return _root(self.parent, c)
 
-    def joined(self, c: int) -> int:
-        """The smallest class that contractions alone identify with this one."""
-        group, grown = {c}, True
-        while grown:
-            more = {x for pair in self.joins if group & set(pair) for x in pair} - group
-            group, grown = group | more, bool(more)
-        return min(group)
+    def unmatched(self) -> list[int]:
+        """Positions of the leaves that no pair holds."""
+        held = {k for pair in self.pairs for k in (pair.left, pair.right)}
+        return [k for k in range(len(self.leaves)) if k not in held]
 
-    def merge(self, c: int, d: int) -> None:
-        c, d = sorted((self.root(c), self.root(d)))
-        self.parent[d] = c
-        if self.letters[d] in self.active:  # of all experts, those of the token
-            self.letters[c] = self.letters[d]
-
-    def fresh(self, letters: str) -> None:
-        self.letters = list(letters)
-        self.opens = list(range(len(letters)))
-        self.parent = list(range(len(letters)))
+    def beside(self, other: _Net) -> _Net:
+        """Both, nothing contracted yet."""
+        shift, moved = len(self.letters), len(self.leaves)
+        return _Net(
+            self.letters + other.letters,
+            self.parent + [c + shift for c in other.parent],
+            self.joined + [c + shift for c in other.joined],
+            self.opens + [c + shift for c in other.opens],
+            self.leaves + [(name, tuple(c + shift for c in classes)) for name, classes in other.leaves],
+            self.pairs + [Pair(p.left + moved, p.right + moved, p.where) for p in other.pairs],
+            self.scalars + other.scalars,
+            self.inner + [(tag, [c + shift for c in classes]) for tag, classes in other.inner],
+            self.choices + other.choices,
+        )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, int]]:
         """What is left unmatched as a kernel, and the position of each of its leaves."""
-        held = {k for pair in self.pairs for k in (pair.left, pair.right)}
         opens = [self.root(c) for c in self.opens]
-        free = {k: (n, tuple(map(self.root, cs))) for k, (n, cs) in enumerate(self.leaves) if k not in held}
-        real = {k: leaf for k, leaf in free.items() if not leaf[0].startswith(INDICATOR)}
-        live = list(dict.fromkeys([*opens, *(c for _, cs in real.values() for c in cs)]))
+        free = {k: (self.leaves[k][0], tuple(map(self.root, self.leaves[k][1]))) for k in self.unmatched()}
+        touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
+        live = list(dict.fromkeys([*opens, *touched]))
         number = {c: k for k, c in enumerate(live)}
         position: dict[Leaf, int] = {}
         for k, (name, classes) in free.items():
@@ -246,9 +246,12 @@ class _Net:
 
 
 class _Walk:
+    """From a kernel back to what made it."""
+
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra
         self.active = frozenset(x for x, axis in algebra.letters.items() if axis == "K")
+        """Letters of the experts that a token sees."""
 
     def expand(self, s: Signal, k: int) -> _Net:
         made = s.made
@@ -257,13 +260,9 @@ class _Walk:
         if made.rule == "product":
             return self._product(s, k)
         if made.rule in ("tensor", "constant"):
-            net = _Net(self.active)
-            net.fresh(s.letters)
-            for name, classes in self.algebra.kernel(k).leaves:
-                net.leaves.append((name, classes))
-                if s.terms[k]:
-                    net.scalars.append(Scalar(f"std of {name}", s.terms[k]))
-            return net
+            each, leaves = list(range(len(s.letters))), list(self.algebra.kernel(k).leaves)
+            scalars = [Scalar(f"std of {name}", s.terms[k]) for name, _ in leaves if s.terms[k]]
+            return _Net(list(s.letters), [*each], [*each], [*each], leaves, scalars=scalars)
         if made.rule == "sum":
             chosen = next(j for j, part in enumerate(made.parts) if part.terms.get(k) == s.terms[k])
             net = self.expand(made.parts[chosen], k)
@@ -271,8 +270,8 @@ class _Walk:
                 parts = tuple((part.name or "?", self._exponent(part)) for part in made.parts)
                 net.choices.insert(0, Choice(s.name, parts, chosen))
             return net
+        (whole,) = made.parts
         if made.rule == "restricted":
-            (whole,) = made.parts
             at = next(n for n, x in enumerate(whole.letters) if x != s.letters[n])
             to = s.letters[at]
             origin = (c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.retyped(c, at, to) == k)
@@ -280,14 +279,20 @@ class _Walk:
             net.letters[net.root(net.opens[at])] = to
             return net
         if made.rule == "doubted":
-            k = next(c for c in made.parts[0].terms if k in (c, self.algebra.with_doubt(c)))
-        net = self.expand(made.parts[0], k)
+            k = next(c for c in whole.terms if k in (c, self.algebra.with_doubt(c)))
+        net = self.expand(whole, k)
         net.scalars = [*made.scalars, *net.scalars]
         return net
 
     def _exponent(self, s: Signal) -> Fraction | None:
         size = self.algebra.rms(s)
         return None if size is None else self.algebra.value(size)
+
+    def _merge(self, net: _Net, c: int, d: int) -> None:
+        c, d = sorted((net.root(c), net.root(d)))
+        net.parent[d] = c
+        if net.letters[d] in self.active:  # of all experts, those of the token
+            net.letters[c] = net.letters[d]
 
     def _product(self, s: Signal, k: int) -> _Net:
         assert s.made is not None
@@ -298,30 +303,21 @@ class _Walk:
         kernel_b, at_b = right.kernel(self.algebra)
         contraction = self.algebra.contraction(a.letters, b.letters, s.letters)
         match = matching(kernel_a, kernel_b)
-
-        net, shift, moved = _Net(self.active), len(left.letters), len(left.leaves)
-        net.letters = left.letters + right.letters
-        net.parent = left.parent + [c + shift for c in right.parent]
-        net.joins = left.joins + [(c + shift, d + shift) for c, d in right.joins]
-        net.leaves = left.leaves + [(name, tuple(c + shift for c in classes)) for name, classes in right.leaves]
-        net.pairs = left.pairs + [Pair(p.left + moved, p.right + moved, p.where) for p in right.pairs]
-        net.scalars = left.scalars + right.scalars
-        net.inner = left.inner + [(tag, [c + shift for c in classes]) for tag, classes in right.inner]
-        net.choices = left.choices + right.choices
-
+        net = left.beside(right)
         first: dict[int, int] = {}
-        opened = left.opens + [c + shift for c in right.opens]
-        for label, c in zip((*contraction.left, *contraction.right), opened, strict=True):
-            net.merge(first.setdefault(label, c), c)
-            net.joins.append((first[label], c))
+        for label, c in zip((*contraction.left, *contraction.right), net.opens, strict=True):
+            old = first.setdefault(label, c)
+            self._merge(net, old, c)
+            one, two = sorted((_root(net.joined, old), _root(net.joined, c)))
+            net.joined[two] = one
         net.opens = [first[label] for label in contraction.out]
         if s.made.tag:
             net.inner.append((s.made.tag, [first[label] for label in contraction.summed]))
-        size = len(kernel_a.types)
+        size, moved = len(kernel_a.types), len(left.leaves)
         for x, y in match.pairs:
             j = at_a[x]
             i = at_b[y[0], tuple(c - size for c in y[1])] + moved
             for c, d in zip(net.leaves[j][1], net.leaves[i][1], strict=True):
-                net.merge(c, d)
+                self._merge(net, c, d)
             net.pairs.append(Pair(j, i, s.made.tag.partition(" ")[0]))
         return net

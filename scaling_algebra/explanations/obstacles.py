@@ -7,34 +7,18 @@ Read next: ``presentation.py`` (how that is printed), ``solver/derivation.py`` (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.demands import NotFound
-from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.language import Function, Network, Statement, Sum
 
 EACH = "each"
 """In place of a name: every function in turn."""
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """A function that was left out, and what is derived without it.
-
-    Attributes:
-        without: the derivation, or why there is none.
-    """
-
-    function: Function
-    without: Derivation | NotFound
-
-    @property
-    def decided(self) -> bool:
-        return isinstance(self.without, Derivation)
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,10 +27,11 @@ class Obstacles(Rendered):
 
     Attributes:
         configuration: of the whole network.
+        tried: what was left out, and why nothing is derived without it; empty if something is.
     """
 
     configuration: Configuration
-    tried: tuple[Obstacle, ...]
+    tried: tuple[tuple[Function, str], ...]
 
 
 def functions(network: Network) -> tuple[Function, ...]:
@@ -78,21 +63,20 @@ def without(network: Network, names: Sequence[str]) -> Network:
     return replace(network, name=f"{network.name} without {', '.join(names)}", statements=changed) if names else network
 
 
-def obstacles(configuration: Configuration) -> Obstacles:
+def obstacles(asked: Configuration) -> Obstacles:
     """Derives the parameterization without each function in turn.
 
     Raises:
         UsageError: the network has no functions.
     """
-    return Obstacles(configuration, tuple(_tried(configuration)))
-
-
-def _tried(asked: Configuration) -> Iterator[Obstacle]:
     if not functions(asked.network):
         without(asked.network, [EACH])
+    tried = []
     for function in functions(asked.network):
+        failure = ""
         try:
-            found: Derivation | NotFound = derive(asked.but(network=without(asked.network, [function.out])))
+            derive(asked.but(network=without(asked.network, [function.out])))
         except NotFound as why:
-            found = why
-        yield Obstacle(function, found)
+            failure = why.failure
+        tried.append((function, failure))
+    return Obstacles(asked, tuple(tried))

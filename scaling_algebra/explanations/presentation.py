@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from fractions import Fraction
+from collections.abc import Iterable
 from typing import Any
 
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
-from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.powers import Power
 
 from .alignments import Alignments
-from .obstacles import Obstacle, Obstacles
-from .results import Explanation, LeadingTerm, SettingExplanation
+from .monomials import Index
+from .obstacles import Obstacles
+from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 
 @document_of.register(Explanation)
@@ -59,21 +59,10 @@ def obstacles(found: Obstacles) -> Document:
     """Every function that was left out, and whether the rest is derived."""
     asked = found.configuration
     name = f"{asked.parameterization.title}, {asked.network.name}, {asked.optimizer.name}, {asked.ray}"
-    rows = [(f"{x.function.out} = {x.function.name}", _without(x)) for x in found.tried]
+    rows = [(f"{f.out} = {f.name}", literal(f"not found: {why}") if why else "found") for f, why in found.tried]
     grid = Grid.of(("left out", asked.parameterization.title), rows)
-    tried = [
-        {"left_out": x.function.out, "function": x.function.name, "found": x.decided, "why": _failure(x)}
-        for x in found.tried
-    ]
+    tried = [{"left_out": f.out, "function": f.name, "found": not why, "why": why or None} for f, why in found.tried]
     return Document((Heading(literal(f"{name}, without one function")), grid), {**asked.as_json(), "without": tried})
-
-
-def _failure(x: Obstacle) -> str | None:
-    return None if isinstance(x.without, Derivation) else x.without.failure
-
-
-def _without(x: Obstacle) -> str:
-    return literal(f"not found: {_failure(x)}") if _failure(x) else "found"
 
 
 _RANK_ONE = Text(
@@ -110,55 +99,46 @@ def _explanation(e: Explanation, level: int = 1) -> list[Block]:
         ]
     for k, term in enumerate(e.terms, 1):
         if e.outer:
-            blocks += [Heading(f"vector {k}", 2), *_term(e.derivation, term)]
+            blocks += [Heading(f"vector {k}", 2), *_term(e, term)]
         elif k == 1:
             blocks += [Heading("leading monomial" + (f", 1 of {e.leading} of equal size" if e.leading > 1 else ""), 2)]
-            blocks += _term(e.derivation, term)
+            blocks += _term(e, term)
         else:
             pairs = ", ".join(f"{_symbol(term, p.left)} with {_symbol(term, p.right)}" for p in term.monomial.pairs)
             matched = Lines.of(("matched: ", typeset(pairs or "nothing")))
-            blocks += [Heading(f"leading monomial {k} of {e.leading}", 2), _before(e.derivation, term), matched]
+            blocks += [Heading(f"leading monomial {k} of {e.leading}", 2), _before(e, term), matched]
             blocks += [_reading(term)]
     return blocks
 
 
-def _term(d: Derivation, term: LeadingTerm) -> list[Block]:
+def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
     m = term.monomial
-    held = {k: j for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
-    blocks: list[Block] = [_before(d, term)]
+    held = {k: f"with {j + 1}" for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
+    blocks: list[Block] = [_before(e, term)]
     if m.factors:
-        rows: list[tuple[Piece, ...]] = []
-        for k, f in enumerate(m.factors):
-            inside = _indices(term, k)
-            rows.append(
-                (
-                    str(k + 1),
-                    literal(f.tensor),
-                    Text(inside, f"${inside}$"),
-                    f"with {held[k] + 1}" if k in held else "-",
-                )
-            )
+        inside = [_indices(term, k) for k in range(len(m.factors))]
+        named = [(Text(x, f"${x}$"), held.get(k, "-")) for k, x in enumerate(inside)]
+        rows = [(str(k), literal(f.tensor), *x) for k, (f, x) in enumerate(zip(m.factors, named, strict=True), 1)]
         blocks.append(Grid.of(("no.", "initial tensor", "indices", "matched"), rows))
     if m.indices:
-        rows = []
-        for i in m.indices.values():
-            gives = Power.of({i.axis: i.weight} if i.axis in AXES else {})
-            rows.append((Text(i.name, f"${i.name}$"), {**AXES, **FIXED}[i.axis], _weight(i.weight, i.touched), gives))
-        blocks.append(Grid.of(("index", "runs over", "weight", "gives"), rows))
+        sums = [
+            (Text(i.name, f"${i.name}$"), {**AXES, **FIXED}[i.axis], _weight(i), _gives(i)) for i in m.indices.values()
+        ]
+        blocks.append(Grid.of(("index", "runs over", "weight", "gives"), sums))
     if term.constants:
         times = Counter(term.constants)
-        rows = [(c.label, c.power, Size(c.exponent), f"x {k}" if k > 1 else "") for c, k in times.items()]
-        blocks.append(Grid.of(("constant", "power", "size", ""), rows))
+        carried = [(c.label, c.power, Size(c.exponent), f"x {k}" if k > 1 else "") for c, k in times.items()]
+        blocks.append(Grid.of(("constant", "power", "size", ""), carried))
     return [*blocks, _reading(term)]
 
 
-def _before(d: Derivation, term: LeadingTerm) -> Lines:
+def _before(e: Explanation, term: LeadingTerm) -> Lines:
     """The product of initial tensors before matching, with the symbols of the network where formulas are set."""
     before = term.monomial.contracted
-    names = {role: tensor.symbol for role, tensor in d.network.tensors.items()}
+    names = {role: tensor.symbol for role, tensor in e.derivation.network.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]
     summed = ",".join(x for x in before.rates if x not in before.opens)
-    product_tex = rf"\sum_{{{summed}}} " * bool(summed) + " ".join(product or ["1"])
+    product_tex = (rf"\sum_{{{summed}}} " if summed else "") + " ".join(product or ["1"])
     return Lines.of(("before matching: ", Text(str(before), f"${product_tex}$")))
 
 
@@ -185,12 +165,16 @@ def _symbol(term: LeadingTerm, k: int) -> str:
     return term.monomial.factors[k].tensor + _indices(term, k)
 
 
-def _weight(weight: Fraction, touched: tuple[int, ...]) -> str:
-    if weight == 1:
+def _gives(i: Index) -> Power:
+    return i.gives if i.axis in AXES else Power()
+
+
+def _weight(i: Index) -> str:
+    if i.weight == 1:
         return "1: coherent (LLN), nothing unmatched touches it"
-    if weight > 0:
-        return f"1/2: random (CLT), touched by {', '.join(str(k + 1) for k in touched)}"
-    return "0: open" if weight == 0 else f"{weight}: open and repeated"
+    if i.weight > 0:
+        return f"1/2: random (CLT), touched by {', '.join(str(k + 1) for k in i.touched)}"
+    return "0: open" if i.weight == 0 else f"{i.weight}: open and repeated"
 
 
 def _setting(s: SettingExplanation) -> list[Block]:
@@ -232,10 +216,14 @@ def _explanation_record(found: Explanation) -> dict[str, Any]:
         "note": found.note,
         "sums": [{"name": c.name, "parts": c.parts, "leads": c.chosen} for c in found.choices],
         "outer": found.outer,
-        "constants": [(c.label, c.power, c.exponent) for c in found.constants],
+        "constants": _constants(found.constants),
         "leading": found.leading,
         "monomials": [_term_json(term) for term in found.terms],
     }
+
+
+def _constants(constants: Iterable[Constant]) -> list[list[object]]:
+    return [[c.label, c.power, c.exponent] for c in constants]
 
 
 def _term_json(term: LeadingTerm) -> dict[str, Any]:
@@ -247,7 +235,7 @@ def _term_json(term: LeadingTerm) -> dict[str, Any]:
         "indices": [
             {"name": i.name, "axis": i.axis, "weight": i.weight, "dimension": i.rate} for i in m.indices.values()
         ],
-        "constants": [(c.label, c.power, c.exponent) for c in term.constants],
+        "constants": _constants(term.constants),
         "mechanisms": [{"letter": x.letter, "title": x.title, "evidence": x.evidence} for x in term.mechanisms],
         "arithmetic": term.arithmetic,
         "exponent": term.exponent,

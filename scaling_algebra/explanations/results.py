@@ -1,19 +1,25 @@
-"""What explains an exponent, as data: leading monomials spelled out, sums on the way, reasons.
+"""What explains an exponent, as data: leading monomials spelled out, sums on the way, and the reason in a sentence or
+two: what adds up and why, what it is multiplied by, and what that leaves.
 
-Read next: ``explanations.py`` (makes them), ``reasons.py`` (the sentence), ``presentation.py`` (what they say).
+A reason is read off the winning matching of any monomial; nothing here knows the name of a quantity.
+Read next: ``explanations.py`` (makes them), ``presentation.py`` (what they say), ``mechanisms.py`` (the same matching,
+by the taxonomy of the MSSP paper, App. I.7).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from math import prod
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.powers import Power, exponent_text
 
-from .mechanisms import Mechanism
+from .mechanisms import EXPERTS, Mechanism, own_sums
 from .monomials import Choice, MatchedMonomial
 
 
@@ -42,9 +48,18 @@ class LeadingTerm:
 
     @property
     def exponent(self) -> Fraction:
-        """Constants plus weight times dimension over the index classes: the reported exponent."""
-        sums = (i.weight * i.rate for i in self.monomial.indices.values())
-        return sum((c.exponent for c in self.constants), Fraction(0)) + sum(sums, Fraction(0))
+        """The reported exponent."""
+        return self.monomial.exponent
+
+    @property
+    def added(self) -> Power:
+        """What the sums contribute, as a power of the axes."""
+        return prod((i.gives for i in self.monomial.indices.values() if i.rate), start=Power())
+
+    @property
+    def power(self) -> Power:
+        """Its size as a power of the axes."""
+        return prod((c.power for c in self.constants), start=self.added)
 
     @property
     def arithmetic(self) -> str:
@@ -72,7 +87,6 @@ class Explanation(Rendered):
         constants: factors in front of an outer product.
         leading: how many monomials lead; more than are shown in ``terms`` where many tie.
         note: why there is nothing to show, for exact zeros.
-        reason: a sentence or two, read off the winning matching.
     """
 
     derivation: Derivation
@@ -85,7 +99,25 @@ class Explanation(Rendered):
     constants: tuple[Constant, ...] = ()
     leading: int = 0
     note: str = ""
-    reason: str = ""
+
+    @cached_property
+    def reason(self) -> str:
+        """Why it has its size."""
+        if self.exponent is None:
+            return f"It is exactly zero: {self.note}."
+        total = f"n^{exponent_text(self.exponent)}"
+        if self.outer:
+            sizes = " and ".join(str(term.power) for term in self.terms)
+            factors = f", times {_factors(self.constants)}" if self.constants else ""
+            return f"Every entry is a product of two entries, of size {sizes}{factors}: {total}."
+        term = self.terms[0]
+        others = "" if self.leading == 1 else f" {self.leading - 1} more of the same size: see below."
+        carries = _factors(term.constants)
+        result = f"It carries {carries}, so {self.quantity} ~ {total}."
+        if term.added.terms:
+            result = f"Together the sums give {term.added}; it carries {carries}; so {self.quantity} ~ {term.power}"
+            result += f", {total} here."
+        return f"{_sums(term.monomial)}. {result}{others}"
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -98,10 +130,8 @@ class Explanation(Rendered):
 
     def total(self) -> Fraction:
         """The exponent as the shown arithmetic sums to it."""
-        if self.outer:
-            parts = [*(c.exponent for c in self.constants), *(t.exponent for t in self.terms)]
-            return sum(parts, Fraction(0))
-        return self.terms[0].exponent
+        parts = [*(c.exponent for c in self.constants), *(t.exponent for t in self.terms)]
+        return sum(parts, Fraction(0)) if self.outer else self.terms[0].exponent
 
     @property
     def about(self) -> str:
@@ -118,7 +148,6 @@ class SettingExplanation(Rendered):
         equation: the form that must be Theta(1), with the unknowns as symbols; empty where nothing was solved.
         behind: the quantity that binds, explained at the solution; None where nothing was solved.
         structure: structural choices that bear on it.
-        reason: a sentence or two: what fixes it, read off the winning matching of the quantity behind it.
     """
 
     derivation: Derivation
@@ -128,11 +157,38 @@ class SettingExplanation(Rendered):
     equation: str = ""
     behind: Explanation | None = None
     structure: tuple[str, ...] = ()
-    reason: str = ""
 
     @property
     def about(self) -> str:
         return self.name
+
+    @cached_property
+    def reason(self) -> str:
+        """What fixes it: what its quantity is without it, and the value that makes that Theta(1)."""
+        role, _, what = self.name.partition(".")
+        because = _capital(self.because)
+        if self.value is None and self.behind is None:
+            return f"{self.because}."
+        if self.behind is None or self.value is None or not self.behind.terms:
+            return f"{because}."
+        behind = self.behind.reason
+        if self.behind.outer or what == "eps":
+            return f"Epsilon has the size of the gradient, {self.value}: {behind[0].lower()}{behind[1:]}"
+        summed, label = role == "aggregation", f"{'std' if what == 'init' else what} of {role}"
+        wanted, label = ("the aggregation multiplier", "aggregation multiplier") if summed else (self.name, label)
+        term = self.behind.terms[0]
+        others = [c for c in term.constants if c.label != label]
+        times = len(term.constants) - len(others)
+        if not times:
+            return f"{because}. {behind}"
+        rest = term.power / self.value**times
+        without = f" {rest}" if rest.terms else ""
+        same = "" if rest == 1 / self.value**times else " (the same power of n here)"
+        unknown = wanted if times == 1 else f"{wanted}^{times}"
+        return (
+            f"{_sums(term.monomial)}. Besides {wanted} it carries {_factors(others)}; so {self.behind.quantity} ~ "
+            f"{unknown}{without}, and Theta(1) needs {wanted} = {self.value}{same}."
+        )
 
 
 def behind(result: object) -> Explanation | None:
@@ -140,3 +196,56 @@ def behind(result: object) -> Explanation | None:
     if isinstance(result, SettingExplanation):
         return result.behind
     return result if isinstance(result, Explanation) else None
+
+
+# sentences ---------------------------------------------------------------------------------------------------------
+
+
+def _sums(m: MatchedMonomial) -> str:
+    """Every sum over an index that grows, with what makes it coherent or random."""
+    left = {c: i for c, i in m.indices.items() if i.weight > 0 and i.rate}
+    phrases: list[str] = []
+
+    def coherent(what: str, classes: Iterable[int]) -> None:
+        sums = [c for c in classes if c in left and left[c].weight == 1]
+        if sums:
+            many = "a coherent sum" if len(sums) == 1 else "coherent sums"
+            phrases.append(f"{what}, {many} over {_and(left[c].text for c in sums)}")
+        for c in sums:
+            left.pop(c, None)
+
+    for what, classes in own_sums(m):
+        coherent(what, classes)
+    for pair in m.pairs:
+        factor = m.factors[pair.left]
+        narrow = [c for c in factor.classes if m.indices[c].axis not in EXPERTS]
+        coherent(f"{factor.tensor} meets its own transpose", narrow)
+    for c, index in list(left.items()):
+        if index.weight == 1:
+            coherent("all experts push the same way" if index.axis in EXPERTS else "nothing random is left", [c])
+        else:
+            names = dict.fromkeys(m.factors[k].tensor for k in index.touched)
+            stay = "stays" if len(names) == 1 else "stay"
+            phrases.append(f"{_and(names)} {stay} random over {index.text}, a random sum of size {index.gives}")
+    if not phrases:
+        return "Nothing that grows is summed"
+    text = "; ".join(p if k == 1 else f"{p} ({k} times)" for p, k in Counter(phrases).items())
+    return text if text.partition(" ")[0] in {f.tensor for f in m.factors} else _capital(text)
+
+
+def _factors(constants: Iterable[Constant]) -> str:
+    """``lr of expert_in N_e M N^-1, std of readout N^-1``; factors of size 1 are left out."""
+    times = Counter(c for c in constants if c.power.terms)
+    parts = [
+        f"{c.label} {c.power}" + (" twice" if k == 2 else f" {k} times" if k > 2 else "") for c, k in times.items()
+    ]
+    return ", ".join(parts) or "factors of size 1 only"
+
+
+def _and(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -38,8 +38,10 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.spec.trained import single
 
-from .search import FormulaSearch
+from .notation import maximum
+from .search import QUOTIENT, FormulaSearch
 
+_CONES = "a cone of rays"
 _ORDER = ("N", "M", "N_e")
 """Axes in which powers are written where rays lie on a wall, the first that suffice."""
 
@@ -65,15 +67,15 @@ class Largest:
     @property
     def piece(self) -> Piece:
         """For documents: ``max(M^(-1/2), N_e N^-1)``."""
-        if not self.decided or len(self.powers) < 2:
-            return self.powers[0] if self.powers else ZERO if self.decided else "undecided"
-        return Text(str(self), rf"$\max({', '.join(p.latex for p in self.powers)})$")
+        if not self.powers:
+            return ZERO if self.decided else "undecided"
+        inside = ", ".join(p.latex for p in self.powers)
+        return self.powers[0] if len(self.powers) == 1 else Text(str(self), rf"$\max({inside})$")
 
     def __str__(self) -> str:
-        if not self.decided or not self.powers:
+        if not self.powers:
             return "0" if self.decided else "undecided"
-        shown = list(map(str, self.powers))
-        return shown[0] if len(shown) == 1 else f"max({', '.join(shown)})"
+        return maximum(list(map(str, self.powers)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,24 +129,27 @@ def every_ray(asked: Configuration, *, steps: int = HORIZON, quantities: Sequenc
     """
     _covered(asked)
     limits.within("steps with every ray", steps, 0, HORIZON)
-    held, search = _searched(asked)
+    search = _searched(asked)
     known = search.table
-    names = [name for name in known if not _quotient(name)] if quantities is None else list(quantities)
-    if quotients := [name for name in names if _quotient(name)]:
+    names = [name for name in known if QUOTIENT not in name] if quantities is None else list(quantities)
+    if quotients := [name for name in names if QUOTIENT in name]:
         raise UsageError(f"no formula for {quotients[0]}: a quotient of maxima is none; ask for its parts")
     wanted = {name: quantity(known, name) for name in names}
     sizes = {name: tuple(search.largest(what, t) for t in range(steps + 1)) for name, what in wanted.items()}
-    return EveryRay(asked, search.structure, held, search.scaling, steps, sizes)
+    return EveryRay(asked, search.structure, search.held, search.scaling, steps, sizes)
+
+
+# inside ------------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=8)
-def _searched(asked: Configuration) -> tuple[Cone, Inserted]:
+def _searched(asked: Configuration) -> Inserted:
     """Raises UsageError: no cone."""
     found = solved(asked)
     held = cone(found.scaling, single(asked.optimizer, _CONES), asked.parameterization, found.structure)
     if held is None:
         raise UsageError(f"the formula on {asked.ray} is proved on no cone of rays; ask for this ray alone, or another")
-    return held, Inserted(asked, found.structure, found.scaling, held)
+    return Inserted(asked, found.structure, found.scaling, held)
 
 
 class Inserted(FormulaSearch):
@@ -153,8 +158,7 @@ class Inserted(FormulaSearch):
     def __init__(self, asked: Configuration, structure: Structure, scaling: Scaling, held: Cone) -> None:
         still = frozenset(axis for k, axis in enumerate(held.axes) if not any(rates[k] for rates in held.rays))
         super().__init__(asked.network, single(asked.optimizer, _CONES), structure, fixed=still)
-        self.scaling = scaling
-        self.growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
+        self.scaling, self.held = scaling, held
         sides = ({axis: n for axis, n in side.counts if axis in self.axes} for side in held.sides)
         self.cone = Cone(self.axes, tuple(map(Linear.of, sides, (side.sense for side in held.sides))))
         self.first = [direction([sum(x) for x in zip(*self.cone.rays, strict=True)]), *self.cone.rays]
@@ -182,7 +186,9 @@ class Inserted(FormulaSearch):
             raise Exhausted
         if answer.size is None or answer.form is None:
             return {}
-        return {(): (Form(self._written(self.scaling.size(answer.form)), ()), answer.size)}
+        power = self._written(self.scaling.size(answer.form), self.basis)
+        assert power is not None
+        return {(): (Form(power, ()), answer.size)}
 
     def _look(self, rates: Vector) -> Analysis:
         if rates not in self._looks:
@@ -193,37 +199,17 @@ class Inserted(FormulaSearch):
 
     def _basis(self) -> tuple[str, ...]:
         """Axes whose powers tell sizes on the cone apart: the first in which every power can be written."""
-        for count in range(1, len(self.axes) + 1):
-            for axes in combinations([axis for axis in _ORDER if axis in self.axes], count):
-                if all(self._solved(axes, Power.of({axis: 1})) is not None for axis in self.axes):
-                    return axes
-        raise LookupError("the cone has no rays")
+        order = [axis for axis in _ORDER if axis in self.axes]
+        bases = (axes for count in range(1, len(self.axes) + 1) for axes in combinations(order, count))
+        return next(b for b in bases if all(self._written(Power.of({axis: 1}), b) is not None for axis in self.axes))
 
-    def _written(self, power: Power) -> Power:
-        """The same on every ray of the cone, in the axes of the basis."""
-        found = self._solved(self.basis, power)
-        assert found is not None
-        return found
-
-    def _solved(self, axes: Sequence[str], power: Power) -> Power | None:
+    def _written(self, power: Power, basis: Sequence[str]) -> Power | None:
         """A power of some axes that is this one on every ray of the cone, if there is one."""
-        rows = []
-        for rates in self.cone.rays:
-            at = dict(zip(self.axes, rates, strict=True))
-            rows.append(
-                ({axis: at[axis] for axis in axes}, sum((e * at.get(a, 0) for a, e in power.terms), Fraction(0)))
-            )
+        ends = [dict(zip(self.axes, rates, strict=True)) for rates in self.cone.rays]
+        sizes = [sum((e * at.get(a, 0) for a, e in power.terms), Fraction(0)) for at in ends]
+        rows = [({axis: at[axis] for axis in basis}, size) for at, size in zip(ends, sizes, strict=True)]
         found, consistent = eliminate(rows)
-        if not consistent:
-            return None
-        return Power.of({axis: found[axis][1] for axis in axes if axis in found})
-
-
-_CONES = "a cone of rays"
-
-
-def _quotient(name: str) -> bool:
-    return "normalised" in name
+        return Power.of({axis: found[axis][1] for axis in basis if axis in found}) if consistent else None
 
 
 def _covered(asked: Configuration) -> None:

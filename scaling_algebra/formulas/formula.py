@@ -21,7 +21,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.quantities import quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
@@ -76,25 +76,23 @@ class Formula(Rendered):
     """The order of a quantity after some updates, for every ray and every parameter.
 
     Attributes:
+        of: network, optimizer and structure; which axes grow, which are fixed, and whether K is one of its own.
         quantity, step: what it is the root-mean-square of.
         terms: the monomials that lead somewhere; none: it is exactly zero.
         slack: None if none is missing. Else the quantity is at least the formula, and what may be missing exceeds it
             by at most ``(product of the axes)^slack`` where it has the parameters of one of the terms.
-        assumes: signals that must be O(1) for it to hold, because functions read them.
-        sparse: K is an axis of its own. fixed: axes that do not grow.
     """
 
-    network: Network
-    optimizer: Optimizer
-    structure: Structure
+    of: FormulaSearch
     quantity: str
     step: int
-    axes: tuple[str, ...]
     terms: tuple[FormulaTerm, ...]
     slack: Fraction | None = None
-    assumes: tuple[str, ...] = ()
-    sparse: bool = False
-    fixed: frozenset[str] = frozenset()
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """Signals that must be O(1) for it to hold, because functions read them."""
+        return tuple(dict.fromkeys(s.inputs[0].name for s in self.of.network.functions if s.inputs))
 
     @property
     def complete(self) -> bool:
@@ -107,24 +105,24 @@ class Formula(Rendered):
         found = {}
         for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
             _, role, step = unknown.split(".")
-            first = 0 if self.optimizer.memory else int(step)
-            gradient = f"g{self.network.tensors[role].symbol}"
+            first = 0 if self.of.optimizer.memory else int(step)
+            gradient = f"g{self.of.network.tensors[role].symbol}"
             found[symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
         return found
 
     @property
     def averaged(self) -> tuple[str, ...]:
         """Axes that must grow, because sums over them average held gates (assumption B2 of MSSP paper, J.2)."""
-        net, found = self.network, set()
+        net, found = self.of.network, set[str]()
         for s in net.statements:
             if isinstance(s, Product) and any(net.is_held(x.name) for x in s.factors):
                 found |= {net.axes[x] for x in s.letters if x not in net.signals[s.out]}
-        return tuple(axis for axis in self.axes if axis in found)
+        return tuple(axis for axis in self.of.axes if axis in found)
 
     @property
     def outer(self) -> bool:
         """It is the size of the entries of an outer product: of an update or a raw gradient."""
-        return bool(quantity(quantities(self.network), self.quantity).tensor)
+        return bool(quantity(quantities(self.of.network), self.quantity).tensor)
 
     @cached_property
     def expr(self) -> sympy.Expr:
@@ -143,16 +141,16 @@ class Formula(Rendered):
             UsageError: the ray is none of those that it is for, a signal may be beyond O(1) that must not be, other
                 tensors are zero or tied at the point, or it or a divisor is no complete formula.
         """
-        if ray["K"] != ray["M"] and "K" not in self.axes:
+        if ray["K"] != ray["M"] and "K" not in self.of.axes:
             raise UsageError("this formula is for K = M: active experts grow as all experts do; ask for a sparse one")
-        if grown := [axis for axis in self.fixed if ray[axis]]:
+        if grown := [axis for axis in self.of.fixed if ray[axis]]:
             raise UsageError(f"this formula is for fixed {grown[0]}, which grows on {ray}")
         if still := [axis for axis in self.averaged if not ray[axis]]:
             raise UsageError(f"this formula is for growing {still[0]}; on {ray} ask for one with {still[0]} fixed")
         zero = frozenset(role for role, b in point.b.items() if b is None)
-        if (zero, point.tied) != (self.structure.zero, self.structure.tied):
+        if (zero, point.tied) != (self.of.structure.zero, self.of.structure.tied):
             raise UsageError(f"this formula is for {self.about}; the point has other tensors zero or tied")
-        look = Analysis(ray, point, self.optimizer, self.network)
+        look = Analysis(ray, point, self.of.optimizer, self.of.network)
         for name, k in product(self.assumes, range(self.step + 1)):
             if k == self.step and name == self.quantity.partition(".")[0]:
                 continue
@@ -195,18 +193,18 @@ class Formula(Rendered):
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
         """Where a monomial exceeds the others with the same parameters: ``N_e M >= N``; empty: everywhere."""
-        cone = leading(Cone(self.axes), term.form.power, term.beside)
-        rays = [dict(zip(self.axes, rates, strict=True)) for rates in cone.rays]
+        cone = leading(Cone(self.of.axes), term.form.power, term.beside)
+        rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
 
         def bounds(side: Linear) -> bool:
             on, _ = eliminate((ray, Fraction(0)) for ray in rays if not side.at(ray))
-            return len(on) >= len(self.axes) - 1
+            return len(on) >= len(self.of.axes) - 1
 
         return tuple(inequality(side.counts) for side in dict.fromkeys(cone.sides) if bounds(side))
 
     @property
     def about(self) -> str:
-        return f"{self.quantity}@{self.step}, {self.network.title}, {self.optimizer.name}, {self.structure}"
+        return f"{self.quantity}@{self.step}, {self.of.network.title}, {self.of.optimizer.name}, {self.of.structure}"
 
     def _on(self, ray: Ray, values: Mapping[str, Fraction | None], known: dict[str, Fraction]) -> Fraction | None:
         """``known``: exponents of divisors, kept."""
@@ -219,11 +217,10 @@ class Formula(Rendered):
             name = symbol(unknown)
             if name not in known:
                 parts = (x.split("@") for x in self.divisors[name])
-                gradients = (self._alike(gradient, int(k)) for gradient, k in parts)
-                sizes = [f._on(ray, values, known) for f in gradients]
+                sizes = [_formula(self.of, gradient, int(k))._on(ray, values, known) for gradient, k in parts]
                 role = unknown.split(".")[1]
-                sizes += [-(values.get(f"d.{role}") or Fraction(0))] if self.optimizer.epsilon else []
-                known[name] = max(x for x in sizes if x is not None) + self._entries(role).on(ray)
+                sizes += [-(values.get(f"d.{role}") or Fraction(0))] if self.of.optimizer.epsilon else []
+                known[name] = max(x for x in sizes if x is not None) + self.entries(role).on(ray)
             return -known[name]
 
         return max(
@@ -237,12 +234,9 @@ class Formula(Rendered):
                 raise unknown_name("symbol", name, known)
         return [known[name] for name in names]
 
-    def _alike(self, name: str, t: int) -> Formula:
-        return _formula(self.network, self.optimizer, self.structure, name, t, self.sparse, self.fixed)
-
-    def _entries(self, role: str) -> Power:
+    def entries(self, role: str) -> Power:
         """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
-        return self.optimizer.entries(self.network, role)
+        return self.of.optimizer.entries(self.of.network, role)
 
 
 def formula(
@@ -284,7 +278,7 @@ def formula(
     _covered(net, rule, name, t)
     if sparse and (net.live or not net.aggregations):
         raise UsageError(f"{net.name} has no experts of which K are active, or selects them in a way of its own")
-    return _formula(net, rule, asked, name, t, sparse, _fixed(fixed, net, sparse))
+    return _formula(_search(net, rule, asked, sparse, _fixed(fixed, net, sparse)), name, t)
 
 
 def read_structure(text: str, network: Network) -> Structure:
@@ -364,19 +358,12 @@ def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
         raise UsageError(f"the step is {t}; a formula reaches {STEPS} updates")
 
 
-@lru_cache(maxsize=64)
-def _search(
-    network: Network, optimizer: Optimizer, structure: Structure, sparse: bool, fixed: frozenset[str]
-) -> FormulaSearch:
-    return FormulaSearch(network, optimizer, structure, sparse, fixed)
+_search = lru_cache(maxsize=64)(FormulaSearch)
 
 
 @lru_cache(maxsize=512)
-def _formula(
-    network: Network, optimizer: Optimizer, structure: Structure, name: str, t: int, sparse: bool, fixed: frozenset[str]
-) -> Formula:
-    search = _search(network, optimizer, structure, sparse, fixed)
-    what = quantity(quantities(network), name)
+def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
+    what = quantity(quantities(search.network), name)
     try:
         found = search.forms(what, t)
     except Exhausted:
@@ -387,20 +374,21 @@ def _formula(
     terms = []
     for form in sorted(forms, key=_order):
         alike = tuple(f.power for f in forms if f.unknowns == form.unknowns and f != form)
-        terms.append(FormulaTerm(form, alike, None if what.tensor else _behind(search, name, t, form, alike)))
-    reads = tuple(dict.fromkeys(s.inputs[0].name for s in network.statements if isinstance(s, Function) and s.inputs))
-    return Formula(network, optimizer, structure, name, t, search.axes, tuple(terms), found.slack, reads, sparse, fixed)
+        terms.append(FormulaTerm(form, alike, None if what.tensor else _behind(search, what, t, form, alike)))
+    return Formula(search, name, t, tuple(terms), found.slack)
 
 
 def _order(form: Form) -> tuple[Any, ...]:
     return sum(abs(n) for _, n in form.unknowns), form.unknowns, form.power.terms
 
 
-def _behind(search: FormulaSearch, name: str, t: int, form: Form, beside: tuple[Power, ...]) -> MatchedMonomial | None:
+def _behind(
+    search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
+) -> MatchedMonomial | None:
     """The network behind a monomial, on a ray on which it leads among those with its parameters."""
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
-    signal = quantity(quantities(search.network), name).read(run, t)
+    signal = what.read(run, t)
     assert isinstance(signal, Graded)
     for grade, part in signal.parts.items():
         assert isinstance(part, Signal)

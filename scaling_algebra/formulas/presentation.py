@@ -22,10 +22,9 @@ def formula(f: Formula, where: bool = False) -> Document:
     head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {f.latex()}$")
     blocks: list[Block] = [Heading(literal(f.about), 2), Lines.of((head,))]
     if f.terms:
-        columns = ["monomial", "mechanisms"] + ["leads where"] * where
-        rows = [_row(f, t, where) for t in f.terms]
-        blocks.append(Grid.of(columns, rows))
-    notes: list[Piece] = [*map(literal, divisors(f)), *map(literal, notes_of(f))]
+        columns = ("monomial", "mechanisms", "leads where") if where else ("monomial", "mechanisms")
+        blocks.append(Grid.of(columns, [_row(f, t, where) for t in f.terms]))
+    notes: list[Piece] = [*map(literal, _divisors(f)), *map(literal, _notes(f))]
     blocks.append(Lines.of(*notes, listed=True))
     return Document(tuple(blocks), record(f))
 
@@ -42,10 +41,10 @@ def record(f: Formula) -> dict[str, object]:
         for t in f.terms
     ]
     return {
-        "network": f.network.name,
-        "optimizer": f.optimizer.name,
-        "epsilon": f.optimizer.regime,
-        "structure": f.structure,
+        "network": f.of.network.name,
+        "optimizer": f.of.optimizer.name,
+        "epsilon": f.of.optimizer.regime,
+        "structure": f.of.structure,
         "quantity": f.quantity,
         "step": f.step,
         "complete": f.complete,
@@ -54,29 +53,30 @@ def record(f: Formula) -> dict[str, object]:
         "divisors": f.divisors,
         "assumes": f.assumes,
         "grow": f.averaged,
-        "fixed": sorted(f.fixed),
+        "fixed": sorted(f.of.fixed),
     }
 
 
-def divisors(f: Formula) -> list[str]:
+def _divisors(f: Formula) -> list[str]:
     """``v_input_0 = max(eps_input, gW1@0)``."""
     lines = []
     for name, found in f.divisors.items():
         role = name.split("_", 1)[1].rsplit("_", 1)[0]
-        parts = [f"eps_{role}"] * f.optimizer.epsilon + [*found]
-        entries = f._entries(role)
+        parts = [f"eps_{role}"] * f.of.optimizer.epsilon + [*found]
+        entries = f.entries(role)
         of = f" {entries}" if entries.terms else ""
         lines.append(f"{name} = {maximum(parts)}{of}: what step {int(name.rsplit('_', 1)[1]) + 1} divides by")
     return lines
 
 
-def notes_of(f: Formula) -> list[str]:
+def _notes(f: Formula) -> list[str]:
     """What the formula rests on, and what may be missing from it."""
-    product = " ".join(f.axes)
-    notes = ["K grows as M"] * ("M" in f.axes and "K" not in f.axes)
-    notes += [f"{', '.join(sorted(f.fixed))} fixed"] * bool(f.fixed)
+    product = " ".join(f.of.axes)
+    notes = ["K grows as M"] if "M" in f.of.axes and "K" not in f.of.axes else []
+    notes += [f"{', '.join(sorted(f.of.fixed))} fixed"] if f.of.fixed else []
     notes += [f"{axis} grows: sums over it average the gates" for axis in f.averaged]
-    notes += [f"it holds while {', '.join(f.assumes)} {'is' if len(f.assumes) == 1 else 'are'} O(1)"] * bool(f.assumes)
+    be = "is" if len(f.assumes) == 1 else "are"
+    notes += [f"it holds while {', '.join(f.assumes)} {be} O(1)"] if f.assumes else []
     if f.complete:
         notes.append("complete: no other monomial leads anywhere")
     else:

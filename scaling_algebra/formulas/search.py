@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
@@ -34,12 +35,17 @@ _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 _WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 
 
+QUOTIENT = "normalised"
+"""In the names of quantities that are divided by a size: a quotient of maxima is no maximum."""
+
+
 class FormulaSearch:
     """Sizes of one network, trained one way, on all rays of its axes.
 
     Args:
         sparse: K, the active experts, is an axis of its own, at most M; else it grows as M.
         fixed: axes that do not grow.
+        sized: signals whose later changes are taken by their size alone.
     """
 
     def __init__(
@@ -49,14 +55,16 @@ class FormulaSearch:
         structure: Structure,
         sparse: bool = False,
         fixed: frozenset[str] = frozenset(),
+        sized: frozenset[str] = frozenset(),
     ) -> None:
-        self.network, self.optimizer, self.structure, self.sparse = network, optimizer, structure, sparse
-        there = {*network.axes.values(), *["K"] * sparse} - {*["K"] * (not sparse), "L"} - fixed
+        self.network, self.optimizer, self.structure = network, optimizer, structure
+        self.sparse, self.fixed, self.sized = sparse, fixed, sized
+        there = {*network.axes.values(), *(("K",) if sparse else ())} - {*(() if sparse else ("K",)), "L"} - fixed
         self.axes = tuple(axis for axis in AXES if axis in there)
+        self.growing = frozenset((*self.axes, *(("K",) if "M" in self.axes else ())))
         self.cone = Cone(self.axes)
         self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.cone.rays]
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
-        self._sized: frozenset[str] = frozenset()
 
     def forms(self, quantity: Quantity, t: int) -> MaxForm:
         """The monomials of a quantity after t updates.
@@ -78,13 +86,11 @@ class FormulaSearch:
         """Training on a ray, with unknown parameters."""
         key = rates, rung
         if key not in self._runs:
-            ray = self.ray(rates)
-            growing = frozenset((*self.axes, *["K"] * ("M" in self.axes)))
-            algebra = form_algebra(self.network, ray, growing, self.sparse)
+            algebra = form_algebra(self.network, self.ray(rates), self.growing, self.sparse)
             algebra.climb(rung)
             kind = RoutedForms if self.sparse else FormTrajectory
             self._runs[key] = kind(
-                self.network, algebra, self.structure, self._sized, optimizer=self.optimizer, growing=growing
+                self.network, algebra, self.structure, self.sized, optimizer=self.optimizer, growing=self.growing
             )
         return self._runs[key]
 
@@ -109,9 +115,14 @@ class FormulaSearch:
             sizes = run.sizes(quantity, t)
         found = {}
         for grade, (low, high) in sizes.items():
-            form = None if low is None else run.forms.graded(grade, low)
-            found[run.forms.graded(grade, high).unknowns] = form, run.forms.value(high)
+            upper = run.forms.graded(grade, high)
+            lower = None if low is None else run.forms.graded(grade, low)
+            found[upper.unknowns] = self._kept(lower, upper), run.forms.value(high)
         return found
+
+    def _kept(self, lower: Form | None, upper: Form) -> Form | None:
+        """Of the bounds of a size at a ray, the one that is taken for a monomial."""
+        return lower
 
 
 class UpperBounds(FormulaSearch):
@@ -121,22 +132,7 @@ class UpperBounds(FormulaSearch):
     Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
     bound of a product is one such function (of the bounds in ``Algebra._bound`` an operator norm is never above
     Cauchy-Schwarz). So the bound is convex, and what it is at corners bounds it everywhere.
-
-    Args:
-        sized: the signals.
     """
-
-    def __init__(
-        self,
-        network: Network,
-        optimizer: Optimizer,
-        structure: Structure,
-        sized: frozenset[str],
-        fixed: frozenset[str] = frozenset(),
-    ) -> None:
-        super().__init__(network, optimizer, structure, fixed=fixed)
-        self._sized = sized
-        self._seen: set[Form] = set()
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
         """Sizes of monomials, and bounds that nothing exceeds, after t updates.
@@ -145,21 +141,16 @@ class UpperBounds(FormulaSearch):
             Exhausted: they are too many.
         """
         upper = self._forms(quantity, t, _WHOLE).forms
-        return Bounds(tuple(form for form in upper if form in self._seen), upper)
+        return Bounds(tuple(form for form in upper if form in self._exact), upper)
 
-    def _sizes(
-        self, quantity: Quantity, t: int, rates: Vector, rung: Rung
-    ) -> dict[Counts, tuple[Form | None, Fraction]]:
-        run = self.run(rates, rung)
-        found: dict[Counts, tuple[Form | None, Fraction]] = {}
-        with run.ledger.question():
-            sizes = run.sizes(quantity, t)
-        for grade, (low, high) in sizes.items():
-            form = run.forms.graded(grade, high)
-            found[form.unknowns] = form, run.forms.value(high)
-            if low == high:
-                self._seen.add(form)
-        return found
+    @cached_property
+    def _exact(self) -> set[Form]:
+        """Upper bounds that are sizes of monomials somewhere."""
+        return set()
+
+    def _kept(self, lower: Form | None, upper: Form) -> Form | None:
+        self._exact.update({upper} if lower == upper else ())
+        return upper
 
 
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
@@ -169,12 +160,9 @@ def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
     """
     if len(forms) < 2:
         return forms
-    solver = ClauseSolver()
-    for axis in axes:
-        solver.add(Clause("rays", (Linear(((axis, 1),), ">="),), ""))
+    solver = ClauseSolver(Clause("rays", (Linear(((axis, 1),), ">="),), "") for axis in axes)
     if "K" in axes:
         solver.add(Clause("rays", (Linear((("M", 1), ("K", -1)), ">="),), ""))
-
     for k, form in enumerate(forms):
         counts = {"top": Fraction(1)} | {axis: -e for axis, e in form.power.terms}
         counts |= {u: Fraction(-n) for u, n in form.unknowns}
@@ -183,4 +171,4 @@ def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
             solver.add(Clause(f"top {k}", (Linear.of(counts, sense),), ""))
     below = [f"below {k}" for k in range(len(forms))]
     labels = (("rays", f"top {k}", *below[:k], *below[k + 1 :]) for k in range(len(forms)))
-    return tuple(form for form, names in zip(forms, labels, strict=True) if solver.possible(names, ()))
+    return tuple(form for form, names in zip(forms, labels, strict=True) if solver.possible(names))

@@ -20,10 +20,9 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece,
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 
-from .circuits import Minimum, ProgramRow, minima
+from .circuits import Minimum, minima, stationary
 from .expressions import expression, relation
-from .inequalities import Inequalities, Inequality
-from .lambert import stationary
+from .inequalities import Inequality, contradiction, leave_gaps
 from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
 
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
@@ -75,6 +74,8 @@ class Balance(Rendered):
         minimised, growing, fixed: quantities by what becomes of them.
         cells: of terms that balance; one, unless parameters or several growing quantities decide.
         notes: what else is known.
+        reach: a monomial; the size at which the minimum equals it is shown, too.
+        checks: the same in numbers.
     """
 
     total: Posynomial
@@ -86,6 +87,8 @@ class Balance(Rendered):
     fixed: tuple[str, ...]
     cells: tuple[Minimum, ...]
     notes: tuple[str, ...] = ()
+    reach: str | None = None
+    checks: tuple[NumericCheck, ...] = ()
 
     @property
     def cell(self) -> Minimum:
@@ -108,29 +111,29 @@ class Balance(Rendered):
     def sizes(self, cell: Minimum) -> dict[str, Monomial]:
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
 
-    def document(self, reach: str | None = None, checks: Sequence[NumericCheck] = ()) -> Document:
-        """Every cell: what grows how, with which prefactor; active terms; conditions.
+    @property
+    def agrees(self) -> bool:
+        """Numbers do not contradict it."""
+        return all(c.agrees for c in self.checks)
 
-        Args:
-            reach: also the size at which the minimum equals this monomial.
-            checks: the same in numbers.
-        """
+    def document(self) -> Document:
+        """Cell by cell the minimum, the optimum, shares, bounds; conditions; numbers."""
         blocks: list[Block] = [Heading(Text(self.about, literal(self.about)), 2)]
         if self.constraints:
             blocks.append(Lines.of(("with ", literal(", ".join(c.text for c in self.constraints)))))
         for cell in self.cells:
             if cell.where:
                 blocks.append(Heading(literal("where " + ", ".join(map(str, cell.where))), 3))
-            blocks += self._cell(cell, reach)
+            blocks += self._cell(cell)
         notes = list(self.notes)
         for name in self.minimised:
             if (best := stationary(self.reduced, name)) is not None:
                 notes.append(f"with the logarithm, {name} = {best}")
-        if notes := [*notes, *(line for c in checks for line in c.lines())]:
+        if notes := [*notes, *(line for c in self.checks for line in c.lines())]:
             blocks.append(Lines.of(*map(literal, notes), listed=True))
-        return Document(tuple(blocks), self.record(reach, checks))
+        return Document(tuple(blocks), self.record())
 
-    def _cell(self, cell: Minimum, reach: str | None) -> list[Block]:
+    def _cell(self, cell: Minimum) -> list[Block]:
         header = ("", "grows as", "times")[: 2 + cell.exact]
         rows = [(n, power(m), _factor(m.coefficient))[: len(header)] for n, m in self.sizes(cell).items()]
         shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
@@ -139,19 +142,19 @@ class Balance(Rendered):
             lines.append(["held with equality: ", literal(", ".join(cell.binding))])
         if cell.window:
             lines.append(["left open: ", literal(", ".join(map(str, cell.window)))])
-        if reach is not None:
-            sizes = [(f"{name} = ", power(m)) for name, m in cell.reach(reach, self.growing[0]).items()]
-            lines.append([f"minimum {literal(reach)} at ", *_joined(sizes)])
+        if self.reach is not None:
+            sizes = [(f"{name} = ", power(m)) for name, m in cell.reach(self.reach, self.growing[0]).items()]
+            lines.append([f"minimum {literal(self.reach)} at ", *_joined(sizes)])
         return [Grid.of(header, rows), Lines.of(*lines, listed=True)]
 
-    def record(self, reach: str | None = None, checks: Sequence[NumericCheck] = ()) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The JSON contract."""
 
         def cell(c: Minimum) -> dict[str, Any]:
             def shown(m: Monomial) -> dict[str, Any]:
                 return {"powers": strings(m), "prefactor": written(m.coefficient) if c.exact else None}
 
-            reached = {} if reach is None else {"reached": c.reach(reach, self.growing[0])}
+            reached = {} if self.reach is None else {"reached": c.reach(self.reach, self.growing[0])}
             return {
                 "where": [*map(str, c.where)],
                 "minimum": shown(c.minimum),
@@ -169,8 +172,8 @@ class Balance(Rendered):
             "fixed": list(self.fixed),
             "cells": [cell(c) for c in self.cells],
             "notes": list(self.notes),
-            "reach": reach,
-            "checks": [c.record() for c in checks],
+            "reach": self.reach,
+            "checks": [c.record() for c in self.checks],
         }
 
 
@@ -219,17 +222,20 @@ def balance(
     problem, relations = whole.substituted(at), [c.substituted(at) for c in given]
     dependent = _dependent([c for c in relations if c.sign == "="], minimise, named)
     reduced, free = problem.substituted(dependent), [name for name in minimise if name not in dependent]
-    rows = [ProgramRow(_constants(t, fixed), 1, str(t)) for t in reduced.terms]
-    loose = [c for c in relations if c.sign != "="]
-    rows += [ProgramRow(_constants(m, fixed), 0, c.text, c.strict)
-             for c in loose for m in c.substituted(dependent).ratios()]  # fmt: skip
-    _check(rows, free, growing, problem)
-    bounds = [row for row in rows if not row.weight]
-    at_most = [Inequality(row.term.power, row.strict, row.text, growing[0]) for row in bounds]
-    if core := at_most and Inequalities(at_most, growing[0], growing, strict=True).core():
+    terms = [_constants(t, fixed) for t in reduced.terms]
+    at_most = ((_constants(m, fixed), c) for c in relations if c.sign != "=" for m in c.substituted(dependent).ratios())
+    bounds = list(dict.fromkeys(Inequality(m, c.strict, c.text, growing[0]) for m, c in at_most))
+    texts = [*map(str, reduced.terms), *(bound.label for bound in bounds)]
+    rows = [*terms, *(bound.ratio for bound in bounds)]
+    for text, row in zip(texts, rows, strict=True):
+        if unknown := sorted({n for n, _ in row.powers} - {*free, *growing}):
+            raise UsageError(f"{unknown[0]} in {text} is neither minimised over, nor growing, nor fixed, nor given "
+                             "by a constraint; say which, or what it equals")  # fmt: skip
+    _check(rows, free, problem)
+    if core := contradiction(bounds, growing):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
-    cells = tuple(minima(rows, free, growing, dependent))
+    cells = tuple(minima(terms, bounds, free, growing, dependent))
     if not cells:
         raise UsageError(f"no minimum over {', '.join(free)}: {problem} can be made as small as one likes; "
                          "add a term that grows where the others fall, or a constraint")  # fmt: skip
@@ -237,12 +243,12 @@ def balance(
     if any(t.logs for t in reduced.terms):
         cells = tuple(replace(c, exact=False) for c in cells)
         notes.append("up to logarithms, which count as constants")
-    if all(c.where for c in cells) and Inequalities((), growing[0], growing).outside(c.where for c in cells):
+    if all(c.where for c in cells) and leave_gaps((c.where for c in cells), growing):
         notes.append(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )
     of = tuple(minimise), tuple(growing), tuple(fixed)
-    return Balance(problem, reduced, tuple(row.term for row in bounds), tuple(relations), *of, cells, tuple(notes))
+    return Balance(problem, reduced, tuple(bound.ratio for bound in bounds), tuple(relations), *of, cells, tuple(notes))
 
 
 def power(m: Monomial) -> Text:
@@ -281,20 +287,16 @@ def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
     return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
 
 
-def _check(rows: Sequence[ProgramRow], free: Sequence[str], growing: Sequence[str], total: Posynomial) -> None:
-    """Raises UsageError for quantities that nothing is said about, and for minima that determine products only."""
-    for row in rows:
-        if unknown := sorted({n for n, _ in row.term.powers} - {*free, *growing}):
-            raise UsageError(f"{unknown[0]} in {row.text} is neither minimised over, nor growing, nor fixed, nor given "
-                             "by a constraint; say which, or what it equals")  # fmt: skip
+def _check(rows: Sequence[Monomial], free: Sequence[str], total: Posynomial) -> None:
+    """Raises UsageError for minima that determine products only, and for too many terms."""
     for name in free:
-        if all(row.term[name] == 0 for row in rows):
+        if all(row[name] == 0 for row in rows):
             raise UsageError(f"{name} is to be minimised over, but stands in no term of {total}")
     if len(rows) > MOST_TERMS or len(free) > MOST_FREE:
         raise UsageError(f"{len(rows)} terms over {len(free)} quantities; give at most {MOST_TERMS} and {MOST_FREE}")
-    if len(rows) > MOST_OPEN and any(row.term.parameters for row in rows):
+    if len(rows) > MOST_OPEN and any(row.parameters for row in rows):
         raise UsageError(f"{len(rows)} terms with open parameters; give values of them (--at), or at most {MOST_OPEN}")
-    if free and sympy.Matrix([[row.term[name] for name in free] for row in rows]).rank() < len(free):
+    if free and sympy.Matrix([[row[name] for name in free] for row in rows]).rank() < len(free):
         raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
 
 

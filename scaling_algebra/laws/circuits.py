@@ -9,25 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
+from operator import mul
 
 import sympy
 
 from scaling_algebra.errors import UsageError
 
 from .expressions import monomial
-from .inequalities import Inequalities, Inequality, decided, sign
-from .monomials import Expr, Monomial, simplified
-
-
-@dataclass(frozen=True)
-class ProgramRow:
-    """A term (weight 1), or a constraint ``term <= 1`` (weight 0), of the linear program."""
-
-    term: Monomial
-    weight: int
-    text: str
-    strict: bool = False
+from .inequalities import Inequality, contradiction, decided, sign
+from .monomials import Expr, Monomial, Posynomial, parameter, simplified, written
 
 
 @dataclass(frozen=True)
@@ -59,39 +51,60 @@ class Minimum:
         return size | {name: m.substituted(size) for name, m in self.optimum.items()}
 
 
+def circuits(terms: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:
+    """Every smallest set of terms, by index, with exponents that cancel the named quantities; small sets first."""
+    smaller: list[set[int]] = []
+    for chosen in (c for size in range(1, len(names) + 2) for c in combinations(range(len(terms)), size)):
+        if any(s <= {*chosen} for s in smaller):
+            continue
+        space = sympy.Matrix(len(names), len(chosen), lambda i, j, of=chosen: terms[of[j]][names[i]]).nullspace()
+        weights = [simplified(x) for x in space[0]] if len(space) == 1 else []
+        if weights and all(w != 0 for w in weights):
+            smaller.append({*chosen})
+            yield chosen, weights
+
+
 def minima(
-    rows: Sequence[ProgramRow], free: Sequence[str], growing: Sequence[str], dependent: Mapping[str, Monomial]
+    terms: Sequence[Monomial],
+    bounds: Sequence[Inequality],
+    free: Sequence[str],
+    growing: Sequence[str],
+    dependent: Mapping[str, Monomial],
 ) -> Iterator[Minimum]:
     """The minimum of each cell; logarithms do not count.
 
     Args:
         dependent: quantities that follow from those that are free.
     """
-    seen = set()
-    for chosen, shares in _circuits(rows, free):
-        if -1 in (signs := [sign(x) for x in shares]):
+    rows, seen = [*terms, *(bound.ratio for bound in bounds)], set()
+    for chosen, weights in sorted(circuits(rows, free), key=lambda c: -len(c[0])):
+        total = simplified(sum(w for k, w in zip(chosen, weights, strict=True) if k < len(terms)))
+        shares = {k: simplified(w / total) for k, w in zip(chosen, weights, strict=True)} if total != 0 else {}
+        signs = {k: sign(x) for k, x in shares.items()}
+        if not shares or -1 in signs.values():
             continue
-        optimum = _optimum(chosen, shares, free)
-        base, share = next((row, x) for row, x in zip(chosen, shares, strict=True) if row.weight)
-        minimum = base.term.substituted(optimum) * Monomial(1 / share)
-        rest = [(row, row.term.substituted(optimum)) for row in rows if row not in chosen]
-        ratios = [m / minimum if row.weight else m for row, m in rest]
-        answers = [decided(Monomial.of({growing[0]: -x}), growing) for x, s in zip(shares, signs, strict=True) if not s]
+        first, *_ = active = [k for k in chosen if k < len(terms)]
+        whole = terms[first] * Monomial(1 / shares[first])
+        equal = [rows[k] / (whole * Monomial(shares[k])) if k in active else rows[k] for k in chosen if k != first]
+        optimum = _solved(equal, free)
+        minimum = terms[first].substituted(optimum) * Monomial(1 / shares[first])
+        rest = {k: m.substituted(optimum) for k, m in enumerate(rows) if k not in chosen}
+        ratios = [m / minimum if k < len(terms) else m for k, m in rest.items()]
+        answers = [decided(Monomial.of({growing[0]: -shares[k]}), growing) for k in chosen if not signs[k]]
         answers += [decided(m, growing) for m in ratios]
         if False in answers:
             continue
         conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Inequality)]
         where = _projected(conditions, growing)
-        if where is None or Inequalities(where, growing[0], growing, strict=True).core():
+        if where is None or contradiction(where, growing):
             continue
         if (key := (frozenset(where), minimum.powers)) in seen:
             continue
         seen.add(key)
-        terms = [(row.term, x) for row, x in zip(chosen, shares, strict=True) if row.weight]
         yield Minimum(
-            tuple(t for t, _ in terms),
-            tuple(x for _, x in terms),
-            tuple(dict.fromkeys(row.text for row in chosen if not row.weight)),
+            tuple(terms[k] for k in active),
+            tuple(shares[k] for k in active),
+            tuple(dict.fromkeys(bounds[k - len(terms)].label for k in chosen if k >= len(terms))),
             minimum,
             optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
             all(m.powers for m in ratios),
@@ -100,34 +113,55 @@ def minima(
         )
 
 
-def _circuits(rows: Sequence[ProgramRow], free: Sequence[str]) -> Iterator[tuple[tuple[ProgramRow, ...], list[Expr]]]:
-    """Smallest sets of rows whose exponents cancel, with their shares; largest sets first."""
-    for size in range(len(free) + 1, 0, -1):
-        for chosen in combinations(rows, size):
-            space = sympy.Matrix(len(free), size, lambda i, j, of=chosen: of[j].term[free[i]]).nullspace()
-            if len(space) != 1:
-                continue
-            weights = [simplified(x) for x in space[0]]
-            total = simplified(sum(w for w, row in zip(weights, chosen, strict=True) if row.weight))
-            if all(w != 0 for w in weights) and total != 0:
-                yield chosen, [simplified(w / total) for w in weights]
+@dataclass(frozen=True)
+class Stationary:
+    """``exp(S + W_-1(z)/(p + 1))``, the exact minimum of ``a x^-p + u x + v x log(w/x)``; there is one for z >= -1/e.
+
+    Law: with ``S = u/v + log(w) - 1`` the first-order condition ``p a x^(-p-1) = u + v (log(w/x) - 1)`` becomes
+    ``y e^y = z`` for ``y = (p+1)(log(x) - S)`` and ``z = -(p+1) p (a/v) e^(-(p+1) S)``. Branch -1 is the minimum,
+    branch 0 a maximum: the second derivative is positive where ``(p+1)(u/v + log(w/x) - 1) > 1``.
+    """
+
+    p: Expr
+    shift: Expr
+    argument: Expr
+
+    @property
+    def minimum(self) -> Expr:
+        return sympy.exp(self.shift + sympy.LambertW(self.argument, -1) / (self.p + 1))
+
+    def __str__(self) -> str:
+        inside = f"S = {written(self.shift)}, z = {written(self.argument)}"
+        return f"exp(S + W_-1(z)/({written(self.p)} + 1)) for {inside}"
 
 
-def _optimum(chosen: Sequence[ProgramRow], shares: Sequence[Expr], free: Sequence[str]) -> dict[str, Monomial]:
-    """Where every active term is its share of the sum, and every binding constraint an equality."""
-    at = next(i for i, row in enumerate(chosen) if row.weight)
-    whole = chosen[at].term * Monomial(1 / shares[at])
-    ones = [row.term / (whole * Monomial(share)) if row.weight else row.term
-            for i, (row, share) in enumerate(zip(chosen, shares, strict=True)) if i != at]  # fmt: skip
+def stationary(total: Posynomial, name: str) -> Stationary | None:
+    """Of a sum that has this form in a quantity; None for others."""
+    x = parameter(name)
+    slow = [t for t in total.terms if any(name in a.quantities for a, _ in t.logs)]
+    rest = [t for t in total.terms if t not in slow]
+    linear, falling = [t for t in rest if t[name] == 1], [t for t in rest if t[name] != 1]
+    if not len(slow) == len(linear) == len(falling) == 1 or not falling[0][name].could_extract_minus_sign():
+        return None
+    ((argument, e), *more), p = slow[0].logs, -falling[0][name]
+    if more or e != 1 or slow[0][name] != 1 or argument[name] != -1 or argument.logs:
+        return None
+    a, u = falling[0].expr * x**p, linear[0].expr / x
+    v, w = Monomial(slow[0].coefficient, slow[0].powers).expr / x, argument.expr * x
+    shift = u / v + sympy.expand_log(sympy.log(w), force=True) - 1
+    decay = sympy.powsimp(sympy.exp(sympy.expand(-(p + 1) * shift)))
+    return Stationary(p, shift, -(p + 1) * p * a / v * decay)
+
+
+def _solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
+    """Where every one of some monomials is 1."""
     matrix = sympy.Matrix(len(ones), len(free), lambda i, j: ones[i][free[j]])
-    solved = list(matrix.rref()[1]) if ones else []
-    inverse = matrix[:, solved].inv() if solved else matrix
-    rests = [m.substituted({free[j]: Monomial() for j in solved}) for m in ones]
+    pivots = list(matrix.rref()[1]) if ones else []
+    inverse = matrix[:, pivots].inv() if pivots else matrix
+    rests = [m.substituted({free[j]: Monomial() for j in pivots}) for m in ones]
     optimum = {}
-    for i, j in enumerate(solved):
-        value = Monomial()
-        for k, rest in enumerate(rests):
-            value *= rest ** -inverse[i, k]
+    for i, j in enumerate(pivots):
+        value = reduce(mul, (rest ** -inverse[i, k] for k, rest in enumerate(rests)))
         optimum[free[j]] = Monomial(sympy.powsimp(value.coefficient), value.powers)
     return optimum
 

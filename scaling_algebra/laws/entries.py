@@ -1,4 +1,4 @@
-"""Tables of TOML read into dataclasses, by their annotations: laws, assumptions, invariants and rules are data.
+"""Tables of TOML read into dataclasses, by their annotations: laws, assumptions, invariants, rules, models are data.
 
 A key is a field, less an underscore at its end. Read next: ``law.py``, ``feasible.py`` (what is read).
 """
@@ -15,12 +15,17 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.files import read_text, toml
 from scaling_algebra.limits import line
+from scaling_algebra.spec.powers import Power
 
 from .expressions import exponent, expression, identity, monomial, relation
 from .monomials import Identity, Monomial, Posynomial, Relation
 
 READERS: dict[Any, Callable[[str], Any]] = {
-    str: str, Any: exponent, Identity: identity, Monomial: monomial, Posynomial: expression, Relation: relation
+    str: str, Any: exponent, Identity: identity, Monomial: monomial, Posynomial: expression, Power: Power.parse,
+    Power | None: lambda text: None if text == "0" else Power.parse(text), Relation: relation,
+}  # fmt: skip
+KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number")
 }  # fmt: skip
 MOST, MANY = 2**16, 100
 """Bytes of a file, and entries of a list in it."""
@@ -58,7 +63,7 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
     parts = get_args(kind)
     if is_dataclass(kind) and kind not in READERS:
         return _record(kind, _kept(value, dict, "a table", where or "it"), where)
-    if (origin := get_origin(kind)) is UnionType:
+    if (origin := get_origin(kind)) is UnionType and kind not in READERS:
         return read(parts[0], value, where)
     if origin is tuple:
         if len(_kept(value, list, "a list", where)) > MANY:
@@ -67,8 +72,8 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
     if origin is Mapping:
         items = _kept(value, dict, "a table", where).items()
         return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", True) for key, x in items}
-    if kind is bool:
-        return _kept(value, bool, "true or false", where)
+    if kind in (bool, int, float):
+        return kind(_kept(value, *KINDS[kind], where))
     text = str(value) if number and type(value) is int else value
     return READERS[kind](line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where)))
 
@@ -95,7 +100,7 @@ def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
     return kind(**{of[key][0]: read(of[key][1], x, f"{before}{key}") for key, x in value.items()})
 
 
-def _kept(value: Any, kind: type, what: str, where: str) -> Any:
+def _kept(value: Any, kind: Any, what: str, where: str) -> Any:
     if not isinstance(value, kind):
         raise UsageError(f"{where} is {value!r}; it must be {what}")
     return value

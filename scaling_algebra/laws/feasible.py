@@ -4,7 +4,7 @@ Law: every quantity is a power of one that grows, up to constants and powers of 
 relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
 with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
 that grows, at least 1. Adding a set: one more TOML file in ``assumptions/``.
-Read next: ``inequalities.py`` (solves them), ``onset.py`` (from which size on).
+Read next: ``windows.py`` (solves them), ``onset.py`` (from which size on).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.powers import exponent_text
 
 from .entries import made, read, shipped
-from .inequalities import End, Inequalities, Inequality, Window
-from .monomials import Monomial, Relation, parameter
+from .monomials import Monomial, Relation
 from .onset import Onset, onsets
+from .windows import End, Exponents, Window
 
 SHIPPED = shipped("assumptions")
 
@@ -60,12 +60,12 @@ class Assumptions:
     name: str = ""
     title: str = ""
 
-    def defined(self, values: Mapping[str, Monomial]) -> dict[str, Monomial]:
-        """Every defined quantity in the quantities that are not, and in those that ``values`` has."""
+    def put(self, values: Mapping[str, Monomial]) -> dict[str, Monomial]:
+        """Values of quantities, and every defined quantity in those that are not defined, the values put in."""
         made: dict[str, Monomial] = {}
         for d in self.define:
             made[d.name] = d.is_.substituted(made)
-        return {name: m.substituted(values) for name, m in made.items()}
+        return {name: m.substituted(values) for name, m in made.items()} | dict(values)
 
     @property
     def equal(self) -> dict[str, Monomial]:
@@ -81,7 +81,7 @@ class Assumptions:
 
     def misprints(self) -> tuple[Definition, ...]:
         """Definitions whose printed value is another one, in powers of every quantity."""
-        put = self.defined(self.equal) | self.equal
+        put = self.put(self.equal)
         printed = ((d, d.printed.substituted(put)) for d in self.define if d.printed is not None)
         return tuple(d for d, m in printed if m.powers != put[d.name].powers)
 
@@ -92,9 +92,8 @@ class Feasible(Rendered):
 
     Attributes:
         given: growth laws that were put in. assumed: the assumptions that were not left out.
-        inequalities: between exponents. windows: of the exponent of every quantity and parameter; empty where there
-            is no solution. defined: every defined quantity in the others, and the window of its exponent (None: no
-            solution).
+        exponents: of all quantities, under these. windows: by quantity and parameter; empty where there is no solution.
+        defined: every defined quantity in the others, and the window of its exponent (None: no solution).
         core: names of a smallest contradictory set; empty if there is a solution.
         even: names of assumptions that hold together only where their sides have one power.
     """
@@ -102,7 +101,7 @@ class Feasible(Rendered):
     system: Assumptions
     given: Mapping[str, Monomial]
     assumed: tuple[Assumption, ...]
-    inequalities: tuple[Inequality, ...]
+    exponents: Exponents
     windows: Mapping[str, Window]
     defined: Mapping[str, tuple[Monomial, Window | None]]
     core: tuple[str, ...] = ()
@@ -111,6 +110,11 @@ class Feasible(Rendered):
     @property
     def about(self) -> str:
         return f"{self.system.name}, {'contradictory' if self.core else 'feasible'}"
+
+    @property
+    def put(self) -> dict[str, Monomial]:
+        """What is put in: growth laws, and what is defined."""
+        return self.system.put(self.given)
 
     @property
     def dropped(self) -> list[str]:
@@ -122,18 +126,12 @@ class Feasible(Rendered):
         Raises:
             UsageError: a quantity of which nothing is assumed.
         """
-        grows = self.system.grows
-        stand = {name for i in self.inequalities for name in _unknowns(i.ratio, grows, i.label)}
-        whole = m.substituted(self.system.defined(self.given) | dict(self.given))
-        if strange := _unknowns(whole, grows, str(m)).keys() - stand:
-            raise unknown_name("quantity", min(strange), sorted(stand))
-        return Inequalities(self.inequalities, grows).window(whole)
+        return self.exponents.window(m.substituted(self.put))
 
     def onsets(self, values: Mapping[str, float]) -> tuple[Onset, ...]:
         """From which size on each inequality holds, with every constant 1, at values of quantities."""
         equal = {name: m.substituted(self.given) for name, m in self.system.equal.items() if name not in values}
-        put = equal | dict(self.given)
-        put = self.system.defined(put) | put
+        put = self.system.put(equal | dict(self.given))
         return onsets({a.name: a.relation.substituted(put) for a in self.assumed}, self.system.grows, values)
 
     def document(self, onsets: Iterable[Onset] = ()) -> Document:
@@ -144,8 +142,7 @@ class Feasible(Rendered):
             blocks.append(Lines.of(literal(", ".join(laws))))
         if self.core:
             blocks.append(Lines.of("no size of anything meets these together:"))
-            put = self.system.defined(self.given) | dict(self.given)
-            rows = [_row(a, put) for a in self.assumed if a.name in self.core]
+            rows = [_row(a, self.put) for a in self.assumed if a.name in self.core]
             blocks.append(Grid.of(["assumption", "relation", "that is", "because", "source"], rows))
         else:
             open_ = {p for m in self.given.values() for p in m.parameters}
@@ -215,36 +212,37 @@ def feasible(system: Assumptions, given: Mapping[str, Monomial] | None = None, d
     if strange := sorted(dropped - set(names)):
         raise unknown_name("assumption", strange[0], names)
     assumed = tuple(a for a in system.assume if a.name not in dropped)
-    whole = system.defined({})
+    whole = system.put({})
     stand = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
     for name, law in given.items():
         if name not in stand or name == grows:
             raise unknown_name("quantity to set", name, sorted(stand - {grows}))
         if name in law.quantities or law.quantities & given.keys():
             raise UsageError(f"{name} = {law} is given in what is given itself; write it in the others")
-    put = system.defined(given) | given
-    relations = [(a.name, a.relation.substituted(put)) for a in assumed]
-    rows = tuple(Inequality(m, r.strict, name) for name, r in relations for m in r.ratios())
-    unknowns = {name: m for i in rows for name, m in _unknowns(i.ratio, grows, i.label).items()}
+    put = system.put(given)
+    exponents = Exponents({a.name: a.relation.substituted(put) for a in assumed}, grows)
     for law in given.values():
         if strange := sorted(law.quantities - stand):
             raise unknown_name("quantity", strange[0], sorted(stand))
-    solver = Inequalities(rows, grows)
-    core = solver.core() or Inequalities(rows, grows, strict=True, logs=True).core()
-    windows = {} if core else {name: solver.window(m) for name, m in unknowns.items()}
+    core = exponents.core() or exponents.core(strict=True, logs=True)
     defined: dict[str, tuple[Monomial, Window | None]] = {}
     for d in system.define:
-        inside = _unknowns(put[d.name], grows, d.name).keys() <= unknowns.keys()
-        defined[d.name] = put[d.name], solver.window(put[d.name]) if inside and not core else None
-    even = () if core else Inequalities(rows, grows, strict=True).core()
-    return Feasible(system, given, assumed, rows, windows, defined, core, even)
+        open_ = core or not exponents.of(put[d.name], d.name)[0].keys() <= {*exponents.unknowns}
+        defined[d.name] = put[d.name], None if open_ else exponents.window(put[d.name])
+    even, windows = ((), {}) if core else (exponents.core(strict=True), exponents.windows())
+    return Feasible(system, given, assumed, exponents, windows, defined, core, even)
 
 
 def assumptions(name: str) -> Assumptions:
-    """A set of assumptions that ships."""
-    if name not in SHIPPED:
+    """A set of assumptions that ships, or one in a file.
+
+    Raises:
+        UsageError: neither is there, or it cannot be read.
+    """
+    path = Path(name)
+    if name not in SHIPPED and path.suffix != ".toml" and len(path.parts) == 1 and not path.exists():
         raise unknown_name("set of assumptions", name, (*SHIPPED, "FILE.toml"))
-    return read_assumptions(SHIPPED[name])
+    return read_assumptions(SHIPPED.get(name, path))
 
 
 def read_assumptions(path: Path | str) -> Assumptions:
@@ -273,28 +271,6 @@ def _assumptions(name: str, data: dict[str, Any]) -> Assumptions:
         if twice := {n for n in names if names.count(n) > 1}:
             raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
     return replace(made, assume=assume, title=made.title or made.name)
-
-
-def _unknowns(m: Monomial, grows: str, where: str) -> dict[str, Monomial]:
-    """What an exponent is linear in, each as a monomial that has it as its exponent.
-
-    Raises:
-        UsageError: it is not linear.
-    """
-    unknowns: dict[str, Monomial] = {}
-    for name, e in m.powers:
-        if name != grows and not e.is_Rational:
-            raise UsageError(f"{where}: {name} has the exponent {e}; only {grows} may have one with a name in it")
-        if name != grows:
-            unknowns[name] = Monomial.of({name: sympy.S.One})
-    e = m[grows]
-    names = sorted(str(s) for s in e.free_symbols)
-    symbols = [parameter(name) for name in names]
-    if not e.is_polynomial(*symbols) or (names and sympy.Poly(e, *symbols).total_degree() > 1):
-        raise UsageError(f"{where}: the exponent {e} of {grows} is not linear in {', '.join(names)}")
-    if both := unknowns.keys() & {*names}:
-        raise UsageError(f"{where}: {min(both)} is a quantity and stands in an exponent; give one another name")
-    return unknowns | {name: Monomial.of({grows: parameter(name)}) for name in names}
 
 
 def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:

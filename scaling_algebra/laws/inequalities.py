@@ -1,15 +1,14 @@
 """Monomials that are at most 1: linear inequalities between logarithms, whose coefficients may hold parameters.
 
 z3 decides them exactly, in units of the logarithm of one quantity that grows. Who asks: ``circuits.py`` (where do terms
-balance?), ``feasible.py`` (which exponents are allowed?).
+balance?), ``windows.py`` (which exponents are allowed?).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -89,160 +88,70 @@ def sign(e: Expr) -> int | None:
     return product
 
 
-@dataclass(frozen=True)
-class End:
-    """One end of a window.
-
-    Attributes:
-        value: None where there is no end.
-        binding: labels of inequalities that make it, none of which can be left out. open: it takes a strict one.
-    """
-
-    value: Fraction | None
-    binding: tuple[str, ...] = ()
-    open: bool = False
-
-
-@dataclass(frozen=True)
-class Window:
-    """From the least to the largest value of an exponent."""
-
-    low: End
-    high: End
+def contradiction(conditions: Iterable[Inequality], growing: Sequence[str]) -> tuple[str, ...]:
+    """Labels of a smallest set of conditions, strict ones as they are, that contradict each other for large quantities
+    and positive parameters; empty if none is found."""
+    z3 = _Encoded(growing)
+    left: dict[str, list[Any]] = {}
+    for c in conditions:
+        left.setdefault(c.label, []).append(z3.holds(c, c.strict))
+    if not z3.refuted(left):
+        return ()
+    for label in list(left):
+        rest = {other: rows for other, rows in left.items() if other != label}
+        left = rest if z3.refuted(rest) else left
+    return tuple(left)
 
 
-class Inequalities:
-    """Inequalities, kept for many questions to z3.
+def leave_gaps(groups: Iterable[Iterable[Inequality]], growing: Sequence[str]) -> bool:
+    """Is there a place at which in every group one does not hold?"""
+    z3 = _Encoded(growing)
+    apart = [z3.library.Not(z3.library.And([z3.holds(c, False) for c in group])) for group in groups]
+    return bool(z3.check(apart) == z3.library.sat)
 
-    Args:
-        unit: the quantity whose logarithm is 1.
-        growing: quantities with a positive one; where there are any, parameters are positive, too, else unknowns.
-        strict: strict inequalities do not hold where both sides are equal.
-        logs: logarithms count, each as an unknown that is not negative.
 
-    Examples:
-        >>> from .expressions import monomial
-        >>> rows = [Inequality(monomial("x**2/d"), label="a"), Inequality(monomial("1/x"), True, "b")]
-        >>> w = Inequalities(rows, "d").window(monomial("x"))
-        >>> w.low, w.high
-        (End(value=Fraction(0, 1), binding=('b',), open=True), End(value=Fraction(1, 2), binding=('a',), open=False))
-    """
+class _Encoded:
+    """Logarithms of growing quantities as unknowns of z3, in units of the first one's, parameters as positive ones."""
 
-    def __init__(
-        self,
-        inequalities: Iterable[Inequality],
-        unit: str,
-        growing: Collection[str] = (),
-        strict: bool = False,
-        logs: bool = False,
-    ) -> None:
+    def __init__(self, growing: Sequence[str]) -> None:
         import z3
 
-        self._z3, self._context, self._unit, self._logs = z3, z3.Context(), unit, logs
-        self._positive = bool(growing)
-        self._solver, self._all = z3.Solver(ctx=self._context), list[Any]()
-        self._solver.set("core.minimize", True)
-        if growing:
-            self._solver.add([self._real(f"log {name}") > 0 for name in growing if name != unit])
-        self._rows: dict[str, Any] = {}
-        self._loose = []
-        for i in inequalities:
-            if i.label not in self._rows:
-                self._rows[i.label] = z3.Bool(f"row {len(self._rows)}", self._context)
-                self._loose += [] if i.strict else [i.label]
-            holds = self._holds(i, strict and i.strict)
-            self._all.append(holds)
-            self._solver.add(z3.Implies(self._rows[i.label], holds))
+        self.library, self._context, self._unit = z3, z3.Context(), growing[0]
+        self._facts = [self._real(f"log {name}") > 0 for name in growing[1:]]
 
-    def core(self, labels: Collection[str] | None = None, more: Any = None) -> tuple[str, ...]:
-        """Labels of a smallest contradictory set, with one more condition; empty if none is found.
+    def refuted(self, rows: Mapping[str, Sequence[Any]]) -> bool:
+        return bool(self.check([x for listed in rows.values() for x in listed]) == self.library.unsat)
 
-        Args:
-            labels: of inequalities that may be in it.
-        """
-        asked = {label: x for label, x in self._rows.items() if labels is None or label in labels}
-        if self._positive:
-            return self._left(asked) if self._refuted(asked.values()) else ()
-        self._solver.push()
-        self._solver.add([] if more is None else [more])
-        refuted = self._solver.check(*asked.values()) == self._z3.unsat
-        core = {str(x) for x in self._solver.unsat_core()} if refuted else set()
-        self._solver.pop()
-        return tuple(label for k, label in enumerate(self._rows) if f"row {k}" in core)
-
-    def _left(self, rows: Mapping[str, Any]) -> tuple[str, ...]:
-        """Labels of contradictory rows without those that are not needed."""
-        left = dict(rows)
-        for label in rows:
-            rest = {other: x for other, x in left.items() if other != label}
-            left = rest if self._refuted(rest.values()) else left
-        return tuple(left)
-
-    def _refuted(self, rows: Iterable[Any]) -> bool:
+    def check(self, formulas: Sequence[Any]) -> Any:
         """Asked of a new solver, without assumptions: else z3 does not keep to its budget where parameters are many."""
-        solver = self._z3.Solver(ctx=self._context)
+        solver = self.library.Solver(ctx=self._context)
         solver.set("rlimit", PATIENCE)
-        solver.add([*self._solver.assertions(), *rows])
-        return bool(solver.check() == self._z3.unsat)
+        solver.add([*self._facts, *formulas])
+        return solver.check()
 
-    def outside(self, groups: Iterable[Iterable[Inequality]]) -> bool:
-        """Is there a place at which in every group one does not hold?"""
-        z3 = self._z3
-        solver = z3.Solver(ctx=self._context)
-        solver.set("rlimit", PATIENCE)
-        apart = [z3.Not(z3.And([self._holds(i, False) for i in group])) for group in groups]
-        solver.add([*self._solver.assertions(), *apart])
-        return bool(solver.check() == z3.sat)
-
-    def window(self, m: Monomial) -> Window:
-        """The exponents that a monomial may have; there must be some."""
-        return Window(self._end(m, -1), self._end(m, 1))
-
-    @cached_property
-    def _search(self) -> Any:
-        search = self._z3.Optimize(ctx=self._context)
-        search.add(self._all)
-        return search
-
-    def _end(self, m: Monomial, side: int) -> End:
-        form = side * self._form(m)
-        self._search.push()
-        bound = self._search.maximize(form)
-        self._search.check()
-        value = None if "oo" in str(self._search.upper(bound)) else self._search.model().eval(form, True)
-        self._search.pop()
-        if value is None:
-            return End(None)
-        plain = self.core(self._loose, form > value)
-        return End(side * Fraction(str(value)), plain or self.core(None, form > value), not plain)
-
-    def _holds(self, i: Inequality, strict: bool) -> Any:
-        form = self._form(i.ratio) if i.alone or not self._positive else -self._number(_polynomial(i))
+    def holds(self, i: Inequality, strict: bool) -> Any:
+        form = self._form(i.ratio) if i.alone else -self._number(_polynomial(i))
         return form < 0 if strict else form <= 0
 
     def _form(self, m: Monomial) -> Any:
         """The logarithm of a monomial, without its constant."""
         parts = [self._number(e) * (1 if n == self._unit else self._real(f"log {n}")) for n, e in m.powers]
-        for argument, e in m.logs if self._logs else ():
-            size = self._real(f"log log {argument}")
-            self._solver.add(size >= 0)
-            parts.append(self._number(e) * size)
-        return self._z3.Sum([*parts, self._number(sympy.S.Zero)])
+        return self.library.Sum([*parts, self._number(sympy.S.Zero)])
 
     def _real(self, name: str) -> Any:
-        return self._z3.Real(name, self._context)
+        return self.library.Real(name, self._context)
 
     def _number(self, e: Expr) -> Any:
         """A rational function, with parameters as unknowns."""
         if e.is_Rational:
-            return self._z3.RealVal(str(e), self._context)
+            return self.library.RealVal(str(e), self._context)
         if e.is_Symbol:
-            self._solver.add([self._real(str(e)) > 0] if self._positive else [])
+            self._facts.append(self._real(str(e)) > 0)
             return self._real(str(e))
         if e.is_Pow and e.args[1] < 0:
             return 1 / self._number(1 / e)
         parts = [self._number(x) for x in (e.args[:1] * int(e.args[1]) if e.is_Pow else e.args)]
-        return self._z3.Sum(parts) if e.is_Add else self._z3.Product(parts)
+        return self.library.Sum(parts) if e.is_Add else self.library.Product(parts)
 
 
 def _polynomial(i: Inequality) -> Expr:

@@ -6,7 +6,7 @@ exponents beside a law).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, named, unknown_name
 
-from .balance import Balance, NumericCheck, balance, power, term
+from .balance import Balance, balance, power, term
 from .entries import keys, made, read, shipped
 from .expressions import exponent, monomial
 from .inequalities import Inequality, sign
@@ -75,6 +75,7 @@ class LawAnswer(Rendered):
         identities: each with whether it holds for every parameter.
         below: axes whose minimum is below the floor: everywhere (True), or where a condition holds.
         repairs: choices of options, one for each text, with which such an axis is not below it.
+        inverted: an exponent, the value that it is given, and what a parameter must be.
     """
 
     law: Law
@@ -85,29 +86,24 @@ class LawAnswer(Rendered):
     identities: Mapping[str, bool]
     below: Mapping[str, Inequality | bool]
     repairs: Mapping[str, tuple[str, ...]]
+    inverted: tuple[str, str, Mapping[str, Expr]] | None = None
 
     @property
     def agrees(self) -> bool:
         """Nothing contradicts the axis that was asked for, or the exponents."""
-        return not any(len(self.axes) == 1 or self.law.axes[name].exponent for name in self.below)
+        wrong = any(len(self.axes) == 1 or self.law.axes[name].exponent for name in self.below)
+        return not wrong and all(b.agrees for b in self.axes.values())
 
     @property
     def about(self) -> str:
         options = ", ".join(f"{k} {v}" for k, v in self.choices.items())
         return self.law.title + (f" ({options})" if options else "")
 
-    def document(
-        self, checks: Sequence[NumericCheck] = (), inverted: tuple[str, str, Mapping[str, Expr]] | None = None
-    ) -> Document:
-        """Every axis in lines, or one axis in full; exponents, identities, and what contradicts it.
-
-        Args:
-            checks: of the one axis, in numbers.
-            inverted: an exponent, the value that it is given, and what a parameter must be.
-        """
+    def document(self) -> Document:
+        """Every axis in lines, or one axis in full; exponents, identities, and what contradicts it."""
         blocks: list[Block] = [Heading(literal(self.about), 2)]
         if len(self.axes) == 1:
-            blocks += next(iter(self.axes.values())).document(checks=checks).blocks
+            blocks += next(iter(self.axes.values())).document().blocks
         else:
             rows = [(axis, name, power(m), literal(", ".join(map(str, cell.where)))) for axis, b in self.axes.items()
                     for cell in b.cells for name, m in b.sizes(cell).items()]  # fmt: skip
@@ -119,13 +115,11 @@ class LawAnswer(Rendered):
         blocks += _listed(map(self._wrong, self.below), "below the floor")
         stand = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
         blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in stand), "names")
-        record = self.record(checks)
-        if inverted is not None:
-            of, number, solution = inverted
+        if self.inverted is not None:
+            of, number, solution = self.inverted
             solved = [f"{of} = {number} at {name} = {x} = {float(x):.4f}" for name, x in solution.items()]
             blocks.append(Lines.of(*map(literal, solved)))
-            record["inverted"] = {name: str(x) for name, x in solution.items()}
-        return Document(tuple(blocks), record)
+        return Document(tuple(blocks), self.record())
 
     def _wrong(self, axis: str) -> str:
         place = "" if (where := self.below[axis]) is True else f" where {where}"
@@ -133,18 +127,18 @@ class LawAnswer(Rendered):
         least = power(self.axes[axis].cells[-1].minimum).plain
         return f"{axis}: the minimum {least} is below {self.law.floor}{place}: a term is missing{repaired}"
 
-    def record(self, checks: Sequence[NumericCheck] = ()) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The JSON contract."""
         return {
             "law": self.law.name,
             "choices": dict(self.choices),
             "at": {name: written(x) for name, x in self.values.items()},
-            "axes": {name: b.record(checks=checks) for name, b in self.axes.items()},
+            "axes": {name: b.record() for name, b in self.axes.items()},
             "exponents": {name: written(e) for name, e in self.exponents.items()},
             "identities": dict(self.identities),
             "below_floor": {name: True if where is True else str(where) for name, where in self.below.items()},
             "repairs": {name: list(choices) for name, choices in self.repairs.items()},
-        }
+        } | ({} if self.inverted is None else {"inverted": {n: str(x) for n, x in self.inverted[2].items()}})
 
 
 @cache

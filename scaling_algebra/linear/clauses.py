@@ -5,7 +5,8 @@ Read next: ``refine.py`` (examines what is proposed here), ``proofs/clauses.py``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -39,10 +40,11 @@ class ClauseSolver:
     process were asked before changes no answer.
 
     Args:
+        clauses: to begin with.
         unit: the largest rate of the ray; z3 counts in it, so that a ray times a constant gets the same answers.
     """
 
-    def __init__(self, unit: Fraction = Fraction(1)) -> None:
+    def __init__(self, clauses: Iterable[Clause] = (), unit: Fraction = Fraction(1)) -> None:
         import z3
 
         self._z3, self._context = z3, z3.Context()
@@ -51,28 +53,23 @@ class ClauseSolver:
         self._labels: dict[str, Any] = {}
         self._reals: dict[str, Any] = {}
         self._known: dict[Linear, Any] = {}
+        self.clauses: list[Clause] = []
+        for clause in clauses:
+            self.add(clause)
 
     def add(self, clause: Clause) -> None:
-        self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
+        self.clauses.append(clause)
+        self._assert(clause)
 
-    def model(self, labels: Iterable[str], more: Iterable[Clause]) -> dict[str, Fraction] | None:
-        """Values of the unknowns under the clauses with these labels, and more; None if there are none."""
-        self._solver.push()
-        for clause in more:
-            self.add(clause)
-        model = self._model(*(self._labels[name] for name in labels if name in self._labels))
-        found = None if model is None else self._values(model)
-        self._solver.pop()
-        return found
+    def model(self, more: Iterable[Clause] = ()) -> dict[str, Fraction] | None:
+        """Values of the unknowns under all clauses, and more; None if there are none."""
+        with self._beside(more):
+            model = self._model(*self._labels.values())
+            return None if model is None else self._values(model)
 
-    def possible(self, labels: Iterable[str], more: Iterable[Clause]) -> bool:
-        """Are there values of the unknowns under the clauses with these labels, and more?"""
-        self._solver.push()
-        for clause in more:
-            self.add(clause)
-        answer = self._solver.check(*(self._labels[name] for name in labels if name in self._labels))
-        self._solver.pop()
-        return bool(answer == self._z3.sat)
+    def possible(self, labels: Iterable[str]) -> bool:
+        """Are there values of the unknowns under the clauses with these labels?"""
+        return bool(self._solver.check(*(self._label(name) for name in labels)) == self._z3.sat)
 
     def anew(self, clauses: Iterable[Clause]) -> dict[str, Fraction] | None:
         """Values of the unknowns under clauses, by a solver that was asked nothing before; None if there are none.
@@ -94,12 +91,14 @@ class ClauseSolver:
         search = self._z3.Optimize(ctx=self._context)
         for clause in clauses:
             search.add(self._any(clause.atoms))
-        search.minimize(self._reals[name])
+        bound = search.minimize(self._reals[name])
         answer = search.check()
         if answer == self._z3.unsat:
             return None
         if answer == self._z3.unknown:
             raise Undecided(f"z3 gave up: {search.reason_unknown()}")
+        if "oo" in str(search.lower(bound)):
+            raise Undecided(f"nothing bounds {name} from below")
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def leave_out_one(self, labels: Iterable[str]) -> None:
@@ -121,17 +120,30 @@ class ClauseSolver:
             return None
         return next(n for n, x in self._labels.items() if self._z3.is_false(model.eval(x))), self._values(model)
 
-    def core(self, more: Iterable[Clause]) -> tuple[str, ...]:
-        """Labels of clauses that are unsatisfiable together with ``more``; none of them can be left out."""
+    def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
+        """Labels of clauses that are unsatisfiable together with ``more``, none of which can be left out; and these
+        clauses."""
+        with self._beside(more):
+            self._solver.set("core.minimize", True)  # it slows down every other question
+            self._solver.check(*self._labels.values())
+            found = {str(x) for x in self._solver.unsat_core()}
+            self._solver.set("core.minimize", False)
+        core = tuple(name for name, x in self._labels.items() if str(x) in found)
+        return core, tuple(c for c in (*self.clauses, *more) if c.label in core)
+
+    @contextmanager
+    def _beside(self, more: Iterable[Clause]) -> Iterator[None]:
+        """Inside, more clauses hold."""
         self._solver.push()
         for clause in more:
-            self.add(clause)
-        self._solver.set("core.minimize", True)  # it slows down every other question
-        self._solver.check(*self._labels.values())
-        found = {str(x) for x in self._solver.unsat_core()}
-        self._solver.set("core.minimize", False)
-        self._solver.pop()
-        return tuple(name for name, x in self._labels.items() if str(x) in found)
+            self._assert(clause)
+        try:
+            yield
+        finally:
+            self._solver.pop()
+
+    def _assert(self, clause: Clause) -> None:
+        self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
     def _model(self, *assumed: Any, solver: Any = None) -> Any:
         """A model, with simple fractions one after the other as far as that goes; None if there is none."""

@@ -13,12 +13,11 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
+from scaling_algebra.all_rays.phases import PLANE_AXES, phases
+from scaling_algebra.all_rays.picture import FRAME, phases_map
+from scaling_algebra.all_rays.presentation import status
 from scaling_algebra.files import write
 from scaling_algebra.linear.linear import Linear
-from scaling_algebra.phase_map.phases import phases
-from scaling_algebra.phase_map.picture import FRAME, phases_map
-from scaling_algebra.phase_map.plane import PLANE_AXES
-from scaling_algebra.phase_map.presentation import status
 from scaling_algebra.spec.axes import Ray
 
 KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mup", "mssp"))

@@ -128,7 +128,7 @@ def _lies(asked: Configuration) -> str:
 
 
 def _explain(question: Question) -> PageAnswer:
-    from scaling_algebra.explanations.inline import picture
+    from scaling_algebra.explanations.graph import picture
 
     found = explain(question.get("what", ""), _configuration(question))
     explained = behind(found)

@@ -8,18 +8,20 @@ Read next: ``prover.py`` (adds clauses until the question is decided).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.dynamics.quantities import quantities, quantity
+from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.formulas.graded import Bounds, FormAlgebra, FormTrajectory, size_of
+from scaling_algebra.formulas.search import UpperBounds
 from scaling_algebra.linear.clauses import Clause
 from scaling_algebra.linear.linear import Linear, Sense
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.language import Network, Product
+from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Form
 
 _WORK = (200, 2_000)
@@ -49,6 +51,7 @@ class Facts:
 
     def __init__(self, network: Network, relaxed: bool = False) -> None:
         self.network, self.relaxed, self._table = network, relaxed, quantities(network)
+        self._known: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
         """A form, and more, compared with zero."""
@@ -56,6 +59,11 @@ class Facts:
 
     def bounds(self, name: str, t: int) -> Bounds | None:
         """Forms that hold for a quantity after t updates; None if nothing is known."""
+        if (name, t) not in self._known:
+            self._known[name, t] = self._bounds(quantity(self._table, name), t)
+        return self._known[name, t]
+
+    def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
         raise NotImplementedError
 
     def of(self, demand: Demand) -> list[Clause]:
@@ -126,7 +134,6 @@ class RayFacts(Facts):
             FormTrajectory(network, forms, structure),
             FormTrajectory(network, forms, structure, sized(demands)),
         ]
-        self._known: dict[tuple[str, int], Bounds | None] = {}
         self._small: list[Form] = []
         if relaxed:
             self._small = self._arguments(demands)
@@ -135,16 +142,16 @@ class RayFacts(Facts):
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
 
     def bounds(self, name: str, t: int) -> Bounds | None:
-        """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
-        if (name, t) not in self._known:
-            self._known[name, t] = None
-            for run, work in zip(self._runs, _WORK, strict=True):
-                self.forms.work = work
-                with suppress(Exhausted), run.ledger.question():
-                    self._known[name, t] = run.bounds(quantity(self._table, name), t)
-                    break
-        found = self._known[name, t]
+        found = super().bounds(name, t)
         return found and Bounds(self._lasting(found.lower), self._lasting(found.upper))
+
+    def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
+        """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
+        for run, work in zip(self._runs, _WORK, strict=True):
+            self.forms.work = work
+            with suppress(Exhausted), run.ledger.question():
+                return run.bounds(quantity, t)
+        return None
 
     def _arguments(self, demands: Iterable[Demand]) -> list[Form]:
         """Sizes of monomials in the arguments of functions, as far as these are demanded to be O(1)."""
@@ -167,6 +174,31 @@ class RayFacts(Facts):
             return False
 
         return tuple(f for f in forms if not product_of_two(f)) if self._small else forms
+
+
+class AllRays(Facts):
+    """What holds on every ray, at every parameter point of gradient descent, under one structure.
+
+    Every monomial is linear in rates and unknowns, and a lower bound of its quantity on every ray. The upper bounds,
+    which say that something reaches Theta(1), are complete for all rays (``formulas/search.py``).
+
+    Args:
+        fixed: axes that do not grow; all others do.
+    """
+
+    def __init__(
+        self, network: Network, demands: Sequence[Demand], structure: Structure, fixed: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(network)
+        self._search = UpperBounds(network, OPTIMIZERS["sgd"], structure, fixed=fixed, sized=sized(demands))
+
+    def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
+        return Linear.of({**dict(form.power.terms), **dict(form.unknowns), **dict(more)}, sense)
+
+    def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
+        with suppress(Exhausted):
+            return self._search.bounds(quantity, t)
+        return None
 
 
 def sized(demands: Iterable[Demand]) -> frozenset[str]:

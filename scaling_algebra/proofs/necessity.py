@@ -55,9 +55,7 @@ def _freed(system: System, point: Point) -> dict[str, set[str] | None]:
     """Law: if no point meets all demands but one and differs outside some unknowns, the demand determines no more."""
     known = _values(system, point)
     demands = {label(d): d for d in system.demands if d.kind != "scale"}
-    solver = ClauseSolver(system.ray.largest)
-    for clause in system.clauses:
-        solver.add(clause)
+    solver = ClauseSolver(system.clauses, system.ray.largest)
     solver.leave_out_one(demands)
     for name in demands:
         solver.where_left_out(name, system.other(known))
@@ -94,7 +92,7 @@ def _nearest(
     Raises:
         Undecided: neither point is seen to meet the demands, and nothing rules the candidate out.
     """
-    cut = system.refute(demands, values)
+    cut = system.examine(demands, values, closely=False)
     if cut is None:
         halfway = {x: (known[x] + v) / 2 for x, v in values.items()}
         with suppress(Undecided):

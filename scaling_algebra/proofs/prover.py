@@ -10,7 +10,7 @@ Read next: ``smtlib.py`` (for other solvers), ``desiderata.py`` (the demands).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -281,16 +281,13 @@ class System:
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
         self.names += self.network.free_multipliers
         self.facts = RayFacts(self.network, prover.forms, self.demands, structure, relaxed)
-        self.clauses: list[Clause] = []
-        self._solver = ClauseSolver(self.ray.largest)
-        for demand in self.demands:
-            for clause in self.facts.of(demand):
-                self._add(clause)
+        clauses = [clause for demand in self.demands for clause in self.facts.of(demand)]
+        self._solver = ClauseSolver(clauses, self.ray.largest)
         self.held = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
         for name, x in self.held.items():
             for sense in SIDES if x in self._equations() else ():
                 atom = Linear(((x, 1),), sense, -prover.given.held[x].on(self.ray))
-                self._add(Clause(name, (atom,), "held"))
+                self._solver.add(Clause(name, (atom,), "held"))
 
     def decide(self) -> Outcome:
         """Search until nothing is left, or two points meet the demands.
@@ -323,8 +320,7 @@ class System:
                 values = self.next(apart)
                 if values is None:
                     verdict: Verdict = "unique" if points else "impossible"
-                    core = self._solver.core(apart)
-                    needed = tuple(c for c in (*self.clauses, *apart) if c.label in core)
+                    core, needed = self._solver.conflict(apart)
                     core = tuple(x for x in core if x != APART)
                     if _faithful(self.prover.optimizer):
                         core = (*core, EPSILON)
@@ -342,15 +338,20 @@ class System:
             model = self.model(apart)
             return None if model is None else {name: model.get(name, Fraction(0)) for name in self.names}
 
-        return refine(propose, lambda values: self.examine(self.demands, values), self._add)
+        return refine(propose, lambda values: self.examine(self.demands, values), self._solver.add)
 
     def model(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """Values of the unknowns under all clauses; None if there are none."""
-        return self._solver.model([*(label(d) for d in self.demands), *self.held, APART], apart)
+        return self._solver.model(apart)
+
+    @property
+    def clauses(self) -> list[Clause]:
+        """Those of the demands, and what was learned at counterexamples."""
+        return self._solver.clauses
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""
-        plain = self._plain(values)
+        plain = descended(self.network, self.structure, values)
         if not _faithful(self.prover.optimizer):
             return plain
         look = self.look(plain, OPTIMIZERS["sgd"])
@@ -364,32 +365,27 @@ class System:
             d[role] = -max((a.exponent for a in sizes if a.exponent is not None), default=Fraction(0))
         return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
 
-    def refute(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
-        """What ``examine`` finds with little work; None if a closer look is needed.
-
-        Raises:
-            Undecided: the engine cannot express the point.
-        """
-        with expressible():
-            look = self.look(self._plain(values), OPTIMIZERS["sgd"]).limited(_QUICK, gap=Fraction(0))
-            return self._cut(values, unmet(demands, look, certified=False))
-
-    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
+    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction], closely: bool = True) -> Clause | None:
         """The clause that a violated demand adds, valid at every point; None if every demand holds at this one.
+
+        Args:
+            closely: if little work shows no violated demand, more is done.
 
         Raises:
             Undecided: no certificate, or the engine cannot express the point.
         """
-        cut, rule = self.refute(demands, values), self.prover.optimizer
-        with expressible():
-            for certified in (False, True) if cut is None else ():
-                look = self.look(self._plain(values), OPTIMIZERS["sgd"])
-                cut = cut or self._cut(values, unmet(demands, look, certified))
-            if cut is None and any(x.normalises for x in rule.rules):
+        rule, plain = self.prover.optimizer, descended(self.network, self.structure, values)
+        failed = broken(demands, lambda: self.look(plain, OPTIMIZERS["sgd"]), closely)
+        if failed is not None:
+            demand, form, why = failed
+            atoms = self.other(values) if form is None else (self.facts.atom(form, "<="),)
+            return Clause(label(demand), atoms, why)
+        if closely and any(x.normalises for x in rule.rules):
+            with expressible():
                 left = unmet(demands, self.look(self.point(values), rule), certified=True)
-                if left is not None:
-                    raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
-        return cut
+            if left is not None:
+                raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
+        return None
 
     def other(self, values: Mapping[str, Fraction]) -> tuple[Linear, ...]:
         """At least one unknown differs."""
@@ -399,27 +395,31 @@ class System:
         """The engine at a point."""
         return Analysis(self.ray, point, rule, self.network, self.prover.algebras)
 
-    # inside ----------------------------------------------------------------------------------------------------
 
-    def _add(self, clause: Clause) -> None:
-        self.clauses.append(clause)
-        self._solver.add(clause)
+def descended(network: Network, structure: Structure, values: Mapping[str, Fraction]) -> Point:
+    """The point of gradient descent at some values of the unknowns."""
+    roles, zero = network.tensors, Fraction(0)
+    return Point(
+        {r: None if r in structure.zero else values.get(f"b.{r}", zero) for r in roles},
+        {r: values.get(f"c.{r}", zero) for r in roles},
+        dict.fromkeys(roles, zero),
+        {m: values.get(m, zero) for m in network.free_multipliers},
+        structure.tied,
+    )
 
-    def _cut(self, values: Mapping[str, Fraction], failed: Unmet | None) -> Clause | None:
-        if failed is None:
-            return None
-        demand, form, why = failed
-        return Clause(label(demand), self.other(values) if form is None else (self.facts.atom(form, "<="),), why)
 
-    def _plain(self, values: Mapping[str, Fraction]) -> Point:
-        roles, zero = self.network.tensors, Fraction(0)
-        return Point(
-            {r: None if r in self.structure.zero else values[f"b.{r}"] for r in roles},
-            {r: values[f"c.{r}"] for r in roles},
-            dict.fromkeys(roles, zero),
-            {m: values.get(m, zero) for m in self.network.free_multipliers},
-            self.structure.tied,
-        )
+def broken(demands: Sequence[Demand], look: Callable[[], Analysis], closely: bool = True) -> Unmet | None:
+    """A demand that fails at a point: first with little work, then with all of it, then as is certified.
+
+    Raises:
+        Undecided: no certificate, or the engine cannot express the point.
+    """
+    with expressible():
+        failed = unmet(demands, look().limited(_QUICK, gap=Fraction(0)), certified=False)
+        if failed is None and closely:
+            whole = look()
+            failed = unmet(demands, whole, certified=False) or unmet(demands, whole, certified=True)
+    return failed
 
 
 def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet | None:

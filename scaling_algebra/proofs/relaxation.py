@@ -10,7 +10,7 @@ Read next: ``prover.py`` (the clauses, and the same search for all demands), ``c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Unpack
 
@@ -30,42 +30,13 @@ from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
 
 from .clauses import label, shortfall
-from .prover import APART, Prover, System, expressible
+from .prover import APART, Prover, System, descended, expressible
 
 Values = dict[str, Fraction]
 
 
 class Undetermined(Infeasible):
     """The smallest shortfalls are not known."""
-
-
-@dataclass(frozen=True)
-class Shortfall:
-    """A demand that is not met.
-
-    Attributes:
-        by: what must be Theta(1) is n^-by. Less of it contradicts the demands that come before.
-    """
-
-    demand: Demand
-    by: Fraction
-
-    def __str__(self) -> str:
-        return f"{label(self.demand)}, but {' + '.join(self.demand.quantities)} ~ n^({-self.by})"
-
-
-@dataclass(frozen=True)
-class Relaxed:
-    """The parameterization that breaks least.
-
-    Attributes:
-        point: its exponents. shortfalls: of the demands that it does not meet.
-        unique: is it the only one with these shortfalls?
-    """
-
-    point: Point
-    shortfalls: tuple[Shortfall, ...]
-    unique: bool
 
 
 class Relaxation(System):
@@ -81,37 +52,38 @@ class Relaxation(System):
         self._exponents = tuple(self.names)
         self.names += self._wanted
 
-    def solve(self) -> Relaxed:
-        """The smallest shortfalls, one demand after the other.
+    def solve(self) -> tuple[Point, dict[Demand, Fraction], bool]:
+        """The parameterization that breaks least: its exponents, by how much each demand that it does not meet falls
+        short (less of it contradicts those before), and whether it is the only one with these shortfalls.
 
         Raises:
             Undecided: a candidate cannot be examined, or the search does not end.
         """
         kept: list[Clause] = []
-        found: list[Shortfall] = []
+        short: dict[Demand, Fraction] = {}
         left, values = list(self._wanted), None
         while left:
             met, values = self._met(left, kept)
             kept += [clause for name in left[:met] for clause in _equal(name, Fraction(0))]
             left = left[met:]
             if left:
-                least, values = self._least(left[0], kept)
-                found.append(Shortfall(self._wanted[left[0]], least))
-                kept += _equal(left.pop(0), least)
+                name = left.pop(0)
+                short[self._wanted[name]], values = self._least(name, kept)
+                kept += _equal(name, short[self._wanted[name]])
         assert values is not None
-        return Relaxed(self.point(values), tuple(found), self._alone(values, kept))
+        return self.point(values), short, self._alone(values, kept)
 
     def model(self, apart: Sequence[Clause]) -> Values | None:
         return self._solver.anew([*self.clauses, *apart])
 
-    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction]) -> Clause | None:
+    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction], closely: bool = True) -> Clause | None:
         """As for all demands, and a shortfall that is larger than the candidate says."""
-        cut = super().examine(self._limited, values)
+        cut = super().examine(self._limited, values, closely)
         if cut is not None:
             return cut
         exponents = {x: values[x] for x in self._exponents}
         with expressible():
-            look = self.look(self._plain(exponents), OPTIMIZERS["sgd"])
+            look = self.look(descended(self.network, self.structure, exponents), OPTIMIZERS["sgd"])
             for name, demand in self._wanted.items():
                 answers = [look(q, t) for q in demand.quantities for t in range(demand.horizon + 1)]
                 if not all(a.decided for a in answers):
@@ -186,10 +158,33 @@ def relax(
         pass
     structure = rule.base_structure(asked.readout_init)
     try:
-        found = Relaxation(Prover.of(asked), rule.demanded(asked.network, structure), structure).solve()
+        point, short, unique = Relaxation(Prover.of(asked), rule.demanded(asked.network, structure), structure).solve()
     except Undecided as reason:
         raise Undetermined(f"the {rule.title} that breaks least is undecided: {reason}") from None
-    return _derivation(asked, structure, found)
+    axis = next(axis for axis in AXES if asked.ray[axis])
+
+    def power(exponent: Fraction) -> Power:
+        return Power.of({axis: -exponent / asked.ray[axis]})
+
+    tensors = {}
+    for role in asked.network.tensors:
+        std, eps = point.b[role], power(point.d[role]) if asked.optimizer.of(role).epsilon else None
+        tensors[role] = TensorScaling(None if std is None else power(std), power(point.c[role]), eps)
+    scaling = Scaling(tensors, {m: 1 / power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
+    unmet = {
+        demand: f"{label(demand)}, but {' + '.join(demand.quantities)} ~ n^({-by})" for demand, by in short.items()
+    }
+    fixes = {demand.fixes: text for demand, text in unmet.items()}
+    reasons = {(role, "init"): "chosen: zero" for role in structure.zero}
+    by_letter = {letter: what for what, letter in SETTINGS.items()}
+    for demand in rule.demanded(asked.network, structure):
+        letter, _, role = demand.fixes.partition(".")
+        if letter and (letter != "d" or tensors[role].eps is not None):
+            key = (role, by_letter[letter]) if role else ("aggregation", letter)
+            reasons[key] = fixes.get(demand.fixes, label(demand))
+    order = [*((role, what) for role in tensors for what in SETTINGS), *(("aggregation", m) for m in point.multipliers)]
+    because = {key: reasons[key] for key in order if key in reasons}
+    return Derivation(asked, scaling, because, unique=unique, unmet=tuple(unmet.values()))
 
 
 # inside ------------------------------------------------------------------------------------------------------------
@@ -197,34 +192,3 @@ def relax(
 
 def _equal(name: str, value: Fraction) -> list[Clause]:
     return [Clause(APART, (Linear(((name, 1),), sense, -value),), "what comes before") for sense in SIDES]
-
-
-def _derivation(asked: Configuration, structure: Structure, found: Relaxed) -> Derivation:
-    axis = next(axis for axis in AXES if asked.ray[axis])
-
-    def power(exponent: Fraction) -> Power:
-        return Power.of({axis: -exponent / asked.ray[axis]})
-
-    point = found.point
-    faithful = {role for role in asked.network.tensors if asked.optimizer.of(role).epsilon}
-    tensors = {}
-    for role in asked.network.tensors:
-        std, eps = point.b[role], point.d[role] if role in faithful else None
-        tensors[role] = TensorScaling(
-            None if std is None else power(std), power(point.c[role]), None if eps is None else power(eps)
-        )
-    scaling = Scaling(tensors, {m: 1 / power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
-    short = {x.demand.fixes: str(x) for x in found.shortfalls}
-    reasons = {(role, "init"): "chosen: zero" for role in structure.zero}
-    for demand in asked.parameterization.demanded(asked.network, structure):
-        letter, _, role = demand.fixes.partition(".")
-        if letter == "d" and role not in faithful:
-            continue
-        said = short.get(demand.fixes, label(demand))
-        if role:
-            reasons[role, next(what for what, x in SETTINGS.items() if x == letter)] = said
-        elif letter:
-            reasons["aggregation", letter] = said
-    order = [*((role, what) for role in tensors for what in SETTINGS), *(("aggregation", m) for m in point.multipliers)]
-    because = {key: reasons[key] for key in order if key in reasons}
-    return Derivation(asked, scaling, because, unique=found.unique, unmet=tuple(map(str, found.shortfalls)))

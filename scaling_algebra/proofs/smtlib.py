@@ -12,7 +12,7 @@ from fractions import Fraction
 from scaling_algebra.linear.clauses import Clause
 from scaling_algebra.linear.linear import Linear
 
-from .prover import Outcome, Proof
+from .prover import Proof
 
 RESET = "(reset)\n"
 """Between two scripts."""
@@ -20,17 +20,17 @@ RESET = "(reset)\n"
 
 def scripts_of(proof: Proof) -> str:
     """One script for every structure that was decided: ``unsat`` is the only answer that confirms the proof."""
-    scripts = [script(a, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
+    scripts = [script(a.clauses, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
     return RESET.join(scripts)
 
 
-def script(outcome: Outcome, claim: str, reading: Sequence[str]) -> str:
-    """The system of one structure: logic QF_LRA, one named assertion for each clause."""
-    names = sorted({name for clause in outcome.clauses for atom in clause.atoms for name, _ in atom.counts})
+def script(clauses: Sequence[Clause], claim: str, reading: Sequence[str]) -> str:
+    """One system: logic QF_LRA, one named assertion for each clause."""
+    names = sorted({name for clause in clauses for atom in clause.atoms for name, _ in atom.counts})
     lines = [f"; {line}" for line in (claim, *reading)]
     lines += ["(set-option :produce-unsat-cores true)", "(set-logic QF_LRA)"]
     lines += [f"(declare-const {_symbol(name)} Real)" for name in names]
-    for number, clause in enumerate(outcome.clauses, 1):
+    for number, clause in enumerate(clauses, 1):
         lines.append(f"; {clause.because}")
         lines.append(f"(assert (! {_clause(clause)} :named {_symbol(f'{number} {clause.label}')}))")
     lines.append("(check-sat)")

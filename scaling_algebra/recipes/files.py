@@ -61,16 +61,16 @@ def values(label: str, texts: Iterable[str]) -> dict[str, float]:
     Raises:
         UsageError: no number, or one tensor twice.
     """
-    found: dict[str, float] = {}
+    tuned: dict[str, float] = {}
     for text in texts:
-        role, _, value = text.rpartition("=")
-        if role.strip() in found:
-            raise UsageError(f"--{label} gives {role.strip() or 'the value of all tensors'} twice")
+        role, _, value = (x.strip() for x in text.rpartition("="))
+        if role in tuned:
+            raise UsageError(f"--{label} gives {role or 'the value of all tensors'} twice")
         try:
-            found[role.strip()] = limits.real(value.strip())
+            tuned[role] = limits.real(value)
         except ValueError:
             raise UsageError(f"cannot read --{label} {text!r}; give a number, or ROLE=NUMBER") from None
-    return found
+    return tuned
 
 
 def config_sizes(path: Path) -> dict[str, int]:
@@ -104,22 +104,20 @@ def sizes_of(config: Any, label: str) -> dict[str, int]:
 
 
 def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
+    default, families = _families()["default"], {k: table for k, table in _families().items() if k != "default"}
     family = record.get("model_type", "")
-    if family not in _families() or family == "default":
-        raise unknown_name(f"family (model_type of {label})", str(family), [x for x in _families() if x != "default"])
-    found = {}
-    for axis, names in {**_families()["default"], **_families()[family]}.items():
+    if family not in families:
+        raise unknown_name(f"family (model_type of {label})", str(family), families)
+    sizes = {}
+    for axis, names in {**default, **families[family]}.items():
         size = next((record[name] for name in names if record.get(name) is not None), None)
+        meaning = f"{axis} ({AXES[axis]})"
         if size is None:
-            raise UsageError(
-                f"{label} has no {names[0]}, which is {axis} ({AXES[axis]}) of {family}; give --base sizes"
-            )
+            raise UsageError(f"{label} has no {names[0]}, which is {meaning} of {family}; give --base sizes")
         if isinstance(size, bool) or not isinstance(size, int):
-            raise UsageError(
-                f"{names[0]} in {label} is {shown(size)}; it is {axis} ({AXES[axis]}): give one whole number"
-            )
-        found[axis] = size
-    return read_sizes(found, label)
+            raise UsageError(f"{names[0]} in {label} is {shown(size)}; it is {meaning}: give one whole number")
+        sizes[axis] = size
+    return read_sizes(sizes, label)
 
 
 @cache

@@ -7,11 +7,11 @@ monomial is one linear equation for each axis. Read next: ``horizon.toml`` (inva
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
-from itertools import combinations
+from functools import cache, reduce
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.laws.circuits import circuits
 from scaling_algebra.laws.entries import made, read
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial, parameter
-from scaling_algebra.linear.linear import Row, eliminate
+from scaling_algebra.linear.linear import eliminate
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {
@@ -276,13 +277,14 @@ def horizon(optimizer: str = "adamw", hold: Sequence[str] | None = None, axes: I
     fixed = dict.fromkeys(m for i in held for m in i.fixed)
     parts = [(", ".join(i.name for i in held if m in i.fixed), m) for m in fixed]
     asked = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
-    if not _consistent(parts, changing):
+    left = [{q: Fraction(str(m[q])) for q in QUANTITIES if m[q] != 0} for m in fixed]
+    by_axis = {x: eliminate(zip(left, (-Fraction(str(m[x])) for m in fixed), strict=True), ORDER) for x in changing}
+    if not all(consistent for _, consistent in by_axis.values()):
         return Horizon(optimizer, held, changing, {}, (), tuple(_conflicts(parts, changing)))
-    by_axis = {axis: eliminate(_equations(parts, axis), ORDER)[0] for axis in changing}
     powers = {}
-    for name in (q for q in asked if q in by_axis[changing[0]]):
-        free = {k: sympy.Rational(-x) for k, x in by_axis[changing[0]][name][0].items()}
-        powers[name] = Monomial.of({axis: sympy.Rational(by_axis[axis][name][1]) for axis in changing} | free)
+    for name in (q for q in asked if q in by_axis[changing[0]][0]):
+        free = {k: sympy.Rational(-x) for k, x in by_axis[changing[0]][0][name][0].items()}
+        powers[name] = Monomial.of({axis: sympy.Rational(by_axis[axis][0][name][1]) for axis in changing} | free)
     return Horizon(optimizer, held, changing, powers, tuple(q for q in asked if q not in powers))
 
 
@@ -299,33 +301,14 @@ def strings(m: Monomial) -> dict[str, str]:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _equations(parts: Iterable[HeldMonomial], axis: str) -> list[Row]:
-    """One equation for each monomial: the exponents of an axis add up to zero."""
-    return [({q: Fraction(str(m[q])) for q in QUANTITIES if m[q] != 0}, -Fraction(str(m[axis]))) for _, m in parts]
-
-
-def _consistent(parts: Sequence[HeldMonomial], axes: Iterable[str]) -> bool:
-    return all(eliminate(_equations(parts, axis))[1] for axis in axes)
-
-
-def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterable[Conflict]:
-    """Every smallest contradictory set: smaller ones first, none that contains another."""
-    smaller: list[set[HeldMonomial]] = []
-    for some in (c for size in range(1, len(QUANTITIES) + 2) for c in combinations(parts, size)):
-        if not any(s <= set(some) for s in smaller) and not _consistent(some, axes):
-            smaller.append(set(some))
-            yield _combined(some, axes)
-
-
-def _combined(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Conflict:
-    """The one combination of a smallest contradictory set in which no unknown is left."""
-    matrix = sympy.Matrix([[m[q] for _, m in parts] for q in QUANTITIES])
-    (weights,) = matrix.nullspace()
-    product = Monomial()
-    for (_, m), e in zip(parts, weights / weights[0], strict=True):
-        product *= m**e
-    powers = [Fraction(str(e)) for e in weights / weights[0]]
-    return Conflict(tuple(zip(parts, powers, strict=True)), Monomial.of({axis: product[axis] for axis in axes}))
+def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[Conflict]:
+    """Every smallest set in whose product no unknown is left, but an axis; smaller ones first."""
+    for places, weights in circuits([m for _, m in parts], tuple(QUANTITIES)):
+        powers = {k: Fraction(str(w / weights[0])) for k, w in zip(places, weights, strict=True)}
+        whole = reduce(mul, (parts[k][1] ** sympy.Rational(e) for k, e in powers.items()))
+        product = Monomial.of({axis: whole[axis] for axis in axes})
+        if product.powers:
+            yield Conflict(tuple((parts[k], e) for k, e in powers.items()), product)
 
 
 def _conflict(c: Conflict) -> list[Piece]:

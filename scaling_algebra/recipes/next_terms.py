@@ -83,12 +83,12 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
     powers of every axis are its own. Where that has none, as MSSP off its walls, it is the one of the recipe, and axes
     that stay as they are count as constants. Terms below the root of the largest size are not looked for.
     """
-    own = _own_ray(d, way)
-    if own is None:
+    start = _own_ray(d, way)
+    if start is None:
         return NextTerms()
-    ray, scaling, constant = own
+    ray, scaling, constant = start
     base, target = ({**dict.fromkeys(AXES, 1), **x} for x in (way.base, way.target))
-    found: dict[Power, list[tuple[str, int]]] = {}
+    signals: dict[Power, list[tuple[str, int]]] = {}
     unknown = []
     for name, t, sizes in _demanded(d, ray, scaling):
         if t is None:
@@ -97,10 +97,10 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
         free = tuple(dict.fromkeys(Power.of({x: e for x, e in p.terms if x not in constant}) for p in sizes))
         ratios = [x for x in _ratios(free, way.ray or ray, base) if max(x.at(base), x.at(target)) >= SMALL]
         if ratios:
-            found.setdefault(max(ratios, key=lambda x: x.at(base)), []).append((name, t))
+            signals.setdefault(max(ratios, key=lambda x: x.at(base)), []).append((name, t))
     terms = (
         NextTerm(ratio, ratio.at(base), ratio.at(target), _small_from(ratio, base, way.ray), tuple(of))
-        for ratio, of in found.items()
+        for ratio, of in signals.items()
     )
     return NextTerms(tuple(sorted(terms, key=lambda x: -x.base)), tuple(unknown), True)
 

@@ -28,10 +28,9 @@ def recipe(r: Recipe) -> Document:
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
     if r.horizon is not None:
-        said = ", ".join(f"{name} {number(x)}" for name, x in r.run.items())
-        blocks.append(
-            Lines.of(typeset(f"batch and tokens ({r.horizon.about}) multiply, within the factors below: {said}"))
-        )
+        factors = ", ".join(f"{name} {number(x)}" for name, x in r.run.items())
+        line = f"batch and tokens ({r.horizon.about}) multiply, within the factors below: {factors}"
+        blocks.append(Lines.of(typeset(line)))
     if r.missing:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
         blocks.append(Lines.of(typeset(f"these are the powers of {r.instead}, with which these signals grow here:")))
@@ -54,31 +53,30 @@ def _rows(r: Recipe) -> Iterator[tuple[Piece, ...]]:
             yield role, _TITLES[what], number(s.base), _rule(s), number(s.factor), number(s.target)
 
 
-def _next_terms(found: NextTerms) -> Iterator[Block]:
-    if not found.asked:
+def _next_terms(answer: NextTerms) -> Iterator[Block]:
+    if not answer.asked:
         return
     yield Heading("is the base large enough", 2)
-    terms, limit = found.terms, f"1/{1 / SMALL}"
+    terms, limit = answer.terms, f"1/{1 / SMALL}"
     if terms:
         header = ("beside the leading term", "at the base", "at the target", f"below {limit} from", "in")
         yield Grid.of(header, map(_next_term, terms[:_SHOWN]))
-    notes = [f"{len(terms) - _SHOWN} smaller terms are left out"] * (len(terms) > _SHOWN)
-    notes += [f"not known of {', '.join(found.unknown)}"] * bool(found.unknown)
-    said = "powers alone, without constants" if terms else f"no other term is above {limit} of a leading one"
-    yield Lines.of(*map(literal, (said + " (constants left out)" * (not terms), *notes)), listed=True)
+    notes = ["powers alone, without constants"]
+    if not terms:
+        notes = [f"no other term is above {limit} of a leading one (constants left out)"]
+    if len(terms) > _SHOWN:
+        notes.append(f"{len(terms) - _SHOWN} smaller terms are left out")
+    if answer.unknown:
+        notes.append(f"not known of {', '.join(answer.unknown)}")
+    yield Lines.of(*map(literal, notes), listed=True)
 
 
 def _next_term(x: NextTerm) -> tuple[Piece, ...]:
     small = ", ".join(f"{axis}={math.ceil(float(f'{size:.3g}'))}" for axis, size in (x.small_from or {}).items())
     signals, more = ", ".join(f"{name}@{t}" for name, t in x.of[:_NAMED]), len(x.of) - _NAMED
     ratio = Text(str(x.ratio), f"${x.ratio.latex}$")
-    return (
-        ratio,
-        f"{x.base:.2g}",
-        f"{x.target:.2g}",
-        literal(small),
-        literal(signals + f" and {more} more" * (more > 0)),
-    )
+    others = f" and {more} more" if more > 0 else ""
+    return ratio, f"{x.base:.2g}", f"{x.target:.2g}", literal(small), literal(signals + others)
 
 
 def _rule(s: Setting) -> Piece:

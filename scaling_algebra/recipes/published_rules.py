@@ -82,17 +82,6 @@ class RuleAudit(Rendered):
         }  # fmt: skip
 
 
-def check(rule: PublishedRule, invariant: Invariant) -> list[RuleCheck]:
-    """What a rule makes of the monomials of an invariant."""
-    checks = []
-    for fixed in invariant.fixed:
-        whole = fixed.substituted(rule.powers)
-        residual = Monomial.of({axis: whole[axis] for axis in rule.axes})
-        left_out = fixed.quantities & set(QUANTITIES) - set(rule.powers)
-        checks.append(RuleCheck(rule, invariant, fixed, None if left_out else residual))
-    return checks
-
-
 def audit(rules: Iterable[PublishedRule] | None = None) -> RuleAudit:
     """Rules, by default all that are known, against the invariants of their optimizers.
 
@@ -100,5 +89,10 @@ def audit(rules: Iterable[PublishedRule] | None = None) -> RuleAudit:
         >>> [c.invariant.name for c in audit().checks if c.rule.name == "Power Lines" and c.verdict == "kept"]
         ['timescale']
     """
-    chosen = data().rule if rules is None else tuple(rules)
-    return RuleAudit(chosen, tuple(c for rule in chosen for i in of(rule.optimizer).values() for c in check(rule, i)))
+    chosen, checks = data().rule if rules is None else tuple(rules), []
+    for rule, invariant, fixed in ((r, i, m) for r in chosen for i in of(r.optimizer).values() for m in i.fixed):
+        whole = fixed.substituted(rule.powers)
+        left_out = fixed.quantities & set(QUANTITIES) - set(rule.powers)
+        residual = None if left_out else Monomial.of({axis: whole[axis] for axis in rule.axes})
+        checks.append(RuleCheck(rule, invariant, fixed, residual))
+    return RuleAudit(chosen, tuple(checks))

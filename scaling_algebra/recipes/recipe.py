@@ -16,7 +16,6 @@ from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.recipes.horizon import Horizon, horizon, optimizers
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray
@@ -30,10 +29,10 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
 
+from .horizon import Horizon, horizon, optimizers
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
 from .sizes import Sizes, Way, read_sizes, through, way
-from .warnings import warnings
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
 """The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
@@ -53,6 +52,13 @@ _RUN = {"decay": "wd"}
 """Names of settings among the quantities of a horizon."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
+
+FP16 = 2.0**-24
+"""The smallest positive number in fp16."""
+SMALL_WIDTH = 8
+"""Widths below this say little of a power law."""
+REUSED = "match_rms_adamw"
+"""The factor of a shape that is meant for the learning rate of AdamW."""
 
 Tuned = Mapping[str, float]
 """A tuned value by role; under the empty name that of every other role."""
@@ -107,7 +113,7 @@ class Recipe(Rendered):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What to look at before the numbers are used, a line each."""
-        return tuple(warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead))
+        return tuple(_warnings(self))
 
     @cached_property
     def next_terms(self) -> NextTerms:
@@ -154,7 +160,8 @@ class Recipe(Rendered):
         asked = self.configuration
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
         gauge = self.derivations[-1].gauge
-        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}" + f", gauge {gauge}" * (gauge != OWN)
+        where = "" if gauge == OWN else f", gauge {gauge}"
+        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}{where}"
 
 
 def recipe(
@@ -262,21 +269,22 @@ def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimize
     """
     if given is None:
         return {}
-    found = dict(given) if isinstance(given, Mapping) else {"": given}
-    for name in [name for name in found if name and name not in rules]:
+    values = dict(given) if isinstance(given, Mapping) else {"": given}
+    for name in [name for name in values if name and name not in rules]:
         trains = [role for role, rule in rules.items() if name in (rule.name, rule.name.partition(":")[0])]
         if not trains:
             raise unknown_name(
                 f"tensor in {label}", str(name), dict.fromkeys((*rules, *(x.name for x in rules.values())))
             )
-        value = found.pop(name)
-        found = {role: value for role in trains if label != "std" or role not in VECTORS} | found
-    for role, value in found.items():
+        value = values.pop(name)
+        values = {role: value for role in trains if label != "std" or role not in VECTORS} | values
+    for role, value in values.items():
         if label == "std" and role in VECTORS:
             raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
-            raise UsageError(f"{label}{' of ' * bool(role)}{role} is {shown(value)}; give a positive number up to 1e9")
-    return found
+            of = f"{label} of {role}" if role else label
+            raise UsageError(f"{of} is {shown(value)}; give a positive number up to 1e9")
+    return values
 
 
 def _networks(going: Way, where: Where) -> list[Network]:
@@ -303,33 +311,28 @@ def _powers(
     block = [ARCHITECTURES[BLOCK]] if ARCHITECTURES[TRANSFORMER[-1]] in networks else []
 
     def derived(ray: Ray) -> tuple[Derivation, ...]:
-        found = []
+        derivations = []
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
             asked = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
             if asked.parameterization.structural and not any(e.inner for e in experts(network)):
                 asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
-            found.append(derive(asked).in_gauge(gauge))
-        return tuple(found[len(block) :])
+            derivations.append(derive(asked).in_gauge(gauge))
+        return tuple(derivations[len(block) :])
 
     if going.ray is None:  # two members of one family, each on the ray of its own sizes
         first, last = (through({a: Fraction(x) for a, x in sizes.items()})[0] for sizes in (going.base, going.target))
-        found = derived(last)
-        return _union(derived(first)), _union(found), found, None, ""
-    try:
-        found = derived(going.ray)
-        return _union(found), _union(found), found, None, ""
-    except Infeasible as error:
-        missing = str(error)
-    for share in TOWARDS:
-        kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
-        rates = {axis: going.ray[axis] for axis in going.ray.rates}
-        ray = Ray({axis: r + share * (going.ray.largest - r) for axis, r in rates.items()} | kept)
+        derivations = derived(last)
+        return _union(derived(first)), _union(derivations), derivations, None, ""
+    kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
+    largest, missing = going.ray.largest, ""
+    for share in (Fraction(0), *TOWARDS):
+        ray = Ray({x: going.ray[x] + share * (largest - going.ray[x]) for x in going.ray.rates} | kept)
         try:
-            found = derived(ray)
-        except Infeasible:
-            continue
-        return _union(found), _union(found), found, ray, missing
+            derivations = derived(ray)
+            return _union(derivations), _union(derivations), derivations, ray if missing else None, missing
+        except Infeasible as error:
+            missing = missing or str(error)
     raise Infeasible(missing)
 
 
@@ -353,6 +356,61 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
                 raise Infeasible(f"{names} disagree on {role}, which they share")
         multipliers |= d.scaling.multipliers
     return Scaling(tensors, multipliers, tuple(r for d in derivations for r in d.scaling.tied))
+
+
+def _warnings(r: Recipe) -> Iterator[str]:
+    base, target, ray = r.way.base, r.way.target, r.way.ray
+    for axis, size in base.items():
+        if size == 1 < target[axis] and axis != "L":
+            yield f"{axis} is 1 at the base: what was tuned there knows nothing of {AXES[axis]}"
+        elif size < min(SMALL_WIDTH, target[axis]) and axis in ("N", "N_e"):
+            yield f"{axis} is {size} at the base: powers of it hold for large {AXES[axis]}"
+    if ray is None:
+        yield (
+            "no ray leads from the base to the target, since an axis shrinks or K outgrows M: they are taken as two "
+            "members of one family, each with the powers of the ray of its own sizes"
+        )
+    elif not r.way.exact:
+        yield f"the sizes grow along no ray with simple rates; {ray} lies on the same side of every wall"
+    if r.instead is not None:
+        yield f"the powers are those of the ray {r.instead}; train a model in between before you trust them"
+    for role, settings in r.tensors.items():
+        eps = settings["eps"].target if "eps" in settings else None
+        if eps is not None and eps < FP16:
+            yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
+            break
+    yield from _reused(r.derivations)
+    if any("decay" in s for s in r.tensors.values()):
+        yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
+    zero = r.tensors.get("router", {}).get("init_std")
+    if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
+        yield "a router that starts at zero ties all logits: top-K needs some randomness of its own"
+    if "alpha" in r.multipliers:
+        yield (
+            "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "
+            "brings 1/K itself, one that is not brings 1/M"
+        )
+
+
+def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
+    """Tensors whose step is made as large as AdamW's, and whose learning rate follows another power all the same."""
+    apart = []
+    for d in derivations:
+        roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]
+        try:
+            theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
+        except Infeasible:  # AdamW has no rule on this ray that could be reused
+            continue
+        for role in roles:
+            here, other = d[role].lr, theirs[role].lr
+            if here.on(d.ray) != other.on(d.ray):
+                apart.append(f"{role} ({here}, AdamW's {other})")
+    if apart:
+        listed = ", ".join(dict.fromkeys(apart))
+        yield (
+            f"{REUSED} lets a learning rate of AdamW be reused at one size; its width rule is another one for "
+            f"{listed}, where gradients have rank Theta(1)"
+        )
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:

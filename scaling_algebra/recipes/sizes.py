@@ -40,36 +40,36 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
     pairs = _pairs(given, label) if isinstance(given, str) else given
     if not isinstance(pairs, Mapping):
         raise UsageError(f"the {label} is {shown(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict")
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for axis, size in pairs.items():
         if axis not in AXES:
             raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else shown(axis), AXES)
-        found[axis] = limits.within(f"{axis} of the {label}", size, 1, limits.SIZE)
-    if "N" not in found:
+        sizes[axis] = limits.within(f"{axis} of the {label}", size, 1, limits.SIZE)
+    if "N" not in sizes:
         raise UsageError(f"the {label} leaves out N, the width; give for example N=1024,N_e=512,M=64,K=8")
-    if ("M" in found) != ("N_e" in found):
-        lacks = "M" if "N_e" in found else "N_e"
+    if ("M" in sizes) != ("N_e" in sizes):
+        lacks = "M" if "N_e" in sizes else "N_e"
         raise UsageError(f"the {label} leaves out {lacks} ({AXES[lacks]}); a model with experts has both N_e and M")
-    if "K" in found and found["K"] > found.get("M", 0):
-        raise UsageError(f"the {label} has K={found['K']} but M={found.get('M', 0)}: only M experts can be active")
-    if "M" in found:
-        found.setdefault("K", found["M"])
-    return {axis: found[axis] for axis in AXES if axis in found}
+    if "K" in sizes and sizes["K"] > sizes.get("M", 0):
+        raise UsageError(f"the {label} has K={sizes['K']} but M={sizes.get('M', 0)}: only M experts can be active")
+    if "M" in sizes:
+        sizes.setdefault("K", sizes["M"])
+    return {axis: sizes[axis] for axis in AXES if axis in sizes}
 
 
 def _pairs(text: str, label: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         axis, equals, size = (x.strip() for x in part.partition("="))
         if not equals:
             raise UsageError(f"cannot read {part!r} in the {label}; write AXIS=SIZE, for example N=1024,M=64")
-        if axis in found:
+        if axis in sizes:
             raise UsageError(f"the {label} gives {axis} twice")
         try:
-            found[axis] = limits.whole(size)
+            sizes[axis] = limits.whole(size)
         except ValueError as error:
             raise UsageError(f"{axis} of the {label} is {size!r}, {error}; give a whole number") from None
-    return found
+    return sizes
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 At a scaling that is linear in the rates every size is a maximum of linear functions of the rates, so that the rays on
 which nothing exceeds O(1) are a cone, and its spanning rays are enough to check it.
-Read next: ``convexity.py`` (the proof), ``scaling_algebra/phase_map`` (the map of all cones), ``newton.py`` (a formula
+Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (the map of all cones), ``newton.py`` (a formula
 on one ray).
 """
 

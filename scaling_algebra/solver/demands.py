@@ -195,7 +195,7 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
         for name in demand.quantities:
             answer = _shown(look, name, t, top)
             if answer is not None and answer.form is not None:
-                simplest = look.simplest(name, t) or answer
+                simplest = (None if look.in_parts(name, t) else look.simplest(name, t)) or answer
                 form = simplest.form if simplest.form is not None and simplest.size == top else answer.form
                 return Fixing(demand, name, t, _scaled(demand, form))
     return None

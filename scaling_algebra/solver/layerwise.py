@@ -87,7 +87,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
                 if more is not None:
                     powers[f"b.{role}"] *= counts[multiplier] ** more / powers[multiplier]
         p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
-        gradient = axes_power(network, network.signals[out])
+        gradient = gradient_power(network, statement)
         if p is not None:
             rule = look.optimizer.of(role)
             step = (
@@ -113,6 +113,13 @@ def summed(network: Network, ray: Ray) -> dict[str, Power]:
             )
             found |= {m: over for m in statement.multipliers if m in network.free_multipliers}
     return found
+
+
+def gradient_power(network: Network, statement: Product) -> Power:
+    """One over the gradient of a tensor at full alignment: the entries of the signal that it makes, of those only one
+    that share its weights: their gradients add up."""
+    assert statement.tensor
+    return axes_power(network, "".join(x for x in network.signals[statement.out] if x in statement.tensor.letters))
 
 
 def axes_power(network: Network, letters: str) -> Power:

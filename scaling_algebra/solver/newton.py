@@ -29,7 +29,7 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
 from .demands import Fixing, Infeasible, check, concerns, diverges, largest, look_ahead, met, unfaithful, violation
-from .layerwise import axes_power, layerwise, summed
+from .layerwise import axes_power, gradient_power, layerwise, summed
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -137,7 +137,7 @@ class Solver:
 
     def aligned(self) -> dict[str, Fraction]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
-        gradient is one over the number of entries of its signal, and an aggregation that takes the mean.
+        gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
 
         Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked.
         Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
@@ -149,7 +149,7 @@ class Solver:
             columns = axes_power(self.network, tensor.fan_in).on(self.ray)
             rows = axes_power(self.network, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
             entries = (rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)).on(self.ray)
-            gradient = axes_power(self.network, self.network.signals[statement.out]).on(self.ray)
+            gradient = gradient_power(self.network, statement).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries}[rule.normalises]
             values[f"c.{role}"] -= values[f"b.{role}"] if rule.relative else 0

@@ -17,6 +17,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.explanations.explanations import explain_quantity
+from scaling_algebra.linear.linear import COMPARED
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.given import SETTINGS
@@ -27,8 +28,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import SOURCES, Printed, load
 
-from .assumptions import allowed
-from .laws import held
+from .laws import Answered, held
 
 Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -127,8 +127,7 @@ def _compare(cell: Printed, gauges: Gauges) -> Comparison:
     if cell.reason:
         return Comparison(cell, "NOT COMPARABLE", why=cell.reason)
     if "law" in cell.setting:
-        same, derived, why = (allowed if "assumptions" in cell.setting["law"] else held)(cell)
-        return Comparison(cell, "AGREES" if same else "DISAGREES", derived, why)
+        return _compared(cell, held(cell))
     try:
         found = [_in_one(cell, d, gauges) for d in derivations(cell)]
     except UsageError as problem:
@@ -136,8 +135,24 @@ def _compare(cell: Printed, gauges: Gauges) -> Comparison:
     worst = next((v for s in ("DISAGREES", "NOT COMPARABLE") for v in found if v.status == s), found[0])
     if worst.status == "DISAGREES" and len(found) > 1:
         where = ", ".join(v.derivation.network.name for v in found if v.status == "DISAGREES" and v.derivation)
-        return Comparison(cell, worst.status, worst.derived, f"{worst.why} ({where})", worst.derivation)
+        return replace(worst, why=f"{worst.why} ({where})")
     return worst
+
+
+def _in_one(cell: Printed, d: Derivation, gauges: Gauges) -> Comparison:
+    try:
+        return _compared(cell, _parameter(cell, d, gauges) if cell.step is None else _signal(cell, d), d)
+    except NotComparable as reason:
+        return Comparison(cell, "NOT COMPARABLE", why=str(reason))
+
+
+def _compared(cell: Printed, answered: Answered, d: Derivation | None = None) -> Comparison:
+    same, derived, why = answered
+    return Comparison(cell, "AGREES" if same else "DISAGREES", derived, why, d)
+
+
+class NotComparable(Exception):
+    """Why a cell cannot be compared with one configuration."""
 
 
 def derivations(cell: Printed) -> list[Derivation]:
@@ -180,8 +195,8 @@ def _gates(setting: Mapping[str, Any]) -> list[str]:
         biases = (setting["bias"],)
     elif kind != "any" and not extra:  # a gate named alone is the plain one
         biases = (False,)
-    top = "-topk" * ("topk" in extra)
-    return [f"routers-{g}{'-bias' * b}{top}" for g in (GATES if kind == "any" else (kind,)) for b in biases]
+    ends = [("-bias" if bias else "") + ("-topk" if "topk" in extra else "") for bias in biases]
+    return [f"routers-{gate}{end}" for gate in (GATES if kind == "any" else (kind,)) for end in ends]
 
 
 @lru_cache(maxsize=64)
@@ -194,11 +209,7 @@ def _routers(optimizer: str, name: str, architecture: str, router_init: str | No
     return d
 
 
-def _in_one(cell: Printed, d: Derivation, gauges: Gauges) -> Comparison:
-    return _parameter(cell, d, gauges) if cell.step is None else _signal(cell, d)
-
-
-def _signal(cell: Printed, d: Derivation) -> Comparison:
+def _signal(cell: Printed, d: Derivation) -> Answered:
     look = d.analysis()
     assert cell.step is not None
     many = "*" in cell.quantity
@@ -206,17 +217,17 @@ def _signal(cell: Printed, d: Derivation) -> Comparison:
     answers = {name: look(name, cell.step) for name in names}
     undecided = next((a for a in answers.values() if not a.decided), None)
     if undecided is not None:
-        return Comparison(cell, "NOT COMPARABLE", why=undecided.why or "undecided within the work limit", derivation=d)
+        raise NotComparable(undecided.why or "undecided within the work limit")
     sizes = {name: a.exponent for name, a in answers.items() if a.exponent is not None}
     lead = max(sizes, key=lambda name: sizes[name], default=None)
     value = None if lead is None else sizes[lead] + cell.times.on(d.ray)
     derived = "zero" if value is None else str(value)
     if holds(str(cell.value), value):
-        return Comparison(cell, "AGREES", derived, derivation=d)
+        return True, derived, ""
     why = "exactly zero" if lead is None else _because(d, look, lead, cell.step)
     if lead is not None and cell.times != Power():
         why += f"; printed is {cell.times} times it: {sizes[lead]} + {cell.times.on(d.ray)} = {value}"
-    return Comparison(cell, "DISAGREES", derived, why, d)
+    return False, derived, why
 
 
 def _own(look: Analysis, name: str) -> str:
@@ -247,59 +258,39 @@ def holds(printed: str, derived: Fraction | None) -> bool:
     if printed == "vanishes":
         return derived is None or derived < 0
     relation, _, bound = printed.rpartition(" ")
-    if relation in (">=", "<=", ">"):
-        if derived is None:
-            return relation == "<="
-        x = Fraction(bound)
-        return derived >= x if relation == ">=" else derived <= x if relation == "<=" else derived > x
-    return derived is not None and derived == Fraction(printed)
+    if relation:
+        return relation == "<=" if derived is None else bool(COMPARED[relation](derived, Fraction(bound)))
+    return derived == Fraction(printed)
 
 
-def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Comparison:
-    role, _, what = cell.quantity.partition(".")
-    if isinstance(cell.value, str) and not _number(cell.value) and cell.value != "zero":
-        return Comparison(cell, "NOT COMPARABLE", why=f"the printed exponent {cell.value} is a symbol")
-    if role == "aggregation":
-        return _powers(cell, d, 1 / d.scaling.alpha)
-    if role in d.network.free_multipliers:
-        return _powers(cell, d, 1 / d.scaling.multipliers[role])
-    scaling = d.scaling.tensors.get(role)
-    if scaling is None:
-        return Comparison(cell, "NOT COMPARABLE", why=f"the network has no tensor {role}")
-    if cell.setting.get("gauge") == "multiplier":
-        return _gauge(cell, d, role, what, gauges)
-    if what == "multiplier":
-        return Comparison(cell, "NOT COMPARABLE", why="no multipliers: the gauge of this half of the table")
-    if what in SETTINGS.values():
-        what = next(k for k, letter in SETTINGS.items() if letter == what)
-    mine = {"init_std": scaling.init_std, "init": scaling.init_std, "lr": scaling.lr, "eps": scaling.eps}[what]
-    if isinstance(cell.value, str) and cell.value != "zero":  # b, c, d are printed: minus the exponent
-        value = None if mine is None else -mine.on(d.ray)
-        agrees = value is not None and value == Fraction(cell.value)
-        derived = "zero" if value is None else str(value)
-        return Comparison(
-            cell, "AGREES" if agrees else "DISAGREES", derived, "" if agrees else _reason(d, role, what), d
-        )
-    tied = what != "init_std" or (role in d.scaling.tied) == bool(cell.setting.get("tied", False))
-    return _powers(cell, d, mine, tied)
-
-
-def _reason(d: Derivation, role: str, what: str) -> str:
-    return d.reasons.get((role, what.removesuffix("_std")), "")
-
-
-def _powers(cell: Printed, d: Derivation, mine: Power | None, tied: bool = True) -> Comparison:
+def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
     """Powers of the axes are compared on the ray: axes that grow at one rate cannot be told apart."""
     role, _, what = cell.quantity.partition(".")
-    derived = "zero" if mine is None else str(mine)
-    same = (
-        mine is None
-        if cell.value == "zero"
-        else mine is not None and isinstance(cell.value, Power) and (mine.on(d.ray) == cell.value.on(d.ray))
-    )
-    if same and tied:
-        return Comparison(cell, "AGREES", derived, derivation=d)
-    return Comparison(cell, "DISAGREES", derived, _reason(d, role, what), d)
+    letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
+    if letter and not _number(str(cell.value)):
+        raise NotComparable(f"the printed exponent {cell.value} is a symbol")
+    mine: Power | None
+    tied = True
+    if role == "aggregation" or role in d.network.free_multipliers:
+        mine = 1 / (d.scaling.alpha if role == "aggregation" else d.scaling.multipliers[role])
+    elif role not in d.scaling.tensors:
+        raise NotComparable(f"the network has no tensor {role}")
+    elif cell.setting.get("gauge") == "multiplier":
+        return _gauge(cell, d, role, what, gauges)
+    elif what == "multiplier":
+        raise NotComparable("no multipliers: the gauge of this half of the table")
+    else:
+        scaling = d.scaling.tensors[role]
+        what = {v: k for k, v in SETTINGS.items()}.get(what, what).removesuffix("_std")
+        mine = {"init": scaling.init_std, "lr": scaling.lr, "eps": scaling.eps}[what]
+        tied = letter or what != "init" or (role in d.scaling.tied) == bool(cell.setting.get("tied", False))
+    size = None if mine is None else mine.on(d.ray)
+    if letter:
+        derived, same = "zero" if size is None else str(-size), size is not None and -size == Fraction(str(cell.value))
+    else:
+        printed = cell.value.on(d.ray) if isinstance(cell.value, Power) else None
+        derived, same = "zero" if mine is None else str(mine), tied and size == printed
+    return same, derived, "" if same else d.reasons.get((role, what), "")
 
 
 def _gauges(cells: Iterable[Printed]) -> Gauges:
@@ -317,20 +308,19 @@ def _tensor(cell: Printed) -> tuple[str, ...]:
     return (cell.source, cell.table, *where, cell.quantity.partition(".")[0])
 
 
-def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -> Comparison:
+def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -> Answered:
     """The three printed cells of a tensor, moved to the multiplier-free gauge and compared there."""
-    name = cell.setting["parameterization"]
     abc = gauges.get(_tensor(cell))
     if abc is None:
-        return Comparison(cell, "NOT COMPARABLE", why="a gauge needs multiplier, init std and lr; one is printed blank")
+        raise NotComparable("a gauge needs multiplier, init std and lr; one is printed blank")
     free, mine = abc.free(d.optimizer.of(role)), d.scaling.tensors[role]
     assert free.init_std is not None and mine.init_std is not None
     same = free.init_std.on(d.ray) == mine.init_std.on(d.ray) and free.lr.on(d.ray) == mine.lr.on(d.ray)
     derived = f"{mine.init_std}, lr {mine.lr} without multiplier"
-    gauge = PARAMETERIZATIONS[name].gauge
+    gauge = PARAMETERIZATIONS[cell.setting["parameterization"]].gauge
     if gauge is not None and what == "multiplier":
         derived = str(gauge(d.network, role).multiplier)
-    return Comparison(cell, "AGREES" if same else "DISAGREES", derived, "" if same else _reason(d, role, "lr"), d)
+    return same, derived, "" if same else d.reasons.get((role, "lr"), "")
 
 
 def _number(text: str) -> bool:

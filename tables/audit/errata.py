@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling_algebra.documents import Rendered
+from scaling_algebra.laws.entries import read
 
 from .comparison import Audit, Comparison, Key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """A fitted slope of the quantity (or one that decides it), as ``command`` printed it.
 
@@ -25,12 +26,24 @@ class Measured:
     """
 
     quantity: str
-    step: int | None
+    step: int | None = None
     slope: float
-    interval: tuple[float, float]
+    interval: tuple[float, ...]
     command: str
     drift: float = 0.1
     at: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongCell:
+    """Where a wrong value is printed, and what is right."""
+
+    table: str
+    label: str = ""
+    quantity: str
+    step: int | None = None
+    printed: str
+    derived: str
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,6 @@ class Erratum:
 
     Attributes:
         why: what gives the derived exponent. ``inside``: what in the same paper implies it.
-        cells: printed and derived value by key.
         measured: the evidence.
     """
 
@@ -47,8 +59,12 @@ class Erratum:
     title: str
     why: str
     inside: str
-    cells: dict[Key, tuple[str, str]]
+    cell: tuple[WrongCell, ...]
     measured: tuple[Measured, ...]
+
+    @property
+    def cells(self) -> dict[Key, WrongCell]:
+        return {(self.source, c.table, c.label, c.quantity, c.step): c for c in self.cell}
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,30 +78,20 @@ class Errata(Rendered):
 
     @property
     def about(self) -> str:
-        return f"{len(self.entries)} errata in {sum(len(e.cells) for e in self)} places"
+        return f"{len(self.entries)} errata in {sum(len(e.cell) for e in self)} places"
 
 
 def errata() -> Errata:
     """Every confirmed disagreement."""
-    found = []
-    for e in tomllib.loads((Path(__file__).parent / "errata.toml").read_text(encoding="utf-8"))["erratum"]:
-        cells = {
-            (e["source"], c["table"], c.get("label", ""), c["quantity"], c.get("step")): (c["printed"], c["derived"])
-            for c in e["cell"]
-        }
-        measured = tuple(
-            Measured(**{**m, "step": m.get("step"), "interval": (m["interval"][0], m["interval"][1])})
-            for m in e["measured"]
-        )
-        found.append(Erratum(e["source"], e["title"], e["why"], e["inside"], cells, measured))
-    return Errata(tuple(found))
+    path = Path(__file__).with_suffix(".toml")
+    return Errata(read(tuple[Erratum, ...], tomllib.loads(path.read_text(encoding="utf-8"))["erratum"], "erratum"))
 
 
-def unlisted(found: Audit, known: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
+def unlisted(compared: Audit, entries: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
     """Disagreements no erratum lists with these values, and listed cells of the compared sources that agree by now."""
-    listed = {key: values for e in known for key, values in e.cells.items()}
-    wrong = found.disagreements
+    listed = {key: (c.printed, c.derived) for e in entries for key, c in e.cells.items()}
+    wrong = compared.disagreements
     new = [c for c in wrong if listed.get(c.key) != (str(c.printed.value), c.derived)]
     there = {c.key for c in wrong}
-    sources = {c.printed.source for c in found.comparisons}
+    sources = {c.printed.source for c in compared.comparisons}
     return new, [key for key in listed if key[0] in sources and key not in there]

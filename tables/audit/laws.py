@@ -1,7 +1,8 @@
-"""A printed cell about a law beside what the law gives: exponents, powers, thresholds, identities and numbers.
+"""A printed cell about a law beside what the law, or a set of assumptions, gives.
 
-``law`` in a published table says what to ask: the axis and cell of a balance, and what of it. Read next:
-``comparison.py`` (who asks), ``scaling_algebra/laws/law.py`` (what answers).
+``law`` in a published table says what to ask: the axis and cell of a balance, and what of it; or the set of assumptions
+and what the printed object ``is`` in its quantities. Read next: ``comparison.py`` (who asks),
+``scaling_algebra/laws/law.py`` and ``scaling_algebra/laws/feasible.py`` (what answers).
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ from typing import Any
 import sympy
 
 from scaling_algebra.laws.expressions import exponent, expression, monomial
+from scaling_algebra.laws.feasible import Feasible, assumptions, feasible
 from scaling_algebra.laws.law import LawAnswer, answer, law
-from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified
+from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified, written
+from scaling_algebra.laws.windows import End
 from scaling_algebra.tables.published.reading import Printed
 
+Answered = tuple[bool, str, str]
+"""Whether a printed cell is what is derived, what that is as text, and where it comes from."""
 
-def held(cell: Printed) -> tuple[bool, str, str]:
-    """Whether a printed cell is what the law gives, what that is as text, and where it comes from."""
+
+def held(cell: Printed) -> Answered:
+    """A printed exponent, powers, thresholds, identities or numbers beside the law's."""
     spec, value = cell.setting["law"], str(cell.value)
+    if "assumptions" in spec:
+        return _allowed(spec, value)
     choices = tuple(sorted((k, v) for k, v in spec.items() if k in ("rate", "count")))
     found = _answered(spec.get("name", "moe-transformer"), choices)
     options = "".join(f" --{k} {v}" for k, v in choices)
@@ -31,16 +39,58 @@ def held(cell: Printed) -> tuple[bool, str, str]:
     if "identity" in spec:
         put = {parameter(n): e for n, e in found.exponents.items()}
         same = simplified(found.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
-        known = [str(i.right).replace("**", "^") for i in found.law.identities if i.name == spec["identity"]]
-        return bool(same), " = ".join(known), source
+        rights = [written(i.right) for i in found.law.identities if i.name == spec["identity"]]
+        return bool(same), " = ".join(rights), source
     derived = _derived(found, spec)
     if "of" in spec:
         exponents = [m.terms[0][spec["of"]] for m in derived]
         same = len(exponents) == 1 and simplified(exponents[0] - exponent(value)) == 0
-        return bool(same), ", ".join(str(e).replace("**", "^") for e in exponents), source
+        return bool(same), ", ".join(map(written, exponents)), source
     printed = [expression(text) for text in value.split(",")]
     shown = (" + ".join(sorted(map(str, _sizes(d)))) for d in derived)
     return [_sizes(p) for p in printed] == [_sizes(d) for d in derived], ", ".join(shown), source
+
+
+def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
+    """A printed order beside what a set of assumptions gives.
+
+    Law: with sign ``=`` both are one monomial, up to constants and logarithms, or have one exponent ``of`` a quantity;
+    with ``<=`` the assumptions imply that the object is at most the printed order; with ``window`` the printed ends are
+    those of the object's exponent.
+    """
+    found = _solved(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
+    laws = "".join(f" --set '{name}={law}'" for name, law in spec.get("at", {}).items())
+    source = f"{spec['is']}, scalecalc feasible {spec['assumptions']}{laws}"
+    sign = spec.get("sign", "=")
+    if sign == "window":
+        w = found.window(monomial(spec["is"]))
+        derived = [_end(e, found.system.grows) for e in (w.low, w.high)]
+        printed = [str(monomial(x)) if x.strip() != "-" else "-" for x in value.split(",")]
+        return printed == derived, ", ".join(derived), source
+    composed = _powers(found, spec["is"])
+    if "of" in spec:
+        return composed[spec["of"]] == sympy.Rational(value), str(composed[spec["of"]]), source
+    if sign == "=":
+        return composed == _powers(found, value), str(composed), source
+    high = found.window(composed / monomial(value)).high
+    return high.value is not None and high.value <= 0, str(composed), source
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Feasible:
+    return feasible(assumptions(name), {q: monomial(text) for q, text in laws})
+
+
+def _powers(found: Feasible, text: str) -> Monomial:
+    """A monomial in what is neither defined nor equal to something else, without its constant and logarithms."""
+    return monomial(text).substituted(found.system.put(found.system.equal)).power
+
+
+def _end(end: End, grows: str) -> str:
+    return "-" if end.value is None else str(Monomial.of({grows: sympy.Rational(end.value)}))
 
 
 def _sizes(total: Posynomial) -> set[Monomial]:
@@ -58,21 +108,17 @@ def _derived(found: LawAnswer, spec: Mapping[str, Any]) -> list[Posynomial]:
     axis = found.axes[spec["axis"]]
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
-    if "bound" in spec:
-        name = spec["bound"]
-        on = [c.ratio for c in cell.where if c.ratio[name] != 0]
-        made = [r.solved(name) for r in on]
-        return [Posynomial((m.substituted(put) * monomial(spec.get("times", "1")),)) for m in made]
+    if (name := spec.get("bound")) is not None:
+        on = [c.ratio.solved(name).substituted(put) for c in cell.where if c.ratio[name] != 0]
+        return [Posynomial((m * monomial(spec.get("times", "1")),)) for m in on]
     if "terms" in spec:
         terms = [axis.reduced.terms[k].substituted(put) for k in spec["terms"]]
         if "per" in spec:  # the derivative, of a power or of its logarithm
             terms = [Monomial.of({**dict(t.powers), spec["per"]: t[spec["per"]] - 1}) for t in terms]
         return [Posynomial(tuple(terms))]
     what = spec.get("what", "minimum")
-    if "reach" in spec:
-        size = cell.reach(spec["reach"], axis.growing[0])[what]
-    else:
-        size = cell.minimum if what == "minimum" else cell.optimum[what]
+    sizes = {"minimum": cell.minimum, **cell.optimum}
+    size = (cell.reach(spec["reach"], axis.growing[0]) if "reach" in spec else sizes)[what]
     return [Posynomial((size.substituted(put) ** exponent(spec.get("power", "1")),))]
 
 
@@ -84,9 +130,7 @@ def _numbers(found: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[boo
         point = {parameter(name): sympy.Rational(text) for name, text in at.items()}
         put = {parameter(n): e.xreplace(point) for n, e in found.exponents.items()} | point
         derived += [float(exponent(text).xreplace(put)) for text in spec["numbers"]]
-    near = [
-        abs(float(p) - x) <= float(Decimal(1).scaleb(int(p.as_tuple().exponent)))
-        for p, x in zip(printed, derived, strict=True)
-    ]
-    digits = [2 - int(p.as_tuple().exponent) for p in printed]
-    return all(near), ", ".join(f"{x:.{k}f}" for x, k in zip(derived, digits, strict=True))
+    digits = [-int(p.as_tuple().exponent) for p in printed]
+    pairs = list(zip(printed, derived, digits, strict=True))
+    near = all(abs(float(p) - x) <= float(Decimal(1).scaleb(-k)) for p, x, k in pairs)
+    return near, ", ".join(f"{x:.{k + 2}f}" for _, x, k in pairs)

@@ -15,11 +15,12 @@ from scaling_algebra.laws.expressions import exponent
 from scaling_algebra.tables.published.reading import SOURCES, load
 
 from .comparison import STATUSES, Audit, Comparison, Key, compare
-from .errata import Errata, Erratum, Measured
+from .errata import Errata, Erratum, Measured, WrongCell
 from .errata import errata as known_errata
 
 SETTING = ("regime", "parameterization", "optimizer", "gate")
 """What of a setting tells configurations apart in reports."""
+PLACES = ("place", "quantity", "updates", "printed", "derived", "measured")
 
 
 @document_of.register(Audit)
@@ -32,10 +33,10 @@ def audit(found: Audit) -> Document:
     blocks: list[Block] = [Heading("published against derived")]
     blocks.append(Grid.of(("source", "table", *(s.lower() for s in STATUSES)), rows))
     for c in found.disagreements:
-        known, slope = listed.get(c.key), found.slopes.get(c.key)
+        erratum, slope = listed.get(c.key), found.slopes.get(c.key)
         lines: list[Sequence[Piece]] = []
-        if known is not None:
-            lines += [("why: ", typeset(known.why)), ("in the same paper: ", typeset(known.inside))]
+        if erratum is not None:
+            lines += [("why: ", typeset(erratum.why)), ("in the same paper: ", typeset(erratum.inside))]
         lines += [
             ("matching: " if c.derivation is not None else "derived by: ", Code(c.why)),
             *([("measured: ", literal(slope))] if slope is not None else []),
@@ -81,7 +82,10 @@ def errata(found: Errata) -> Document:
             "leave. A cell about a law is compared with its balance, and minimised or simulated in numbers."
         ),
         Heading("Overview", 2),
-        Grid.of(("place", "quantity", "updates", "printed", "derived", "measured"), list(map(_line, _places(found)))),
+        Grid.of(
+            ("place", "quantity", "updates", "printed", "derived", "measured"),
+            (_line(e, c) for e in found for c in e.cell),
+        ),
     ]
     for source in dict.fromkeys(e.source for e in found):
         blocks.append(Heading(literal(SOURCES[source]), 2))
@@ -98,18 +102,12 @@ def _compared(found: Errata) -> dict[Key, Comparison]:
     return {c.key: c for c in compare(cells) if c.status == "DISAGREES"}
 
 
-def _places(found: Errata) -> list[tuple[Erratum, Key]]:
-    return [(e, key) for e in found for key in e.cells]
-
-
-def _line(place: tuple[Erratum, Key]) -> tuple[Piece | None, ...]:
-    e, (source, table, label, quantity, step) = place
-    printed, derived = e.cells[place[1]]
-    near = next((m for m in e.measured if (m.quantity, m.step) == (quantity, step)), e.measured[0])
+def _line(e: Erratum, c: WrongCell) -> tuple[Piece | None, ...]:
+    near = next((m for m in e.measured if (m.quantity, m.step) == (c.quantity, c.step)), e.measured[0])
     slope, interval = f"{near.slope:+.2f}", f"[{near.interval[0]:+.2f}, {near.interval[1]:+.2f}]"
     measured = Text(f"{slope} {interval}", f"${slope}$ ${interval}$")
-    where = f"{source} {table} {label}".strip()
-    return literal(where), literal(quantity), _updates(step), _number(printed), _number(derived), measured
+    where = f"{e.source} {c.table} {c.label}".strip()
+    return literal(where), literal(c.quantity), _updates(c.step), _number(c.printed), _number(c.derived), measured
 
 
 def _updates(step: int | None) -> str | None:
@@ -123,18 +121,17 @@ def _number(text: str) -> Text:
 
 def _erratum(e: Erratum, by_key: dict[Key, Comparison]) -> list[Block]:
     rows = []
-    for key, (printed, derived) in e.cells.items():
-        _, table, label, quantity, step = key
+    for key, c in e.cells.items():
         notation = by_key[key].printed.notation if key in by_key else ""
-        shown = f"${notation}$" if notation else ""
-        rows.append((f"{table} {label}".strip(), quantity, _updates(step), shown, _number(printed), _number(derived)))
+        shown, where = f"${notation}$" if notation else "", f"{c.table} {c.label}".strip()
+        rows.append((where, c.quantity, _updates(c.step), shown, _number(c.printed), _number(c.derived)))
     header = ("where", "quantity", "updates", "printed as", "printed", "derived")
     blocks: list[Block] = [Heading(typeset(e.title), 3)]
     first = by_key.get(next(iter(e.cells)))
     setting = {} if first is None else {k: v for k, v in first.printed.setting.items() if k in SETTING}
     if setting:
-        said = ", ".join(f"{k} {setting[k]}" for k in SETTING if k in setting)
-        blocks.append(Lines.of(f"Configuration: {said}."))
+        configuration = ", ".join(f"{k} {setting[k]}" for k in SETTING if k in setting)
+        blocks.append(Lines.of(f"Configuration: {configuration}."))
     lines: list[Sequence[Piece]] = [("Why: ", typeset(e.why)), ("In the same paper: ", typeset(e.inside))]
     lines += [("Winning matching: " if setting else "Derived by: ", Code(first.why))] if first is not None else []
     return [*blocks, Grid.of(header, rows), Lines.of(*lines, *map(_measured, e.measured), listed=True)]
@@ -152,11 +149,7 @@ def _after(step: int | None) -> str:
 
 
 def _erratum_record(e: Erratum, by_key: dict[Key, Comparison]) -> dict[str, Any]:
-    names = ("source", "table", "label", "quantity", "step")
-    cells = [
-        {**dict(zip(names, key, strict=True)), "printed": printed, "derived": derived}
-        for key, (printed, derived) in e.cells.items()
-    ]
+    cells = [{"source": e.source, **vars(c)} for c in e.cell]
     first = by_key.get(next(iter(e.cells)))
     matching = None if first is None else first.why
     measured = [{**vars(m), "interval": list(m.interval), "at": dict(m.at)} for m in e.measured]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.all_rays.phases import phases
+from scaling_algebra.all_rays.picture import phases_svg
 from scaling_algebra.commands.options import Name, PathType, emit, examples, tried, write
 from scaling_algebra.documents import FORMATS, Document, render, suffixes
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import make_folder
-from scaling_algebra.phase_map.phases import phases
-from scaling_algebra.phase_map.picture import phases_svg
 from scaling_algebra.spec.parameterizations import DERIVED
 from scaling_algebra.tables.audit.errata import errata
 from scaling_algebra.tables.derived.layouts import TABLES, table

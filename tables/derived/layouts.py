@@ -1,21 +1,23 @@
 """What each table contains: derived cells only. Adding a table: one more entry in ``TABLES``.
 
-Read next: ``signal_tables.py`` (the tables of App. J), ``presentation.py`` (tables as documents).
+Read next: ``signal_tables.py`` (the tables of App. J), ``commands/table.py`` (who asks).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from scaling_algebra.documents import Rendered
-from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Marked, Piece, Row
-from scaling_algebra.documents.notation import rich
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Marked, Piece, Row, Size
+from scaling_algebra.documents.notation import plain, rich
 from scaling_algebra.errors import UsageError, named
+from scaling_algebra.laws.law import answer, law
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
@@ -23,11 +25,10 @@ from scaling_algebra.spec.configuration import the_ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.models.layout import table_models
 
-from .law_tables import table_laws2
-from .ray_table import table_rays
-from .signal_tables import SETTINGS, growth, signal_table
+from .signal_tables import SETTINGS, growth, signal_table, table_rays
 from .stable_rates import table_everett
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
@@ -75,30 +76,21 @@ def table_b1(ray: Ray | None = None) -> Grid:
                 raise
             missing[PARAMETERIZATIONS[name].title] = str(failure)
 
-    def both(where: Ray, optimizer: str, role: str, what: str) -> Cell:
-        names = tuple(p for p in BOTH if (where, optimizer, p) in found)
-        return Cell(tuple(setting(found[where, optimizer, p], role, what) for p in names), names)
-
-    rows = [
-        Row(
-            _capital(_tensor(MOE_BLOCK, role)),
-            label,
-            tuple(both(r, o, role, what) for r, o in product(rays, OPTIMIZERS)),
-        )
-        for role in ("router", "expert_in", "expert_out")
-        for what, label in QUANTITIES.items()
-    ]
+    tensors = {role: _capital(_tensor(MOE_BLOCK, role)) for role in ("router", "expert_in", "expert_out")}
+    rows = _rows(
+        tensors, QUANTITIES, lambda role, what: [_both(found, x, role, what) for x in product(rays, OPTIMIZERS)]
+    )
     columns = tuple(Label(title) for title in OPTIMIZERS.values())
     titles = {r: f"Regime {r.name}" if r.name else "Ray" for r in rays}
-    said = "on the ray of each regime" if ray is None else "on this ray"
+    place = "on the ray of each regime" if ray is None else "on this ray"
     return Grid(
         "b1",
         "Table B.1 of the MSSP paper" + ("" if ray is None else ", on another ray"),
         rf"Init std $\sigma$, learning rate $\eta$ and Adam $\epsilon$ of each MoE tensor under $\mu$P and MSSP. "
-        f"{CERTIFIED}, {said}; aggregation multiplier {_multiplier(found.values())}.",
+        f"{CERTIFIED}, {place}; aggregation multiplier {_multiplier(found.values())}.",
         _heads("tensor", "quantity"),
         tuple((Label(titles[r], f"{titles[r]} ({growth(r)})"), columns) for r in rays),
-        tuple(rows),
+        rows,
         (
             r"$\mu$P | MSSP where they differ. Axes that do not grow in a regime carry no power.",
             "tied: all experts start from the same values. 0: zero init.",
@@ -129,30 +121,20 @@ TRANSFORMER = {
 def table_b2() -> Grid:
     """Table B.2 of the MSSP paper: MSSP for AdamW on a residual stream whose depth grows, too."""
     rays = [Ray({**r.rates, "L": DEPTH}, r.name) for r in REGIMES.values()]
+    asked: Any = {"deep-moe": {"parameterization": "mssp", "readout_init": "maximal"}, "deep-mlp": {}}
     found = {
-        "deep-moe": [
-            derive(None, "adamw", "mssp", ray=r, architecture="deep-moe", readout_init="maximal") for r in rays
-        ],
-        "deep-mlp": [derive(None, "adamw", "mup", ray=r, architecture="deep-mlp") for r in rays],
+        name: [derive(None, "adamw", ray=r, architecture=name, **more) for r in rays] for name, more in asked.items()
     }
-    rows = [
-        Row(
-            _capital(_tensor(ARCHITECTURES[network], role)),
-            label,
-            tuple(Cell((setting(d, role, what),)) for d in found[network]),
-        )
-        for role, network in TRANSFORMER.items()
-        for what, label in QUANTITIES.items()
-    ]
+    tensors = {role: _capital(_tensor(ARCHITECTURES[network], role)) for role, network in TRANSFORMER.items()}
     multipliers = {"aggregation": ("deep-moe", "alpha"), "residual": ("deep-moe", "res")}
-    rows += [
-        Row(
-            _capital(Label(name, name)),
-            Label("multiplier"),
-            tuple(Cell((1 / d.scaling.multipliers[symbol],)) for d in found[network]),
-        )
-        for name, (network, symbol) in multipliers.items()
-    ]
+
+    def powers(role: str, what: str) -> list[Cell]:
+        return [Cell((setting(d, role, what),)) for d in found[TRANSFORMER[role]]]
+
+    rows = list(_rows(tensors, QUANTITIES, powers))
+    for name, (network, symbol) in multipliers.items():
+        cells = tuple(Cell((1 / d.scaling.multipliers[symbol],)) for d in found[network])
+        rows.append(Row(_capital(Label(name, name)), Label("multiplier"), cells))
     return Grid(
         "b2",
         "Table B.2 of the MSSP paper",
@@ -176,15 +158,9 @@ def table_b2() -> Grid:
 def table_g1() -> Grid:
     """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
     found = {name: derive("I", "sgd", name, architecture="mlp") for name in ("sp", "ntp", "mean-field", "mup")}
-    rows = tuple(
-        Row(
-            _capital(_parameterization(name)),
-            QUANTITIES[what],
-            tuple(Cell((setting(d, role, what),)) for role in KINDS),
-        )
-        for name, d in found.items()
-        for what in ("init", "lr")
-    )
+    names = {name: _capital(_parameterization(name)) for name in found}
+    shown = {what: QUANTITIES[what] for what in ("init", "lr")}
+    rows = _rows(names, shown, lambda name, what: [Cell((setting(found[name], role, what),)) for role in KINDS])
     same = [
         _parameterization(name).text for name, d in found.items() if d.scaling.tensors == found["mup"].scaling.tensors
     ]
@@ -193,7 +169,7 @@ def table_g1() -> Grid:
         "Table G.1 of the MSSP paper, half without weight multipliers",
         r"Init std $\sigma$ and SGD learning rate $\eta$ in dense MLPs of width $N$. SP, NTP and mean field are "
         r"definitions with weight multipliers; a multiplier $\alpha$ is moved into $\sigma \to \alpha \sigma$ and "
-        rf"$\eta \to \alpha^2 \eta$. $\mu$P: {_lower(CERTIFIED)}, on the ray $N \asymp n$.",
+        rf"$\eta \to \alpha^2 \eta$. $\mu$P: {CERTIFIED[0].lower()}{CERTIFIED[1:]}, on the ray $N \asymp n$.",
         _heads("parameterization", "quantity"),
         ((Label(""), tuple(map(Label, KINDS.values()))),),
         rows,
@@ -341,8 +317,45 @@ def table_unified() -> Grid:
     )
 
 
-def _both(found: Mapping[tuple[str, str, str], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
-    return Cell(tuple(setting(found[*where, p], role, what) for p in BOTH), BOTH)
+CORPORA = (("WikiText-103", "1", 32), ("OpenWebText", "1", 45), ("OpenWebText", "3/2", 45), ("TinyStories", "1", 23))
+"""Corpora with smoothness beta and intrinsic dimension d, of Table 2 of the paper."""
+EXPONENTS = {"alpha_N": r"$\alpha_N$", "alpha_D": r"$\alpha_D$", "alpha_C": r"$\alpha_C$"}
+
+
+def table_laws2() -> Grid:
+    """Exponents of the risk by corpus, exact."""
+    rows = []
+    for corpus, beta, d in CORPORA:
+        found = answer(law("moe-transformer"), values={"beta": beta, "d": d}).exponents
+        cells = tuple(Cell((Fraction(str(found[name])),)) for name in EXPONENTS)
+        rows.append(Row(Label(corpus), Label(f"beta {beta}, d {d}", rf"$\beta = {beta}$, $d = {d}$"), cells))
+    return Grid(
+        "laws2",
+        "Exponents of the risk of a Mixture-of-Experts Transformer (Table 2 of the MoE-laws paper)",
+        r"The risk falls as $N^{-\alpha_N}$ in active parameters, as $n^{-\alpha_D}$ in samples and as $C^{-\alpha_C}$ "
+        r"in compute, for targets of smoothness $\beta$ in intrinsic dimension $d$.",
+        (Label("corpus", "Corpus"), Label("assumed", "Assumed")),
+        ((Label(""), tuple(Label(name, text) for name, text in EXPONENTS.items())),),
+        tuple(rows),
+        (r"The paper's column $\alpha_N / (1 + \alpha_N)$ is $\alpha_D$ exactly; $\alpha_C$ is not in its table.",),
+    )
+
+
+def _rows(
+    groups: Mapping[str, Label], quantities: Mapping[str, Label], cells: Callable[[str, str], Iterable[Cell]]
+) -> tuple[Row, ...]:
+    """A line for every quantity of every group."""
+    return tuple(
+        Row(group, label, tuple(cells(name, what)))
+        for name, group in groups.items()
+        for what, label in quantities.items()
+    )
+
+
+def _both(found: Mapping[tuple[Any, str, str], Derivation], where: tuple[Any, str], role: str, what: str) -> Cell:
+    """muP | MSSP, as far as there are both."""
+    names = tuple(p for p in BOTH if (*where, p) in found)
+    return Cell(tuple(setting(found[*where, p], role, what) for p in names), names)
 
 
 def _heads(group: str, row: str) -> tuple[Label, Label]:
@@ -380,10 +393,6 @@ def _gate(architecture: str) -> str:
     return re.sub(r"^.*experts, | \(.*$", "", ARCHITECTURES[architecture].title)
 
 
-def _lower(text: str) -> str:
-    return text[0].lower() + text[1:]
-
-
 TABLES: Mapping[str, Callable[[], Grid]] = {
     "b1": table_b1,
     "b2": table_b2,
@@ -412,6 +421,22 @@ class DerivedTable(Rendered):
     def about(self) -> str:
         return f"{self.grid.title}, derived"
 
+    def document(self) -> Document:
+        """The table; in JSON exponents are strings, ``"zero"`` is exactly zero, null is nothing."""
+        g = self.grid
+        group, label = (head.name for head in g.heads)
+        rows = [
+            {
+                **({group: row.group.name} if group else {}),
+                label: row.label.name,
+                "cells": {name: _record(c) for name, c in zip(g.column_names, row.cells, strict=True)},
+            }
+            for row in g.rows
+        ]
+        head = {"table": g.name, "title": g.title, "caption": g.caption, "columns": g.column_names}
+        record = {**head, "rows": rows, "footnotes": list(g.footnotes)}
+        return Document((replace(g, title=self.about),), record, f"scalecalc table {g.name}")
+
 
 def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> DerivedTable:
     """A published table, derived.
@@ -430,3 +455,21 @@ def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> Der
     if layout is not table_b1:
         raise UsageError("--ray goes with the table b1, printed")
     return DerivedTable(table_b1(the_ray(None, ray)))
+
+
+def _record(cell: Cell) -> object:
+    """Named values by name, text as a list of what ties, any other value by itself."""
+    shown = [_value(piece) for piece in cell.values]
+    if cell.names:
+        return dict(zip(cell.names, shown, strict=True))
+    return shown if isinstance(cell.values[0], str) else shown[0]
+
+
+def _value(piece: Piece | None) -> object:
+    if isinstance(piece, Power):
+        return {"power": piece, "tied": False}
+    if isinstance(piece, Marked):
+        return {"power": piece.power, "tied": True}
+    if isinstance(piece, Size):
+        return "zero" if piece.exponent is None else {"exponent": piece.exponent}
+    return None if piece is None else plain(piece)

@@ -1,22 +1,26 @@
-"""The signal tables of App. J of the MSSP paper: which quantities, in which order, and the paper's symbol of each.
+"""The signal tables of App. J of the MSSP paper: which quantities, in which order, and the paper's symbol of each; and
+the same as formulas, on every ray of a cell.
 
 Sizes and mechanisms come from the engine; nothing printed is read. Read next: ``layouts.py`` (the list of all tables).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Row, Size
+from scaling_algebra.documents.notation import tex
 from scaling_algebra.dynamics.analysis import Analysis, Answer
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
+from scaling_algebra.formulas.every_ray import every_ray
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 STEPS = (0, 1, 2)
@@ -178,6 +182,7 @@ SETTINGS = {
     "j45": ("J.4.5", "III", "mssp", "zero"),
 }
 """Section, regime, parameterization and readout init of each table; the optimizer is SGD."""
+WHERE = r"$v_t = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ is the change since $t = 0$."
 NOTES = {"j45": ("The paper calls $A_3$ of this table $A_2$ and $A_2$ of this table $A_3$.",)}
 
 
@@ -187,11 +192,7 @@ def signal_table(name: str) -> Grid:
     section, regime, parameterization, readout = SETTINGS[name]
     d = derive(regime, "sgd", parameterization, readout_init=readout)
     look = d.analysis()
-    rows = tuple(
-        Row(Label(part), Label(what, SYMBOLS[what]), _cells(look, what), "." in what and what not in WHOLES)
-        for part, names in ROWS[name].items()
-        for what in names.split()
-    )
+    rows = _rows(name, partial(_cells, look))
     steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
     goal = PARAMETERIZATIONS[parameterization].title.replace("muP", r"$\mu$P")
     return Grid(
@@ -208,6 +209,42 @@ def signal_table(name: str) -> Grid:
     )
 
 
+RAYS = "N=1,N_e=3/4,M=1/2"
+"""A ray inside the cell of muP that has regimes I, II and III on its boundary."""
+
+
+@cache
+def table_rays() -> Grid:
+    """The size of every signal under muP as powers of the axes, on a whole cell of rays, and at the regimes."""
+    names = [what for sections in ROWS["j32"].values() for what in sections.split()]
+    found = every_ray(Configuration.of(None, "sgd", "mup", ray=RAYS), steps=STEPS[-1], quantities=names)
+
+    def cells(what: str) -> tuple[Cell, ...]:
+        row = found.sizes[what]
+        return tuple(Cell((x.piece,)) for x in row) + tuple(Cell((Size(row[-1].on(r)),)) for r in REGIMES.values())
+
+    rows = _rows("j32", cells)
+    steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
+    last = f"at $t = {STEPS[-1]}$ in regime"
+    bounds = ", ".join(f"${tex(x)}$" for x in found.cone.inequalities)
+    return Grid(
+        "rays",
+        "Every signal on every ray: the signal tables of App. J of the MSSP paper as formulas",
+        r"Entry sizes after $t$ updates of SGD under $\mu$P, readout init maximal, in the minimal MoE block, for all "
+        f"rays with $K = M$ and {bounds} (rates of the axes). Each is the largest of the powers shown, certified at "
+        "the corners of the cones on which one of them leads. Regimes I, II and III are rays of this cell; their "
+        "columns are the same formulas there.",
+        (Label("part"), Label("quantity", "Quantity")),
+        ((Label("every ray", "every ray of the cell"), steps), (Label("regime", last), tuple(map(Label, REGIMES)))),
+        rows,
+        (
+            WHERE,
+            "0: exactly zero. Columns of regimes: exponents of $n$.",
+        ),
+        sections=True,
+    )
+
+
 def growth(ray: Ray) -> str:
     """The axes that grow on a ray, each with its power of n, as rich text."""
     rates: dict[Fraction, list[str]] = {}
@@ -216,6 +253,15 @@ def growth(ray: Ray) -> str:
             rates.setdefault(ray[axis], []).append(axis)
     powers = {rate: "n" if rate == 1 else f"n^{{{rate}}}" for rate in rates}
     return ", ".join(rf"${', '.join(axes)} \asymp {powers[rate]}$" for rate, axes in rates.items())
+
+
+def _rows(name: str, cells: Callable[[str], tuple[Cell, ...]]) -> tuple[Row, ...]:
+    """The rows of a table, each with what its quantity is a part of."""
+    return tuple(
+        Row(Label(part), Label(what, SYMBOLS[what]), cells(what), "." in what and what not in WHOLES)
+        for part, names in ROWS[name].items()
+        for what in names.split()
+    )
 
 
 def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:
@@ -259,7 +305,7 @@ def _legend(rows: tuple[Row, ...]) -> tuple[str, ...]:
     used = {x for row in rows for shown in row.cells[-1].values if shown for x in str(shown).split("+")}
     letters = "; ".join(f"{letter}: {title}" for letter, title in TITLES.items() if letter in used)
     return (
-        r"$v_t = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ is the change since $t = 0$.",
+        WHERE,
         "0: exactly zero.",
         f"Mechanism: what the leading monomials at $t = {STEPS[-1]}$ do (MSSP paper, App. I.7). {letters}. "
         "Plus signs join what one monomial does; monomials that tie are separated by or, and of those with the same "

@@ -1,3 +1,1 @@
 """Rules that public code ships, transcribed, and held against the derivation. The engine never reads them."""
-
-from . import presentation as presentation  # registers documents

@@ -1,17 +1,19 @@
 """A shipped rule beside the derivation: which powers differ, and which desiderata fail at the rule.
 
 A power that differs is a fact about two rules, not a defect. Whether the rule keeps what is demanded is asked of the
-engine, at the point that the rule sets. Read next: ``reading.py`` (the rules), ``presentation.py``.
+engine, at the point that the rule sets. Read next: ``reading.py`` (the rules).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scaling_algebra.documents import Rendered
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents.blocks import Block, Code, Grid, Heading, Lines, Piece, literal
+from scaling_algebra.documents.notation import typeset
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.errors import unknown_name
 from scaling_algebra.solver.demands import concerns, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, solved
 from scaling_algebra.spec.configuration import Where
@@ -19,9 +21,10 @@ from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
 from scaling_algebra.spec.powers import Power
 
-from .reading import ShippedRule, chosen
+from .reading import NAMES, ShippedRule, rules
 
 Verdict = Literal["holds", "fails", "undecided"]
+DIFFERS = ("implementation", "regime", "epsilon", "quantity", "rule", "derived")
 
 
 @dataclass(frozen=True)
@@ -106,19 +109,36 @@ class Implementations(Rendered):
         differ = sum(bool(h.differing) for h in self.held)
         return f"{len(self.held)} rules on rays, {differ} differ from the derivation"
 
+    def document(self) -> Document:
+        """An overview, every power that differs, and of every rule its source, assumptions and what fails."""
+        header = ("implementation", "regime", "covered", "epsilon", "compared with", "equal", "desiderata")
+        rows = [
+            (h.rule.label, h.regime, h.epsilon, c.name, text(c.rule), text(c.derived))
+            for h in self.held
+            for c in h.differing
+        ]
+        blocks: list[Block] = [
+            Heading("shipped rules against the derivation"),
+            Grid.of(header, map(_line, self.held)),
+            Heading("what differs", 2),
+            Grid.of(DIFFERS, [[literal(x) for x in row] for row in rows]),
+        ]
+        for name in dict.fromkeys(h.rule.name for h in self.held):
+            blocks += _about([h for h in self.held if h.rule.name == name])
+        return Document(tuple(blocks), {"implementations": [h.as_json() for h in self.held]}, "scalecalc audit")
+
 
 def implementations(name: str | None = None) -> Implementations:
-    """The rules of one implementation, or all, on every ray that they are compared on.
+    """The rules of one implementation, or all, on every ray that they are compared on, with their epsilon in every
+    regime of theirs.
 
     Raises:
         UsageError: no such implementation.
     """
-    return compare(chosen(name))
-
-
-def compare(rules: Iterable[ShippedRule]) -> Implementations:
-    """Rules on every ray that they are compared on, with their epsilon in every regime of theirs."""
-    return Implementations(tuple(hold(r, regime, e) for r in rules for regime in r.regimes for e in r.epsilon))
+    if name is not None and name not in NAMES:
+        raise unknown_name("implementation", name, NAMES)
+    asked = (rule for rule in rules() if name in (None, rule.name))
+    return Implementations(tuple(hold(r, regime, e) for r in asked for regime in r.regimes for e in r.epsilon))
 
 
 def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
@@ -148,6 +168,27 @@ def text(power: Power | None) -> str:
 # inside --------------------------------------------------------------------------------------------------------
 
 
+def _line(h: Held) -> tuple[Piece, ...]:
+    equal = f"{len(h.cells) - len(h.differing)} of {len(h.cells)}"
+    failed = {"holds": "all hold", "fails": f"{len(h.failures)} fail", "undecided": f"{len(h.undecided)} undecided"}
+    covered = "yes" if h.covered else "no"
+    return literal(h.rule.label), h.regime, covered, h.epsilon, h.rule.parameterization, equal, failed[h.verdict]
+
+
+def _about(held: list[Held]) -> list[Block]:
+    first = held[0].rule
+    lines: list[tuple[Piece, ...]] = [("repository ", Code(first.repository), f", read {first.read}")]
+    for p in first.place:
+        lines.append((Code(p.file), literal((f" at {p.commit[:12]}" if p.commit else "") + f": {p.says}")))
+    lines += [("assumed: ", literal(a)) for a in first.assumes]
+    blocks: list[Block] = [Heading(literal(first.title), 2), Lines.of(*lines, listed=True)]
+    for h in held:
+        if h.failures or h.undecided:
+            where = f"{h.rule.label}, regime {h.regime}, epsilon {h.epsilon}"
+            blocks += [Heading(literal(where), 3), Lines.of(*map(typeset, h.failures + h.undecided), listed=True)]
+    return blocks
+
+
 def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
     role, _, setting = name.partition(".")
     derived: Power | None
@@ -155,8 +196,7 @@ def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
         derived = 1 / (d.scaling.alpha if name == AGGREGATION else d.scaling.multipliers[name])
     else:
         s = d.scaling.tensors[role]
-        settings: Mapping[str, Power | None] = {"init": s.init_std, "lr": s.lr, "eps": s.eps}
-        derived = settings[setting]
+        derived = {"init": s.init_std, "lr": s.lr, "eps": s.eps}[setting]
     equal = power is derived if power is None or derived is None else power.on(d.ray) == derived.on(d.ray)
     return ComparedPower(name, power, derived, equal)
 
@@ -179,9 +219,9 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     if diverging := [x for x in demands if _diverges(x, look)]:
         return tuple(violation(x, look, certified=False) for x in diverging), ()
-    said = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
-    unsure = tuple(why for why in said if why.endswith("undecided"))
-    return tuple(why for why in said if why not in unsure), unsure
+    reasons = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
+    unsure = tuple(why for why in reasons if why.endswith("undecided"))
+    return tuple(why for why in reasons if why not in unsure), unsure
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:

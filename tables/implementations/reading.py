@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.laws.entries import read
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Network
@@ -37,13 +37,13 @@ class SourcePlace:
 
     Attributes:
         file: path in the repository.
-        commit: the one that was read; empty where the text that was read names none.
         says: what of the rule stands there.
+        commit: the one that was read; empty where the text that was read names none.
     """
 
     file: str
-    commit: str
     says: str
+    commit: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,12 @@ class ShippedRule:
         name: for the command line.
         title, repository, read: what it is, whose, and when it was read.
         variant: which of several rules of one repository; empty for the only one.
-        places: where it stands.
+        place: where it stands.
         regimes: the rays it is compared on, by name or as ``N=1,L=1``; ``covers``: those of them on which nothing grows
             that it does not ask for.
         parameterization: what it is compared with.
         optimizer: what it trains with.
         epsilon: the regimes of its epsilon that it is compared in; ``derived`` only where it scales epsilon.
-        network: the tensors it is read for.
         tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps``, ``decay`` as far as it sets them; None is zero init.
         multipliers: those of no tensor, as far as it sets them: ``aggregation``, of the sum over experts, and those of
             the network by name, such as ``res``.
@@ -71,17 +70,22 @@ class ShippedRule:
     title: str
     repository: str
     read: str
-    variant: str
-    places: tuple[SourcePlace, ...]
+    place: tuple[SourcePlace, ...]
     regimes: tuple[str, ...]
-    covers: tuple[str, ...]
     parameterization: str
     optimizer: str
     epsilon: tuple[str, ...]
-    network: Network
     tensors: Mapping[str, Mapping[str, Power | None]]
-    multipliers: Mapping[str, Power]
-    assumes: tuple[str, ...]
+    covers: tuple[str, ...] = ()
+    architecture: str = "moe"
+    variant: str = ""
+    multipliers: Mapping[str, Power] = field(default_factory=dict)
+    assumes: tuple[str, ...] = ()
+
+    @property
+    def network(self) -> Network:
+        """The tensors it is read for."""
+        return architecture(self.architecture)
 
     @property
     def label(self) -> str:
@@ -123,17 +127,6 @@ def rules() -> tuple[ShippedRule, ...]:
     return tuple(rule for name in NAMES for rule in parse(name, (FOLDER / f"{name}.toml").read_text("utf-8")))
 
 
-def chosen(name: str | None) -> tuple[ShippedRule, ...]:
-    """The rules of one implementation, or all.
-
-    Raises:
-        UsageError: no such implementation.
-    """
-    if name is not None and name not in NAMES:
-        raise unknown_name("implementation", name, NAMES)
-    return tuple(rule for rule in rules() if name in (None, rule.name))
-
-
 def parse(name: str, text: str) -> list[ShippedRule]:
     """The rules of one file.
 
@@ -141,56 +134,28 @@ def parse(name: str, text: str) -> list[ShippedRule]:
         UsageError: a key, name or power that cannot be read; the message names the file.
     """
     try:
-        data = tomllib.loads(text)
-        head = {k: v for k, v in data.items() if k not in ("rule", "place")}
-        places = tuple(SourcePlace(p["file"], p.get("commit", ""), p["says"]) for p in data["place"])
-        return [_rule(name, {**head, **entry}, places) for entry in data["rule"]]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UsageError(f"rules of {name}: {said}; every rule needs the keys of the others") from None
+        head = tomllib.loads(text)
+        entries = head.pop("rule")
+        return [_checked(read(ShippedRule, {"name": name, **head, **entry})) for entry in entries]
+    except ValueError as error:
+        raise UsageError(f"rules of {name}: {error}") from None
 
 
-# inside --------------------------------------------------------------------------------------------------------
-
-
-def _rule(name: str, entry: Mapping[str, Any], places: tuple[SourcePlace, ...]) -> ShippedRule:
-    network = architecture(entry.get("network", "moe"))
-    rule = trained(entry["optimizer"], network)
-    for epsilon in entry["epsilon"]:
+def _checked(rule: ShippedRule) -> ShippedRule:
+    """A rule, if every name in it is known; its optimizer under its own name."""
+    for epsilon in rule.epsilon:
         named("regime of epsilon", epsilon, EPSILONS)
-    named("parameterization", entry["parameterization"], PARAMETERIZATIONS)
-    for regime in (*entry["regimes"], *entry.get("covers", ())):
-        _ray(regime)
-    tensors = {role: _settings(role, settings, network) for role, settings in entry["tensors"].items()}
-    return ShippedRule(
-        name,
-        entry["title"],
-        entry["repository"],
-        str(entry["read"]),
-        entry.get("variant", ""),
-        places,
-        tuple(entry["regimes"]),
-        tuple(entry.get("covers", ())),
-        entry["parameterization"],
-        rule.name,
-        tuple(entry["epsilon"]),
-        network,
-        tensors,
-        {name: Power.parse(power) for name, power in entry.get("multipliers", {}).items()},
-        tuple(entry.get("assumes", ())),
-    )
-
-
-def _ray(text: str) -> Ray:
-    return Ray.parse(text) if "=" in text else named("regime", text, REGIMES)
-
-
-def _settings(role: str, settings: Mapping[str, str], network: Network) -> dict[str, Power | None]:
-    if role not in network.tensors:
-        raise unknown_name(f"tensor of {network.name}", role, network.tensors)
-    for setting in settings:
-        if setting not in (MULTIPLIER, *SETTINGS, DECAY):
-            raise unknown_name(f"setting of {role}", setting, (MULTIPLIER, *SETTINGS, DECAY))
-    if DECAY in settings and "lr" not in settings:
-        raise ValueError(f"{role} has a decay, which the learning rate multiplies; give its lr")
-    return {k: None if k == "init" and v == "0" else Power.parse(v) for k, v in settings.items()}
+    named("parameterization", rule.parameterization, PARAMETERIZATIONS)
+    for regime in (*rule.regimes, *rule.covers):
+        Ray.parse(regime) if "=" in regime else named("regime", regime, REGIMES)
+    for role, settings in rule.tensors.items():
+        if role not in rule.network.tensors:
+            raise unknown_name(f"tensor of {rule.architecture}", role, rule.network.tensors)
+        for setting, power in settings.items():
+            if setting not in (MULTIPLIER, *SETTINGS, DECAY):
+                raise unknown_name(f"setting of {role}", setting, (MULTIPLIER, *SETTINGS, DECAY))
+            if power is None and setting != "init":
+                raise UsageError(f"the {setting} of {role} is 0; only an init can be")
+        if DECAY in settings and "lr" not in settings:
+            raise UsageError(f"{role} has a decay, which the learning rate multiplies; give its lr")
+    return replace(rule, optimizer=trained(rule.optimizer, rule.network).name)

@@ -1,17 +1,84 @@
-"""The Python interface: names, arguments, errors, what a notebook shows, and that equal names are no equal networks."""
+"""The Python interface: names, arguments, errors, what a notebook shows, and a network of one's own."""
 
 import inspect
+import json
 import subprocess
 import sys
 from dataclasses import replace
 
+import click
 import pytest
+from click.testing import CliRunner
 
 import scaling_algebra
 from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals, table
-from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
+from scaling_algebra.commands.list import command as listed
+from scaling_algebra.commands.options import configured
+from scaling_algebra.spec.networks.files import as_toml
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK, architecture
 
 ASKED = ("regime", "optimizer", "parameterization")
+MINE = network("mine", "h1[a] = W1[a,x] data[x]\nh2[k] = W2[k,a] h1[a]\nf = W3[k] h2[k]", AXES, title="a title")
+MOE_NAMED = replace(MINE, name="moe")
+
+REFUSED = [
+    ("known: I, II, III", lambda: derive("IV")),
+    ("", lambda: derive(3)),
+    ("did you mean 'adam'", lambda: derive("I", "adm")),
+    ("", lambda: derive("III", None)),
+    ("did you mean", lambda: derive("I", "adam", "msp")),
+    ("", lambda: derive("III", "adam", 5)),
+    ("either a regime", lambda: derive()),
+    ("either a regime", lambda: derive("I", ray="N=1")),
+    ("no readout init named", lambda: derive("I", readout_init="big")),
+    ("", lambda: derive("III", readout_init=0)),
+    ("", lambda: derive("III", architecture=None)),
+    ("", lambda: derive("III")["W9"]),
+    ("", lambda: derive(Configuration.of("III"), optimizer="sgd")),
+    ("", lambda: derive(Configuration.of("III"), ray="N=1,N_e=1,M=1")),
+    ("leaves out N_e", lambda: derive(ray="N=1,M=1")),
+    ("has no depth", lambda: derive(ray="N=1,M=1,N_e=1,L=1")),
+    ("", lambda: derive(ray=("N", 1))),
+    ("", lambda: derive(ray={"N": "x", "N_e": 1, "M": 1})),
+    ("", lambda: derive(ray={"N": None, "N_e": 1, "M": 1})),
+    ("", lambda: Ray("N=1,N_e=1,M=1")),
+    ("do not shrink", lambda: Ray.parse("N=-1,M=1,N_e=1")),
+    ("not a rational", lambda: Ray.parse("N=pi,M=1,N_e=1")),
+    ("no axis named", lambda: Ray.parse("N=1,M=1,N_e=1,Q=1")),
+    ("only M experts can be active", lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2")),
+    ("no axis grows", lambda: Ray.parse("N=0,M=0,N_e=0")),
+    ("axis=rate", lambda: Ray.parse("N;1")),
+    ("twice", lambda: Ray.parse("N=1,N=1,M=1,N_e=1")),
+    ("give 0 or more", lambda: signals("I", steps=-1)),
+    ("", lambda: signals("III", steps="2")),
+    ("no quantity named", lambda: signals("I", quantities=["h9"])),
+    ("", lambda: explain("h3.A9", "III")),
+    ("", lambda: explain(3, "III")),
+    ("", lambda: explain("<h2@0, h3@1>", "III")),
+    ("", lambda: explain("<h1@0, psi@0>", "III")),
+    ("", lambda: table("b9")),
+    ("", lambda: table("g1", ray="N=1,N_e=1,M=1")),
+    ("either", lambda: Configuration.of("I", network=MINE, architecture="mlp")),
+    ("no architecture named", lambda: Configuration.of("I", network=None)),
+    ("no architecture named", lambda: Configuration.of("I", network=3)),
+    ("no architecture named", lambda: Configuration.of("I", network="mpl")),
+    ("give yours another name", lambda: Configuration.of("I", network=MOE_NAMED)),
+    (
+        "the ray leaves out N_e (expert width); give it, for example N_e=0 if it is fixed",
+        lambda: Configuration.of(ray="N=1", architecture="bottleneck"),
+    ),
+    ("the ray leaves out M (number of experts)", lambda: Configuration.of(ray="N=1,N_e=1", architecture="moe")),
+    ("the ray leaves out N (width)", lambda: Configuration.of(ray="N_e=1", architecture="mlp")),
+    ("the ray has K but leaves out M", lambda: Configuration.of(ray="N=1,K=1", architecture="mlp")),
+]
+
+
+@pytest.mark.parametrize(("words", "wrong"), REFUSED)
+def test_wrong_arguments_are_usage_errors_of_one_line(words, wrong):
+    with pytest.raises(UsageError) as error:
+        wrong()
+    assert "\n" not in str(error.value) and str(error.value) and words in str(error.value)
 
 
 def test_every_exported_name_is_there_and_importing_costs_nothing():
@@ -30,42 +97,15 @@ def test_functions_that_ask_take_the_same_arguments(function):
         function(*["h3"] * ("what" in taken), "III", rays="N=1")
 
 
-def test_a_ray_is_a_text_a_dict_or_a_ray():
+def test_a_ray_is_a_text_a_dict_or_a_ray_and_names_the_axes_of_its_network():
     rates = {"N": 1, "N_e": "1/2", "M": "3/2"}
     found = [derive(ray=ray, optimizer="sgd") for ray in ("N=1,N_e=1/2,M=3/2", rates, Ray(rates))]
     assert {str(d["router"].lr) for d in found} == {"M N^-1"}
     asked = found[0].configuration
     assert derive(asked).scaling == found[0].scaling and Configuration.from_json(asked.as_json()) == asked
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: derive(3),
-        lambda: derive("III", None),
-        lambda: derive("III", "adam", 5),
-        lambda: derive(ray=("N", 1)),
-        lambda: derive(ray={"N": "x", "N_e": 1, "M": 1}),
-        lambda: derive("III", readout_init=0),
-        lambda: derive("III", architecture=None),
-        lambda: derive("III")["W9"],
-        lambda: explain("h3.A9", "III"),
-        lambda: explain(3, "III"),
-        lambda: explain("<h2@0, h3@1>", "III"),
-        lambda: explain("<h1@0, psi@0>", "III"),
-        lambda: derive(Configuration.of("III"), optimizer="sgd"),
-        lambda: derive(Configuration.of("III"), ray="N=1,N_e=1,M=1"),
-        lambda: derive(ray={"N": None, "N_e": 1, "M": 1}),
-        lambda: Ray("N=1,N_e=1,M=1"),
-        lambda: signals("III", steps="2"),
-        lambda: table("b9"),
-        lambda: table("g1", ray="N=1,N_e=1,M=1"),
-    ],
-)
-def test_wrong_arguments_are_usage_errors_of_one_line(wrong):
-    with pytest.raises(UsageError) as error:
-        wrong()
-    assert "\n" not in str(error.value) and str(error.value)
+    assert str(Ray.parse("N=1")) == "N=1,L=0" and Ray.parse("N=1")["M"] == 0
+    assert str(Ray.parse("M=1/2,N=1")) == "N=1,M=1/2,K=1/2,L=0"
+    assert Configuration.of(ray="N=1,M=1/2", architecture="routers-softmax")
 
 
 def test_nothing_is_kept_by_name():
@@ -84,11 +124,74 @@ def test_values_have_a_short_repr():
     assert repr(d.configuration) == f"<Configuration: {d.configuration}>" and len(repr(d.ray)) < 80
 
 
-def test_alignment_is_explained_too():
+def test_alignment_and_inner_products_are_explained_too():
     found = explain("alignment", "III", "sgd")
     assert [a.role for a in found] == list(derive("III", "sgd")) and "p backward" in str(found)
-
-
-def test_an_inner_product_is_of_the_step_that_it_names():
     assert str(explain("<h1@0, h1@1>", "III", "sgd")).startswith("<h1@0, h1@1> after 1 update")
     assert list(signals("III", "sgd", quantities="h3").quantities) == ["h3"]
+
+
+# a network of one's own ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(as_toml(MINE), encoding="utf-8")
+    return str(path)
+
+
+@click.command()
+@configured
+def asks(asked):
+    click.echo(str(asked))
+
+
+def run(command, *options):
+    return CliRunner().invoke(command, list(options))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Configuration.of("III"),
+        Configuration.of("II", "sgd", architecture="stack7"),
+        Configuration.of(ray="N=1", architecture="mlp"),
+        Configuration.of(ray="N=1,N_e=1/2", network=MINE),
+        Configuration.of("I", network=MINE),
+    ],
+    ids=str,
+)
+def test_json_says_the_whole_question(asked):
+    record = json.loads(json.dumps(asked.as_json()))
+    assert Configuration.from_json(record) == asked
+    assert ("network" in record) == (asked.network == MINE)
+
+
+def test_a_network_is_given_as_itself_or_by_name():
+    assert Configuration.of("I", network="mlp") == Configuration.of("I", architecture="mlp")
+    assert Configuration.of("I").but(network=MINE) == Configuration.of("I", network=MINE)
+    assert Configuration.of("I", network=replace(ARCHITECTURES["moe"], origin="other")) == Configuration.of("I")
+
+
+def test_options(file):
+    assert run(asks, "--ray", "N=1,N_e=1", "--network", file).output.startswith("muP, a title, adam, N=1,N_e=1,L=0")
+    assert "30 MoE blocks" in run(asks, "--regime", "I", "--architecture", "stack30").output
+    for options, words in (
+        (("--regime", "I", "--network", file, "--architecture", "moe"), "leave out one of them"),
+        (("--regime", "I", "--network", "none.toml"), "cannot read none.toml"),
+        (("--regime", "I", "--architecture", "stack0"), "no architecture named 'stack0'"),
+        (("--ray", "N=1", "--network", file), "leaves out N_e"),
+    ):
+        result = run(asks, *options)
+        assert isinstance(result.exception, UsageError) and words in str(result.exception)
+
+
+def test_a_network_is_listed_as_equations(file):
+    text = run(listed, "--network", file).output
+    assert "mine: a title\n" in text and "\n  h2[k] = W2[k,a] h1[a]\n" in text and "k     N_e (expert width)" in text
+    assert r"$h_{2,k} = \sum_{a} W_{2,ka} h_{1,a}$" in run(listed, "--network", file, "--format", "latex").output
+    record = json.loads(run(listed, "--architecture", "moe", "--format", "json").output)
+    assert record["tensors"]["expert_out"] == "W3[i,b,k]" and record["letters"]["i"] == "M"
+    assert record["multipliers"] == ["alpha"] and "phi[i]   = gate(psi[i])" in record["equations"].splitlines()
+    assert isinstance(run(listed, "--glossary", "--network", file).exception, UsageError)

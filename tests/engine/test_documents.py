@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from scaling_algebra.all_rays.phases import phases
 from scaling_algebra.documents import FORMATS, Rendered, format_of, render, suffixes, writers
 from scaling_algebra.documents.blocks import (
     ZERO,
@@ -34,7 +35,6 @@ from scaling_algebra.documents.notation import formula, html, plain, rich, types
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import explain
-from scaling_algebra.phase_map.phases import phases
 from scaling_algebra.proofs.prover import prove
 from scaling_algebra.solver.derivation import derive, signals
 from scaling_algebra.spec.powers import Power

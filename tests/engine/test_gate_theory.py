@@ -3,7 +3,6 @@
 Where a claim is not exactly true, the docstring says what is true and the test asserts that.
 """
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -13,17 +12,12 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, mup_demands
-from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
-from scaling_algebra.spec.scaling import TensorScaling
 
-from .scenarios import HALF, ROUTERS, RULES, N, at, broken, changed, check, look, size
+from .scenarios import HALF, ROUTERS, RULES, N, broken, check, published, size
 
 # gates in the dynamics ----------------------------------------------------------------------------------------------
-
-WIDE = Ray.parse("N=1/2,N_e=1/2,M=1")
 
 
 def held_and_live(ray, rule):
@@ -41,7 +35,7 @@ def test_gates_may_be_held_while_no_more_experts_than_neurons():
 
 def test_held_gates_miss_an_alignment_where_experts_outnumber_neurons():
     """A gate is a function of Q_0 h1: sum_i Q_0i F(psi_i) has a part M |Q_0|^2 h1 beside the random M^(1/2) |Q_0|."""
-    held, alive = held_and_live(WIDE, "sgd")
+    held, alive = held_and_live(Ray.parse("N=1/2,N_e=1/2,M=1"), "sgd")
     check([(held, 1), (alive, 1)], "g1.router.Q0 -3/4 -1/2")
     assert size(held, "g1.expert.E.1", 1) == Fraction(-5, 4)
     undecided = alive("g1.expert.E.1", 1)  # what its cubic terms make has no closer bound
@@ -57,16 +51,13 @@ def test_parameterizations_do_not_need_held_gates():
 # fixed number of experts --------------------------------------------------------------------------------------------
 
 
-def router_tables(kind, rule, zero=False):
+def tables(kind, rule):
     """Tables 1 and 2 of the routers paper on one of its architectures; the trained bias has b = c = d = 0."""
-    network = architecture(f"routers-{kind}")
-    scaling = derive("I", rule, "mup", architecture="routers-sigmoid").scaling
-    eps = N(0) if rule == "adam" else None
-    tensors = {role: scaling.tensors.get(role, TensorScaling(N(0), N(0), eps)) for role in network.tensors}
-    for role in ("router", "readout") if zero else ():
-        tensors[role] = replace(tensors[role], init_std=None)
-    scaling = replace(scaling, tensors=tensors)
-    return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), network)
+    return f"I {rule} mup net=routers-{kind} from=routers-sigmoid"
+
+
+def columns(kinds, steps, rule="sgd", change=""):
+    return " | ".join(f"{tables(kind, rule)} {change}@{steps}" for kind in kinds)
 
 
 def test_tables_1_and_2_of_the_routers_paper():
@@ -75,16 +66,16 @@ def test_tables_1_and_2_of_the_routers_paper():
     With a bias or top-K they meet the muP demands as they are (Remark 32); with plain softmax the router's fail
     (control).
     """
-    tables = {
+    rows = {
         "sgd": [(0, -1, None), (1, 1, None), (HALF, 0, None), (1, 1, None)],
         "adam": [(0, 0, 1), (1, 1, 0), (HALF, 1, 1), (1, 1, 0)],
     }
-    for rule, rows in tables.items():
+    for rule, exponents in rows.items():
         d = derive("I", rule, "mup", architecture="routers-sigmoid")
-        assert [d.exponents(role) for role in d.scaling.tensors] == rows
+        assert [d.exponents(role) for role in d.scaling.tensors] == exponents
         for kind in ("softmax-topk", "sigmoid-topk"):
-            assert broken(router_tables(kind, rule), Structure(), mup_demands) == (set(), set()), (rule, kind)
-        names, quantities = broken(router_tables("softmax", rule), Structure(), mup_demands)
+            assert broken(published(tables(kind, rule)), Structure(), mup_demands) == (set(), set()), (rule, kind)
+        names, quantities = broken(published(tables("softmax", rule)), Structure(), mup_demands)
         assert names == {"mu-1", "mu-2"}
         assert quantities == {"psi.change", "psi.propagating", "psi.effective", "psi.cross"}
 
@@ -98,9 +89,8 @@ def test_router_dynamics_gate_by_gate(rule):
     softmax, and the logits move from t = 2 on. Everything else is Theta(1) from the first step on, and raw gradients
     have the sizes of Table 2's d.
     """
-    steps = {kind: at(router_tables(kind, rule), 0, 1, 2) for kind in ROUTERS}
     check(
-        [column for kind in ROUTERS for column in steps[kind]],
+        columns(ROUTERS, "0,1,2", rule),
         """
         gpsi       -1/2 -1/2 -1/2  -1/2    0    0  -1/2    0    0  -1/2    0    0  -1/2    0    0
         gQ         -1/2 -1/2 -1/2  -1/2    0    0  -1/2    0    0  -1/2    0    0  -1/2    0    0
@@ -113,7 +103,7 @@ def test_router_dynamics_gate_by_gate(rule):
         """,
     )
     check(
-        [steps[kind][1] for kind in ROUTERS],
+        columns(ROUTERS, "1", rule),
         """
         h1.change       0 0 0 0 0
         h3i.effective   0 0 0 0 0
@@ -134,28 +124,20 @@ def test_router_dynamics_from_zero_router_and_readout(rule):
     support switches at t = 2: the change at t = 2 is still n^(-1/2), at t = 3 it is Theta(1).
     """
     kinds = ("softmax", "sigmoid", "softmax-topk", "sigmoid-topk")
-    runs = [router_tables(kind, rule, zero=True) for kind in kinds]
-    check(
-        [column for run in runs for column in at(run, 0, 1, 2)],
-        """
-        gpsi  . -1/2 -1/2  . 0 0  . -1/2 0  . 0 0
-        """,
-    )
-    check([(run, 0) for run in runs], "gW1 . . . . \n gW3 . . . . \n gQ . . . . \n gW4 0 0 0 0")
-    check([column for run in runs for column in at(run, 1, 2, 3)], "psi.change  . -1/2 -1/2  . 0 0  . -1/2 0  . 0 0")
+
+    def run(steps):
+        return columns(kinds, steps, rule, "router.init=0 readout.init=0 ")
+
+    check(run("0,1,2"), "gpsi  . -1/2 -1/2  . 0 0  . -1/2 0  . 0 0")
+    check(run("0"), "gW1 . . . . \n gW3 . . . . \n gQ . . . . \n gW4 0 0 0 0")
+    check(run("1,2,3"), "psi.change  . -1/2 -1/2  . 0 0  . -1/2 0  . 0 0")
 
 
-def sp_router(kind, rule, rates):
-    """SP with one learning-rate exponent c for input, router, expert and readout; an epsilon as large as the initial
-    gradient of each tensor."""
-    network = architecture(f"routers-{kind}")
-    tensors = PARAMETERIZATIONS["sp"].defined(network, optimizer(rule)).tensors
-    gradients = {"input": -HALF, "router": Fraction(0), "expert": -HALF, "readout": Fraction(0)}
-    tensors = {
-        role: replace(s, lr=N(-c), eps=N(gradients[role])) for (role, s), c in zip(tensors.items(), rates, strict=True)
-    }
-    scaling = replace(PARAMETERIZATIONS["sp"].defined(network, optimizer("sgd")), tensors=tensors)
-    return Analysis(REGIMES["I"], scaling.point(REGIMES["I"]), optimizer(rule), network)
+def sp(kind, rule, *powers):
+    """SP with learning rates for input, router, expert and readout; an epsilon as large as the initial gradient."""
+    gradients = {"input": "N^-1/2", "router": "1", "expert": "N^-1/2", "readout": "1"}
+    given = zip(gradients, powers, gradients.values(), strict=True)
+    return f"I {rule} sp net=routers-{kind} " + " ".join(f"{x}.lr={lr} {x}.eps={eps}" for x, lr, eps in given)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
@@ -167,14 +149,15 @@ def test_the_router_saturates_under_sp(kind):
     larger: n^(3/2) under SGD, n under Adam. Then the gate saturates faster than any power, and the engine says so.
     With the stable rate c = 1 nothing saturates, the gates move by Theta(1) and the features stay (control).
     """
+    fast, slow = "N^1/2", "N^-1"
     runs = [
-        sp_router(kind, "sgd", (-HALF,) * 4),
-        sp_router(kind, "adam", (Fraction(0),) * 4),
-        sp_router(kind, "sgd", (-HALF, Fraction(1), Fraction(1), Fraction(1))),
-        sp_router(kind, "sgd", (Fraction(1),) * 4),
+        sp(kind, "sgd", *4 * [fast]),
+        sp(kind, "adam", *4 * ["1"]),
+        sp(kind, "sgd", fast, slow, slow, slow),
+        sp(kind, "sgd", *4 * [slow]),
     ]
     check(
-        [(run, 1) for run in runs],
+        " | ".join(f"{run} @1" for run in runs),
         """
         h1.change          0   0    0 -3/2
         psi.propagating  1/2 1/2  1/2   -1
@@ -182,12 +165,12 @@ def test_the_router_saturates_under_sp(kind):
         psi              3/2   1  1/2    0
         h3i.effective      1   1 -1/2 -1/2
         h3i.propagating    0   0    0 -3/2
+        gpsi               ?   ?    ?    0
         """,
     )
-    check([(run, 0) for run in runs], "gpsi 0 0 0 0 \n gW1 -1/2 -1/2 -1/2 -1/2 \n gW3 -1/2 -1/2 -1/2 -1/2")
-    for run in runs[:3]:
-        assert not run("gpsi", 1).decided and "saturates faster than any power" in run("gpsi", 1).why
-    check(at(runs[3], 1), "gpsi 0 \n phi.change 0")
+    check(" | ".join(f"{run} @0" for run in runs), "gpsi 0 0 0 0 \n gW1 -1/2 -1/2 -1/2 -1/2 \n gW3 -1/2 -1/2 -1/2 -1/2")
+    assert all("saturates faster than any power" in published(run)("gpsi", 1).why for run in runs[:3])
+    check(f"{runs[3]} @1", "phi.change 0")
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -198,14 +181,13 @@ def test_softmax_cancels_the_symmetric_gradient(rule):
     among them is n^(-1/2). The softmax Jacobian annihilates the common part exactly, the sigmoid keeps it (control).
     Logits differ among experts by n^(-1/2) under both gates; a trained bias makes them differ by Theta(1).
     """
-    softmax, sigmoid, bias = (router_tables(kind, rule) for kind in ROUTERS[:3])
-    for run in (softmax, sigmoid):
-        trajectory = run.run("gphi", 1)
+    for kind in ROUTERS[:2]:
+        trajectory = published(tables(kind, rule)).run("gphi", 1)
         algebra, gradient = trajectory.algebra, trajectory.gradient("phi", 1)
         differs = algebra.rms(algebra.centred(gradient, "i"))
         assert (algebra.value(algebra.rms(gradient)), algebra.value(differs)) == (0, -HALF)
     check(
-        [*at(softmax, 1, 2, 3), *at(sigmoid, 1, 2, 3)],
+        columns(ROUTERS[:2], "1,2,3", rule),
         """
         gphi          0    0    0     0    0    0
         gpsi       -1/2 -1/2 -1/2     0    0    0
@@ -214,30 +196,28 @@ def test_softmax_cancels_the_symmetric_gradient(rule):
         dQ         -3/2 -3/2 -3/2  -3/2   -1   -1
         """,
     )
-    check(at(bias, 0, 1, 2), "psi.spread 0 0 0 \n gpsi -1/2 0 0")
+    check(columns(["softmax-bias"], "0,1,2", rule), "psi.spread 0 0 0 \n gpsi -1/2 0 0")
 
 
 def test_noise_breaks_the_symmetry():
     """Routers paper, App. F.1, case 1: fresh Theta(1) noise on the logits makes experts differ from the start, so that
     the router learns under softmax; with top-K, too, although the gates lose what all experts share."""
-    for kind in ("softmax-noise", "softmax-noise-topk"):
-        check(
-            at(router_tables(kind, "sgd"), 0, 1, 2),
-            """
-            shift.change  .    0  0
-            psi.spread    0    0  0
-            logits.change . -1/2  0
-            dQ            . -3/2 -1
-            """,
-        )
-    check(at(router_tables("softmax", "sgd"), 2), "psi.spread -1/2 \n psi.change -1/2 \n dQ -3/2")  # control
+    check(
+        columns(("softmax-noise", "softmax-noise-topk"), "0,1,2"),
+        """
+        shift.change  .    0  0  .    0  0
+        psi.spread    0    0  0  0    0  0
+        logits.change . -1/2  0  . -1/2  0
+        dQ            . -3/2 -1  . -3/2 -1
+        """,
+    )
+    check(columns(["softmax"], "2"), "psi.spread -1/2 \n psi.change -1/2 \n dQ -3/2")  # control
 
 
 @pytest.mark.parametrize(("regime", "draws"), [("I", 1), ("III", 3)])
 def test_noise_of_different_steps_is_told_apart_where_the_number_of_experts_grows(regime, draws):
-    network, rule = architecture("routers-sigmoid-noise"), optimizer("sgd")
-    point = derive("I", "sgd", "mup", architecture=network.name).scaling.point(REGIMES["I"])
-    trajectory = Analysis(REGIMES[regime], point, rule, network).run("psi", 0)
+    look = published("I sgd mup net=routers-sigmoid-noise")
+    trajectory = Analysis(REGIMES[regime], look.point, look.optimizer, look.network).run("psi", 0)
     assert len({frozenset(trajectory.value("shift", t).terms) for t in range(3)}) == draws
 
 
@@ -248,9 +228,8 @@ def test_top_k_breaks_the_symmetry():
     support is drawn anew once the logits moved by their own spread (t = 1), and then the gradient at the logits and
     the change of the aggregate through the gates are Theta(1), against n^(-1/2) with soft routing (control).
     """
-    soft, top = (router_tables(kind, "sgd") for kind in ("softmax", "softmax-topk"))
     check(
-        [*at(soft, 0, 1, 2), *at(top, 0, 1, 2)],
+        columns(("softmax", "softmax-topk"), "0,1,2"),
         """
         psi.spread -1/2 -1/2 -1/2  -1/2 -1/2 0
         gpsi       -1/2 -1/2 -1/2  -1/2    0 0
@@ -270,15 +249,6 @@ def test_plain_softmax_has_no_mup():
     """
     with pytest.raises(Infeasible, match=r"psi\S* ~ n\^\(1/6\) at t=3"):
         derive("I", "sgd", "mup", architecture="routers-softmax")
-    d = derive("I", "sgd", "mup", architecture="routers-sigmoid")
     for e in (Fraction(0), Fraction(1, 10), Fraction(1, 4)):
-        run = look(d, changed(d.scaling, "router", lr=N(e - 1)), architecture("routers-softmax"))
-        assert [size(run, "psi.change", t) for t in (1, 2, 3)] == [e - HALF, e - HALF, 2 * e - HALF]
-
-
-def test_softmax_shares_one_among_growing_entries():
-    """Along a letter that grows an entry of softmax is one over their number (measured -1.00)."""
-    text = "h1[k] = W1[k,x] data[x]\nh2[k] = softmax(h1[k]; k)\nf = W3[k] h2[k]"
-    d = derive("I", "sgd", "sp", network=network("share", text, {"k": "N_e", "x": "D"}))
-    check(at(look(d), 0), "h1 0 \n h2 -1 \n f -1")
-    check(at(look(d), 1), "h2 -1")
+        words = f"{tables('softmax', 'sgd')} router.lr={N(e - 1)}".replace("N^(", "N^").replace(")", "")
+        check(f"{words} @1,2,3", f"psi.change {e - HALF} {e - HALF} {2 * e - HALF}")

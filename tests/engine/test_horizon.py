@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.recipes.horizon import AXES, QUANTITIES, data, horizon, of, optimizers
 from scaling_algebra.recipes.published_rules import audit
-
-
-def run(*arguments):
-    result = CliRunner().invoke(main, ["horizon", "--optimizer", "adamw", *arguments])
-    return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("optimizer", optimizers())
@@ -104,28 +97,3 @@ def test_the_data_is_whole():
 def test_every_format():
     for shown in (horizon("adamw"), horizon("adamw", ["all"]), audit()):
         assert all(render(shown.document(), form) for form in FORMATS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--hold", "nope"], "no invariant of adamw named 'nope'"),
-        (["--hold", "timescale", "--optimizer", "adam"], "no invariant of adam named 'timescale'"),
-        (["--optimizer", "adm"], "did you mean 'adam'"),
-        (["--axes", "Q"], "no axis named 'Q'"),
-        (["--batch", "256"], "give two numbers, as 256:1024"),
-        (["--batch", "0:1"], "positive"),
-        (["--tokens", "1:nan"], "two numbers"),
-        (["--base", "lr"], "is no number"),
-        (["--base", "beta2=1.5"], "out of range"),
-        (["--base", "rate=1"], "no base value named 'rate'"),
-        (["--base", "lr=1,lr=2"], "twice"),
-        (["--base", "eps=1", "--optimizer", "sgd"], "which sgd does not have"),
-        (["--base", "beta2=0.5", "--batch", "1:8"], "1 - beta2 would become 4"),
-        (["--audit", "--hold", "sde"], "leave out --hold"),
-        (["--axes", "B", "--tokens", "1:2"], "tokens changes"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, said):
-    code, out = run(*arguments)
-    assert code == 2 and said in out and out.count("\n") == 1

@@ -34,28 +34,27 @@ def test_a_residual_branch_is_what_is_added_to_its_own_input():
     assert {"r2", "n2", "w", "h2", "h3"} <= branch.inside and "h1" not in branch.inside
 
 
+START = dict.fromkeys(BLOCK.tensors, Fraction(0))
+
+
+def parts_of(name):
+    """Of a quantity's runs: the tensors that start at zero, and those that learn."""
+    for part in parts(BLOCK, Point(START, START, START, {}), quantities(BLOCK)[name]):
+        yield {role for role, b in part.b.items() if b is None}, set(BLOCK.tensors) - part.frozen
+
+
 def test_a_branch_in_which_nothing_learns_is_zero_but_where_the_quantity_comes_out_of_it():
-    start = dict.fromkeys(BLOCK.tensors, Fraction(0))
-    point, table = Point(start, start, start, {}), quantities(BLOCK)
-
-    def dead(name: str, learning: str) -> set[str]:
-        part = next(p for p in parts(BLOCK, point, table[name]) if set(BLOCK.tensors) - p.frozen == {learning})
-        return {role for role, b in part.b.items() if b is None}
-
-    assert dead("r4.change", "embedding") == {"down"}
-    assert dead("h3.change", "embedding") == dead("n2.change", "gain") == set()
+    for name, role, zero in (
+        ("r4.change", "embedding", {"down"}),
+        ("h3.change", "embedding", set()),
+        ("n2.change", "gain", set()),
+    ):
+        assert next(dead for dead, learning in parts_of(name) if learning == {role}) == zero
 
 
 def test_a_branch_that_a_quantity_is_inside_of_starts_at_zero_and_learns_first():
-    start = dict.fromkeys(BLOCK.tensors, Fraction(0))
-    point, table = Point(start, start, start, {}), quantities(BLOCK)
-
-    def first(name: str) -> tuple[set[str], set[str]]:
-        part = next(parts(BLOCK, point, table[name]))
-        return {role for role, b in part.b.items() if b is None}, set(BLOCK.tensors) - part.frozen
-
-    assert first("w.change") == ({"down"}, {"down", "gate"})
-    assert first("h3.change") == (set(), {"down"})
+    assert next(parts_of("w.change")) == ({"down"}, {"down", "gate"})
+    assert next(parts_of("h3.change")) == (set(), {"down"})
 
 
 def test_a_block_of_current_language_models_has_its_mup():
@@ -63,15 +62,8 @@ def test_a_block_of_current_language_models_has_its_mup():
     and none is refuted."""
     d = derive(ray="N=1,N_e=1", optimizer="adam", network=BLOCK)
     stds = {role: str(x.init_std) for role, x in d.tensors.items()}
-    assert stds == {
-        "embedding": "1",
-        "gain": "1",
-        "gate": "N^(-1/2)",
-        "up": "N^(-1/2)",
-        "down": "N_e^(-1/2)",
-        "final_gain": "1",
-        "readout": "N^-1",
-    }
+    ones = dict.fromkeys(("embedding", "gain", "final_gain"), "1")
+    assert stds == {**ones, "gate": "N^(-1/2)", "up": "N^(-1/2)", "down": "N_e^(-1/2)", "readout": "N^-1"}
     rates = {role: str(x.lr) for role, x in d.tensors.items()}
     assert rates == {**stds, "gate": "N^-1", "up": "N^-1", "down": "N_e^-1"}
     assert "generic-constants" in d.assumes

@@ -10,18 +10,16 @@ from click.testing import CliRunner
 
 from scaling_algebra import derive
 from scaling_algebra.all_rays import covering
+from scaling_algebra.all_rays import phases as maps
+from scaling_algebra.all_rays.nearest import nearest
+from scaling_algebra.all_rays.phases import PLANE_AXES, chart, phases
+from scaling_algebra.all_rays.picture import phases_html, phases_svg
+from scaling_algebra.all_rays.presentation import families, status
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, bounding
 from scaling_algebra.linear.linear import Linear
 from scaling_algebra.page import maps as kept_maps
-from scaling_algebra.phase_map import phases as maps
-from scaling_algebra.phase_map.families import families
-from scaling_algebra.phase_map.nearest import nearest
-from scaling_algebra.phase_map.phases import chart, phases
-from scaling_algebra.phase_map.picture import phases_html, phases_svg
-from scaling_algebra.phase_map.plane import PLANE_AXES
-from scaling_algebra.phase_map.presentation import status
 from scaling_algebra.solver.cones import cone, rays_of
 from scaling_algebra.solver.convexity import cone_holds
 from scaling_algebra.solver.newton import Solver
@@ -61,17 +59,14 @@ def mup():
 
 
 @pytest.fixture(scope="module")
-def adam():
-    return phases("adam", "mup")
-
-
-@pytest.fixture(scope="module")
 def mssp():
     return phases("sgd", "mssp")
 
 
-def test_five_cells_and_three_walls_under_mup(mup):
-    p = mup
+@pytest.mark.parametrize("rule", ["sgd", "muon"])
+def test_five_cells_and_three_walls_under_mup(rule):
+    """Without an epsilon, too: where every normaliser is one power on a cell, sizes are convex."""
+    p = phases(rule, "mup")
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     assert [c.name for c in p.cells] == ["A", "B", "C", "D", "E"]
     assert [c.holds for c in p.cells] == [False, True, True, True, True] and all(e.holds for e in p.edges)
@@ -80,13 +75,6 @@ def test_five_cells_and_three_walls_under_mup(mup):
         for c in p.cells
     )
     assert area / 2 == 4  # the cells fill the square, exactly
-
-
-def test_the_map_is_proved_without_an_epsilon(mup):
-    """Where every normaliser is one power on a cell, sizes are convex: the same cells as of gradient descent."""
-    p, plain = phases("muon", "mup"), mup
-    assert p.walls == plain.walls and [c.corners for c in p.cells] == [c.corners for c in plain.cells]
-    assert [c.holds for c in p.cells] == [False, True, True, True, True] and all(e.holds for e in p.edges)
 
 
 def test_a_normaliser_of_two_powers_is_no_proof():
@@ -120,9 +108,10 @@ def test_a_wrong_formula_is_not_proved(monkeypatch):
     assert status(wrong[0]).startswith("UNDECIDED: found at N=1,") and str(p).count("UNDECIDED") == 1
 
 
-def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(mup, adam, mssp, monkeypatch):
+def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(monkeypatch):
     """Pictures of `table --all`, and the maps of the page; that of Adam and MSSP: `tests/page/test_questions.py`."""
-    for optimizer_of, rule, p in (("sgd", "mup", mup), ("sgd", "mssp", mssp), ("adam", "mup", adam)):
+    for optimizer_of, rule in (("sgd", "mup"), ("sgd", "mssp"), ("adam", "mup")):
+        p = phases(optimizer_of, rule)
         monkeypatch.setattr(kept_maps, "phases", lambda *_, p=p: p)
         assert json.loads(json.dumps(kept_maps.drawn(optimizer_of, rule))) == kept_maps.kept()[f"{optimizer_of}-{rule}"]
         if optimizer_of == "sgd":
@@ -164,22 +153,21 @@ def test_no_mup_where_experts_are_few_and_narrow(mup):
 
 def test_regimes_lie_on_walls(mup):
     """Each regime of the MSSP paper is a corner of the map: two walls meet there."""
-    p = mup
-    walls = {name: {str(w) for w in p.walls_of(r)} for name, r in REGIMES.items()}
+    walls = {name: {str(w) for w in mup.walls_of(r)} for name, r in REGIMES.items()}
     assert walls == {"I": {"N_e + M = N", "N_e = N"}, "II": {"N_e + M = N", "M = N"}, "III": {"M = N", "N_e = N"}}
 
 
 def spectral(role, r):
     """min(1, sqrt(rows / columns)) / sqrt(columns) of the operator of all experts stacked, as an exponent."""
-    columns = {"input": 0, "router": r["N"], "expert_in": r["N"], "expert_out": r["N_e"], "readout": r["N"]}[role]
-    rows = {
-        "input": r["N"],
-        "router": r["M"],
-        "expert_in": r["M"] + r["N_e"],
-        "expert_out": r["M"] + r["N"],
-        "readout": 0,
-    }
-    return -columns / 2 + min(Fraction(0), rows[role] - columns) / 2
+    n, n_e, m = (r[axis] for axis in PLANE_AXES)
+    columns, rows = {
+        "input": (0, n),
+        "router": (n, m),
+        "expert_in": (n, m + n_e),
+        "expert_out": (n_e, m + n),
+        "readout": (n, 0),
+    }[role]
+    return -Fraction(columns) / 2 + min(Fraction(0), rows - columns) / 2
 
 
 def test_one_learning_rate_formula_and_the_spectral_condition(mup):
@@ -204,10 +192,10 @@ def test_one_learning_rate_formula_and_the_spectral_condition(mup):
             assert t.init_std.on(r) == law, (cell.name, role)
 
 
-def test_the_cone_of_a_formula_is_its_cell(adam):
+def test_the_cone_of_a_formula_is_its_cell():
     """Found by cutting, it is the cell of the map, and the one above (existence: ``test_theorems.py``)."""
     for name in ("C", "E"):
-        cell = next(c for c in adam.cells if c.name == name)
+        cell = next(c for c in phases("adam", "mup").cells if c.name == name)
         assert cone_holds(cell.scaling, optimizer("adam"), MUP, CONES[name], Structure()) == ""
         found = cone(cell.scaling, optimizer("adam"), MUP, Structure())
         assert found is not None and set(found.inequalities) <= set(cell.inequalities)
@@ -282,9 +270,9 @@ def test_a_formula_fails_outside_its_cone(mup):
     assert "MSSP-3 forward: h3.A1 of the aggregate is Theta(1), but no monomial of it is Theta(1)" in no_mssp
 
 
-def test_a_gradient_above_its_epsilon_is_not_a_proof(adam):
+def test_a_gradient_above_its_epsilon_is_not_a_proof():
     """Negative control: Adam's formula of B with the readout's epsilon below its gradient."""
-    cell = next(c.scaling for c in adam.cells if c.name == "B")
+    cell = next(c.scaling for c in phases("adam", "mup").cells if c.name == "B")
     small = TensorScaling(*(getattr(cell.tensors["readout"], x) for x in ("init_std", "lr")), Power.of({"N": -1}))
     wrong = Scaling({**cell.tensors, "readout": small}, cell.multipliers)
     assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure())
@@ -292,12 +280,11 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof(adam):
 
 def test_mssp_lives_on_two_walls(mssp):
     """MSSP is found on no generic ray, but on N_e = N with tied experts and on M + N_e = N with a free h3i."""
-    p = mssp
-    assert all(c.scaling is None for c in p.cells)
-    for edge in p.edges:
-        if str(edge.wall) == "M = N":
+    assert all(c.scaling is None for c in mssp.cells)
+    for edge in mssp.edges:
+        if edge.name == "M = N":
             assert edge.scaling is None
-        elif str(edge.wall) == "N_e = N":
+        elif edge.name == "N_e = N":
             assert edge.scaling is not None and set(edge.scaling.tied) == {"expert_in", "expert_out"}
         else:
             assert edge.scaling is not None and "h3i free" in edge.structure
@@ -322,7 +309,7 @@ def test_planes_show_one_space():
 
 
 def test_families_are_placed_where_their_shapes_say():
-    rates = {f.name: f.rates() for f in families()}
+    rates = {f.name: f.rates for f in families()}
     assert rates["Qwen3 MoE"]["N_e"] == 1 and rates["Mixtral"]["M"] == 0 and rates["GPT-OSS"] == {}
     assert 1 < rates["DeepSeek"]["M"] < 1.5
     assert all(f.source for f in families())
@@ -333,11 +320,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse(mup):
     """Every cell, wall and mark takes the focus and says what it is; the legend has a line for what occurs only."""
-    p = mup
-    root = ET.fromstring(phases_svg(p))
+    root = ET.fromstring(phases_svg(mup))
     assert len(root.findall(f"{SVG}polygon")) == 5
     reached = [e for e in root.iter() if e.get("tabindex") == "0"]
-    assert len(reached) == len(p.cells) + len(p.edges) + 3 + sum(bool(f.rates()) for f in families())
+    assert len(reached) == len(mup.cells) + len(mup.edges) + 3 + sum(bool(f.rates) for f in families())
     assert all(e.get("aria-label") and e.find(f"{SVG}title") is not None for e in reached)
     shown = " ".join(e.text or "" for e in root.iter(f"{SVG}text"))
     assert "muP exists on this wall and beside it" in shown and "none: no muP found inside" in shown
@@ -345,12 +331,11 @@ def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse(mup):
 
 
 def test_walls_where_mssp_exists_are_marked(mssp):
-    p = mssp
-    svg = phases_svg(p)
-    found = sum(edge.scaling is not None for edge in p.edges)
-    assert 0 < found < len(p.edges)
+    svg, edges = phases_svg(mssp), len(mssp.edges)
+    found = sum(edge.scaling is not None for edge in mssp.edges)
+    assert 0 < found < edges
     assert svg.count('stroke-width="5"') == found + 1  # and one line of the legend
-    assert svg.count("stroke-dasharray") == len(p.edges) - found + 1
+    assert svg.count("stroke-dasharray") == edges - found + 1
     assert "MSSP exists on this wall, and on neither side" in svg and "wall on which no MSSP is found" in svg
 
 

@@ -157,45 +157,6 @@ def test_published_configurations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "base, target, words",
-    [
-        (BASE, BASE, "the same sizes"),
-        (TARGET, BASE, "the base is larger than the target"),
-        ("N=8,M=4", TARGET, "leaves out N_e"),
-        ("N=1024,N_e=0,M=64", TARGET, "N_e of the base is 0"),
-        ("N=1024,N_e=8,M=4,K=8", TARGET, "only M experts can be active"),
-        ("N=1024", TARGET, "the base leaves it out"),
-        ("M=4,N_e=4", TARGET, "leaves out N"),
-        ("N=1024,N=2", TARGET, "N twice"),
-        ("N=4²", TARGET, "not an integer"),
-        ("Q=4", TARGET, "no axis in the base"),
-        ("nowhere.toml", TARGET, "cannot read nowhere.toml"),
-    ],
-)
-def test_wrong_sizes_are_one_line(base, target, words):
-    answer = run("--base", base, "--target", target)
-    assert answer.exit_code == 2 and words in answer.output and answer.output.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "more, words",
-    [
-        (("--lr", "0"), "lr is 0.0; give a positive number"),
-        (("--lr", "nope=1"), "no tensor in lr named 'nope'"),
-        (("--lr", "x"), "cannot read --lr 'x'"),
-        (("--lr", "1", "--lr", "2"), "the value of all tensors twice"),
-        (("--optimizer", "sgd", "--eps", "1e-8"), "sgd has no epsilon"),
-        (("--optimizer", "adam", "--decay", "0.1"), "adam has no decoupled weight decay"),
-        (("--architecture", "mlp", "--network", "x.toml"), "leave out one of them"),
-        (("--base-hf", "x.json"), "give either --base"),
-    ],
-)
-def test_wrong_values_are_one_line(more, words):
-    answer = run("--base", "N=64,L=2", "--target", "N=128,L=2", *more)
-    assert answer.exit_code == 2 and words in answer.output and answer.output.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     "keys, words",
     [
         ({"hidden_size": 8}, "no model_type"),

@@ -1,4 +1,7 @@
-"""K of M experts active: the reduction to an averaged batch, what it derives, and measurements."""
+"""K of M experts active: the reduction to an averaged batch, what it derives, and measurements.
+
+Sizes of shares and of their sums: ``test_rules.py``.
+"""
 
 from fractions import Fraction
 from itertools import combinations
@@ -10,15 +13,13 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra import UsageError, derive, explain, network, signals
 from scaling_algebra.cli import main
-from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.scaling import Point
 from scaling_algebra.verify.judging.report import judge
 from scaling_algebra.verify.measuring.runs import measure
 from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+
+from .scenarios import LETTERS, shown, sizes
+from .test_rules import GATED
 
 SPARSE = ["N=1,N_e=1,M=1,K=1/2", "N=1,N_e=1,M=1,K=0", "N=1,N_e=1/2,M=3/2,K=1"]
 """K/M vanishes; in the second ray the number of active experts is fixed."""
@@ -62,16 +63,13 @@ def test_sparsity_enters_mup_through_the_multiplier_alone(ray, rule):
 
 def test_the_sum_over_active_experts_is_what_a_token_sees():
     """The random sum A1 is K^(-1/2); each expert's own signals do not know K; the raw gradient is that of K = M."""
-    dense, sparse = (
-        signals(None, "sgd", "mup", ray=ray, quantities=["h3.A1", "h3i.change", "gW2", "g2"]).quantities
-        for ray in ("N=1,N_e=1,M=1", SPARSE[0])
-    )
-    assert [str(a) for a in sparse["h3.A1"]] == ["-1/4"] * 3
-    assert [str(a) for a in dense["h3.A1"]] == ["-1/2"] * 3
-    for name in ("h3i.change", "gW2"):
-        assert [str(a) for a in sparse[name]] == [str(a) for a in dense[name]]
-    active = [a.exponent - b.exponent for a, b in zip(sparse["g2"], dense["g2"], strict=True)]
-    assert active == [Fraction(1, 2)] * 3  # per token M/K larger than averaged
+    dense, sparse = (derive(None, "sgd", "mup", ray=ray).analysis() for ray in ("N=1,N_e=1,M=1", SPARSE[0]))
+    for t in range(3):
+        sizes(dense, f"h3.A1@{t} -1/2")
+        sizes(sparse, f"h3.A1@{t} -1/4")
+        for name in ("h3i.change", "gW2"):
+            assert shown(sparse, name, t) == shown(dense, name, t)
+        assert sparse("g2", t).exponent - dense("g2", t).exponent == Fraction(1, 2)  # per token M/K larger
 
 
 def test_mssp_with_few_active_experts():
@@ -93,83 +91,21 @@ def test_measured_with_few_active_experts(ray):
     assert {row.quantity for row in wrong} >= {"h3.A1", "g3i.init"}  # K = M is refuted where it differs
 
 
-GATED = """h1[a] = W1[a,x] data[x]
-psi[i] = Q[i,a] h1[a]
-phi[i] = topk_softmax(psi[i]; i)
-h2[i,k] = W2[i,k,a] h1[a]
-h3i[i,b] = W3[i,b,k] h2[i,k]
-h3[b] = alpha phi[i] h3i[i,b]
-f = W4[b] h3[b]"""
-
-
-@pytest.mark.parametrize(
-    "gate, share, above, gphi", [("topk_softmax", "-1/2", True, "0"), ("softmax", "-1", False, "1/2")]
-)
-def test_shares_of_active_and_of_all_experts(gate, share, above, gphi):
-    """Of K active ones 1/K, also in the batch, of all 1/M, whose token's gradient at the logits is not known; the sizes
-    are measured (tests/measure/test_sparse_gates.py)."""
-    half = Fraction(1, 2)
-    b, alpha = {"W1": 0, "Q": half, "W2": half, "W3": half, "W4": 1}, 0 if above else -half
-    c = {"W1": -1, "Q": 0, "W2": -1, "W3": -1, "W4": 1}
-    net = network(f"gated-{gate}", GATED.replace("topk_softmax", gate), MOE_BLOCK.axes)
-    point = Point(
-        {x: Fraction(y) for x, y in b.items()},
-        {x: Fraction(y) for x, y in c.items()},
-        dict.fromkeys(b, Fraction(0)),
-        {"alpha": Fraction(alpha)},
-    )
-    look = Analysis(Ray({"N": 1, "N_e": 1, "M": 1, "K": half}), point, optimizer("sgd"), net)
-    assert str(look("phi", 1)) == share and look("gpsi", 1).decided == above
-    assert "random-routing" in look("phi.change", 1).assumes
-    assert [str(look(name, 1)) for name in ("h2.change", "h3i.change", "gphi")] == ["0", "0", gphi]
-
-
-@pytest.mark.parametrize("scaled", ["", "alpha beta "])
-def test_every_sum_over_experts_has_the_share_of_the_batch_once(scaled):
-    """Whatever multipliers it has: gradients of experts are those with one, of the power 0."""
-    sizes = []
-    for multipliers in ("alpha ", scaled):
-        net = network("shared", GATED.replace("alpha ", multipliers), MOE_BLOCK.axes)
-        powers = dict(zip(("W1", "Q", "W2", "W3", "W4"), map(Fraction, ("0", "1/2", "1/2", "1/2", "1")), strict=True))
-        point = Point(powers, powers, powers, dict.fromkeys(net.free_multipliers, Fraction(0)))
-        look = Analysis(Ray.parse(SPARSE[0]), point, optimizer("sgd"), net)
-        sizes.append([str(look(name, 0)) for name in ("gW2", "gW3", "gW4")])
-    assert sizes[0] == sizes[1]
-
-
-def test_a_selection_along_another_index_is_no_routing():
-    """What it selects before the experts is the same for every token: measured (tests/measure/random_networks.py, case
-    407), where the engine had taken it for the routing, and its change for n^(-1/2)."""
-    block = """h1[a] = W1[a,x] data[x]
-h2[a] = topk_sigmoid(h1[a]; a)
-h3[b] = W[b,a] h2[a]
-w[i,k] = W2[i,k,b] h3[b]
-h4i[i,b] = W3[i,b,k] w[i,k]
-h4[b] = alpha h4i[i,b]
-f = W4[b] h4[b]"""
-    net = network("selected", block, MOE_BLOCK.axes)
-    for ray in ("N=1,N_e=1,M=1", SPARSE[0]):
-        look = signals(None, "sgd", "mup", ray=ray, network=net).derivation.analysis()
-        assert str(look("h2.change", 1)) == "-1/4"
-
-
 def test_explanations_say_over_what_a_sum_runs():
     text = str(explain("h3.A2.2@2", None, "sgd", "mup", ray=SPARSE[0]))
     assert "active experts" in text and "times K/M, the share of the batch" in text
-    every = derive(None, "adam", "mssp", ray=SPARSE[1])
-    for quantity in every.analysis().table:
-        if every.analysis()(quantity, 2).exponent is not None:
-            assert explain(f"{quantity}@2", None, "adam", "mssp", ray=SPARSE[1]).exponent == (
-                every.analysis()(quantity, 2).exponent
-            )
+    look = derive(None, "adam", "mssp", ray=SPARSE[1]).analysis()
+    sizes = {name: look(name, 2).exponent for name in look.table}
+    for name in (name for name, size in sizes.items() if size is not None):
+        assert explain(f"{name}@2", None, "adam", "mssp", ray=SPARSE[1]).exponent == sizes[name]
 
 
 @pytest.mark.parametrize("u", ["tanh(h3[b])", "h3[b] h3[b]"])
 def test_a_function_of_a_sum_over_active_experts_is_refused(u):
     """A mean of squares is no square of a mean: where h3 is n^0, the gradient of W4 is, not n^(-1/2)."""
-    block = GATED.replace("f = W4[b] h3[b]", f"u[b] = {u}\nf = W4[b] u[b]")
+    block = GATED.format("topk_softmax", "alpha ").replace("f = W4[b] h3[b]", f"u[b] = {u}\nf = W4[b] u[b]")
     with pytest.raises(UsageError, match=r"u is a function of a sum over active experts.*give a ray with K = M"):
-        derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, MOE_BLOCK.axes))
+        derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, LETTERS))
 
 
 def test_proofs_are_for_all_experts():

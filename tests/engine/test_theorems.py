@@ -10,11 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from scaling_algebra import UsageError
-from scaling_algebra.all_rays.claims import apart, claims, covered, holds, region
+from scaling_algebra.all_rays.claims import Region, apart, claims, covered, holds, nowhere
 from scaling_algebra.all_rays.covering import Face
-from scaling_algebra.all_rays.facts import AllRays
-from scaling_algebra.all_rays.queries import nowhere
-from scaling_algebra.all_rays.theorems import Theorem, Theorems, theorems
+from scaling_algebra.all_rays.theorems import Theorems, theorems
 from scaling_algebra.cli import main
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
@@ -22,8 +20,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import Linear
-from scaling_algebra.proofs.clauses import label
-from scaling_algebra.proofs.prover import Outcome
+from scaling_algebra.proofs.clauses import AllRays, label
 from scaling_algebra.proofs.smtlib import script
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, interventions
@@ -52,8 +49,7 @@ def known(parameterization="mup", rule="sgd", network="moe"):
 
 def answer(name, parameterization="mup", rule="sgd", network="moe"):
     """A theorem, proved; its unsatisfiable system, if it is one, is unsatisfiable for cvc5, too."""
-    claim = known(parameterization, rule, network)[name]
-    found = Theorems(face(parameterization, rule, network), (Theorem(claim, claim.decide()),))
+    found = Theorems(face(parameterization, rule, network), (known(parameterization, rule, network)[name],))
     decision = found[name].decision
     assert decision.verdict == "proved" and found.proved is True, decision.why
     if decision.clauses:
@@ -156,7 +152,7 @@ def test_the_cells_are_all_rays():
     """Negative controls: the cells of many experts begin at M = 2 N; or one cell is missing."""
     answer("cover")
     answer("cover, M fixed")
-    sides = [known()[name].sides for name in ("A none", "B exists", "C exists", "D exists", "E exists")]
+    sides = [known()[name].where.sides for name in ("A none", "B exists", "C exists", "D exists", "E exists")]
     assert covered(face(), sides).verdict == "proved"
     double = Linear.of({"N": -2, "M": 1}, ">=")
     moved = [[double if str(s) == "M >= N" else s for s in x] for x in sides]
@@ -168,15 +164,11 @@ def test_the_cells_are_all_rays():
 
 
 def off_walls(*walls):
-    return region([Linear.wall(("N", "N_e", "M"), w).but("!=") for w in walls], GROWING)
+    return Region(tuple(Linear.wall(("N", "N_e", "M"), w).but("!=") for w in walls))
 
 
 WALLS = (-1, 1, 0), (-1, 1, 1)
 """N_e = N and N_e + M = N."""
-
-
-def outcome(clauses):
-    return Outcome(Structure(), "impossible", clauses=tuple(clauses))
 
 
 def test_no_mssp_off_the_walls_with_a_zero_router():
@@ -184,10 +176,10 @@ def test_no_mssp_off_the_walls_with_a_zero_router():
     control), and so it is with one clause of which a monomial is missing."""
     found = nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, off_walls(*WALLS))
     assert found.verdict == "proved" and found.core
-    assert second_opinion(script(outcome(found.clauses), "", ())) == ["unsat"]
+    assert second_opinion(script(found.clauses, "", ())) == ["unsat"]
     for name in found.core:
         rest = tuple(c for c in found.clauses if c.label != name)
-        assert second_opinion(script(outcome(rest), "", ())) == ["sat"], name
+        assert second_opinion(script(rest, "", ())) == ["sat"], name
 
 
 def test_what_is_not_proved_says_so():
@@ -236,7 +228,7 @@ def own():
 def test_mup_of_the_dense_networks(which, rule, where):
     """Everything is decided: where muP exists it is unique, and no ray is left out."""
     found = known("mup", rule, which)
-    assert {name: claim.where for name, claim in found.items() if name in where} == where
+    assert {name: str(claim.where) for name, claim in found.items() if name in where} == where
     for name in found:
         answer(name, "mup", rule, which)
 
@@ -245,7 +237,7 @@ def test_mup_of_an_mlp_of_two_widths():
     """On all its rays, by one formula or two."""
     found = theorems("sgd", "mup", network=own())
     assert found.proved is True and second_opinion(found.scripts()) == ["unsat"] * found.scripts().count("(check-sat)")
-    assert not any(x.claim.name.endswith("none") for x in found.items)
+    assert not any(x.name.endswith("none") for x in found.items)
 
 
 def test_what_a_dense_network_has_not_is_refuted():
@@ -255,7 +247,7 @@ def test_what_a_dense_network_has_not_is_refuted():
     readout = replace(claim.scaling.tensors["readout"], lr=Power.of({"N": -2}))
     wrong = replace(claim.scaling, tensors={**claim.scaling.tensors, "readout": readout})
     assert holds(on, wrong, Structure(), [(0, 1), (1, 1)]).verdict == "refuted"
-    net, inside = ARCHITECTURES["bottleneck"], region(claim.sides, GROWING)
+    net, inside = ARCHITECTURES["bottleneck"], Region(claim.where.sides)
     assert nowhere(net, MUP, Structure(), inside, apart(on, wrong)).verdict == "refuted"
     demands = [d for d in MUP.demanded(net, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"]
     assert len(demands) + 1 == len(MUP.demanded(net, Structure()))
@@ -272,8 +264,8 @@ def test_a_covering_takes_each_inside_once():
 def test_bounds_for_all_rays_do_not_count_layers():
     """So that on a deep network only existence is proved."""
     found = claims(face(network="deep-mlp"), ["A exists"])
-    assert found["A exists"].decide().verdict == "proved"
-    decision = found["A unique"].decide()
+    assert found["A exists"].decision.verdict == "proved"
+    decision = found["A unique"].decision
     assert decision.verdict == "undecided" and "layers" in decision.why
 
 
@@ -286,7 +278,7 @@ def few_active(rule):
     assert set(found) == set(FEW)
     for name in FEW:
         claim, plain = found[name], same[name.removesuffix(", K < M")]
-        assert claim.decide().verdict == "proved" and claim.where == plain.where
+        assert claim.decision.verdict == "proved" and str(claim.where) == str(plain.where)
         assert claim.scaling.tensors == plain.scaling.tensors
         assert str(claim.scaling.multipliers["alpha"]) == "K" and str(plain.scaling.multipliers["alpha"]) == "M"
 
@@ -305,13 +297,13 @@ def test_where_few_experts_are_active():
 def test_mssp_of_a_fixed_number_of_experts():
     """It exists where N_e = N, with a zero router, is unique there, and there is none elsewhere."""
     found = claims(face("mssp"), ["a exists, M fixed"])
-    assert {claim.where for name, claim in found.items() if "exists" in name} == {"N_e = N"}
+    assert {str(claim.where) for name, claim in found.items() if "exists" in name} == {"N_e = N"}
     for name in ("a exists, M fixed", "a unique, M fixed", "none: zero router, M fixed"):
-        decision = found[name].decide()
+        decision = found[name].decision
         assert decision.verdict == "proved", (name, decision.why)
         if decision.clauses:
-            assert second_opinion(script(outcome(decision.clauses), "", ())) == ["unsat"]
-    everywhere = region((), frozenset({"M"}))
+            assert second_opinion(script(decision.clauses, "", ())) == ["unsat"]
+    everywhere = Region((), frozenset({"M"}))
     assert nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, everywhere).verdict == "refuted"  # negative control
 
 
@@ -319,10 +311,10 @@ def test_mssp_of_a_fixed_number_of_experts():
 def test_mup_exists_without_an_epsilon(rule):
     """On both sides of N_e = N; uniqueness is open, and the reason is the answer."""
     found = known("mup", rule, "bottleneck")
-    assert {claim.where for name, claim in found.items() if "exists" in name} == {"N_e <= N", "N_e >= N"}
+    assert {str(claim.where) for name, claim in found.items() if "exists" in name} == {"N_e <= N", "N_e >= N"}
     for name in ("A exists", "B exists"):
         answer(name, "mup", rule, "bottleneck")
-    left = found["A unique"].decide()
+    left = found["A unique"].decision
     assert left.verdict == "undecided" and f"{rule} divides by unknown sizes" in left.why
 
 

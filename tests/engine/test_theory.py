@@ -1,6 +1,7 @@
 """Scenarios of the MSSP paper that are claims about exponents, with a control for each.
 
-Where a claim is not exactly true, the docstring says what is true and the test asserts that.
+Where a claim is not exactly true, the docstring says what is true and the test asserts that. Columns are
+parameterizations in words (``scenarios.published``) with steps.
 """
 
 import re
@@ -10,36 +11,29 @@ from fractions import Fraction
 import pytest
 
 from scaling_algebra import REGIMES, derive
-from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.desiderata import Structure, mup_demands
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.spec.networks.roles import adjoints
-from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
-from scaling_algebra.spec.powers import Power
 
-from .scenarios import HALF, RULES, N, at, broken, changed, check, look, size
+from .scenarios import HALF, RULES, N, at, broken, changed, check, look, published, size
 
 # the two interventions of MSSP --------------------------------------------------------------------------------------
 
-
-def boosted(d):
-    """The regime-II intervention: expert_out starts at M^(1/2) N_e^(-1/2), nothing is tied."""
-    return changed(replace(d.scaling, tied=()), "expert_out", init_std=Power.of({"M": HALF, "N_e": -HALF}))
+BOOST = "tied= expert_out.init=M^1/2*N_e^-1/2"
+"""The intervention of regime II, where nothing is tied."""
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_boost_of_regime_ii_does_not_serve_regime_iii(rule):
     """MSSP paper, App. I.8: in regime III the boost puts the gradient at the expert hidden layer n^(1/2) above target.
 
-    The parts that hold W3_0 (``init-*``) gain n^(1/2), the parts that hold dW3 do not, so g2 is unbalanced. The boost
-    does repair mechanism A (A1 and A2.1 are Theta(1)). The paper names only the backward pass; the forward pass
-    diverges too: the gradient that is n^(1/2) too large moves W2, and A2.2, through W3_0 once more, is n^(1/2) too
-    large under Adam, n under SGD, and the output with it.
+    The parts that hold W3_0 gain n^(1/2), those that hold dW3 do not, so g2 is unbalanced. Mechanism A is repaired. The
+    paper names only the backward pass; the forward pass diverges too: the gradient moves W2, and A2.2, through W3_0
+    once more, is n^(1/2) too large under Adam, n under SGD, and the output with it.
     """
-    d = derive("III", rule, "mssp", readout_init="maximal")
+    maximal, zero = f"III {rule} mssp maximal", f"III {rule} mssp"
     check(
-        [*at(look(d), 0, 1), *at(look(d, boosted(d)), 0, 1)],
+        f"{maximal} @0,1 | {maximal} {BOOST} @0,1",
         """
         g2                -2   -2    -3/2 -3/2
         g2.init-init      -2   -2    -3/2 -3/2
@@ -48,42 +42,45 @@ def test_the_boost_of_regime_ii_does_not_serve_regime_iii(rule):
         g2.update-update   . -5/2       . -5/2
         """,
     )
-    d = derive("III", rule, "mssp")
-    own, other = look(d), look(d, boosted(d))
+    large = {"sgd": "1", "adam": "1/2"}[rule]
     check(
-        [*at(own, 2), *at(other, 2)],
-        """
+        f"{zero} @2 | {zero} {BOOST} @2",
+        f"""
         g2.init-update   -2 -3/2
         g2.update-update -2   -2
         h3.A1             0    0
         h3.A2.1           0    0
+        h3.A2.2           0    {large}
         h3.A3             0    0
+        h3                0    {large}
+        f                 0    {large}
         """,
     )
-    too_large = {"sgd": Fraction(1), "adam": HALF}[rule]
-    for name in ("h3.A2.2", "h3", "f"):
-        assert (size(own, name, 2), size(other, name, 2)) == (0, too_large)
-    assert broken(own, Structure(frozenset({"readout"}), frozenset(d.scaling.tied))) == (set(), set())
-    names, quantities = broken(other, Structure(frozenset({"readout"}), exempt=frozenset({"h3i"})))
+    tied = frozenset(derive("III", rule, "mssp").scaling.tied)
+    assert broken(published(zero), Structure(frozenset({"readout"}), tied)) == (set(), set())
+    names, quantities = broken(
+        published(f"{zero} {BOOST}"), Structure(frozenset({"readout"}), exempt=frozenset({"h3i"}))
+    )
     assert "MSSP-2 backward" in names and {"g2.init-update", "h3.A2.2", "f"} <= quantities
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_shared_experts_do_not_serve_regime_ii(rule):
-    """MSSP paper, App. I.8: in regime II sharing the experts corrects mechanism A only.
+    """MSSP paper, App. I.8: in regime II sharing the experts corrects mechanism A only (columns muP, tied, MSSP).
 
-    At t = 1 with maximal readout, columns muP, muP with shared experts, MSSP: A1 is corrected, and the imbalances of
-    mechanism D (A6 against A4) and of g2 (init-init against update-init) stay as they are. Two sentences of the paper
-    need care. A2.1 is not corrected but overshoots: W2 is shared, so W2_0 dh1 has only N_e = Theta(1) different rows,
-    aligns as a readout does (App. I.2.2) and is n^(1/2), and with it h2, h3 and f diverge. The Gram operators
-    (mechanism B) gain n^(1/2), which is not enough at t = 1; with a zero readout, W4 lies in the range of the shared
-    W3, and A2.2 is Theta(1) at t = 2.
+    Mechanism D (A6 against A4) and g2 (init-init against update-init) stay unbalanced. Two sentences of the paper need
+    care. A2.1 overshoots: W2_0 dh1 has only N_e = Theta(1) different rows, aligns as a readout does (App. I.2.2) and is
+    n^(1/2), and with it h2, h3 and f diverge. The Gram operators (mechanism B) gain n^(1/2), which is not enough at
+    t = 1; with a zero readout, W4 lies in the range of the shared W3, and A2.2 is Theta(1) at t = 2.
     """
-    mup, mssp = (derive("II", rule, p, readout_init="maximal") for p in ("mup", "mssp"))
     experts = ("expert_in", "expert_out")
-    columns = [*at(look(mup), 1), *at(look(mup, replace(mup.scaling, tied=experts)), 1), *at(look(mssp), 1)]
+    mup, tied, mssp = (
+        f"II {rule} mup {{}}",
+        f"II {rule} mup {{}} tied={','.join(experts)}",
+        f"II {rule} mssp {{}}",
+    )
     check(
-        columns,
+        f"{mup} @1 | {tied} @1 | {mssp} @1".replace("{}", "maximal"),
         """
         h3.A1          -1/2    0    0
         h3.A2.1          -1  1/2    0
@@ -100,29 +97,28 @@ def test_shared_experts_do_not_serve_regime_ii(rule):
         f                 0  1/2    0
         """,
     )
-    mup, mssp = (derive("II", rule, p, readout_init="zero") for p in ("mup", "mssp"))
-    tied = look(mup, replace(mup.scaling, tied=experts))
-    check([*at(look(mup), 2), *at(tied, 2), *at(look(mssp), 2)], "h3.A2.2 -3/2 0 0 \n h3.A3 -1/2 0 0")
-    assert broken(look(mssp), Structure(frozenset({"readout"}), exempt=frozenset({"h3i"}))) == (set(), set())
-    names, quantities = broken(tied, Structure(frozenset({"readout"}), frozenset(experts)))
+    check(f"{mup} @2 | {tied} @2 | {mssp} @2".replace("{}", "zero"), "h3.A2.2 -3/2 0 0 \n h3.A3 -1/2 0 0")
+    free = Structure(frozenset({"readout"}), exempt=frozenset({"h3i"}))
+    assert broken(published(mssp.format("zero")), free) == (set(), set())
+    names, quantities = broken(published(tied.format("zero")), Structure(frozenset({"readout"}), frozenset(experts)))
     assert "mu-1" in names and {"h2", "h3.A2.1"} <= quantities
 
 
 # a norm after the aggregation ---------------------------------------------------------------------------------------
 
+NORMED = "net=moe-rmsnorm from=moe"
+
 
 def test_rmsnorm_keeps_the_ratios():
-    """MSSP paper, App. I.11.1: regime II, muP scaling of the plain block, Adam, maximal readout; plain against normed.
+    """MSSP paper, App. I.11.1: regime II, muP of the plain block, Adam, maximal readout; plain against normed.
 
-    A3 stays n^(1/2) above A2.1, after the norm the propagating part is n^(-1/2) of the whole, the gradients upstream
-    gain n^(1/2) at t = 0. At t = 1 the norm takes from the gradient what is along h3, which A3 leads, so that g2 and
-    gphi are n^(-3/2), not n^(-1) as without it (measured, n = 12 to 98: -1.48 and -1.45, and g2.update-update -1.54).
-    Under MSSP the parts after the norm are balanced (control).
+    A3 stays n^(1/2) above A2.1, after the norm the propagating part is n^(-1/2) of the whole, and gradients upstream
+    gain n^(1/2) at t = 0. At t = 1 the norm takes from the gradient what is along h3, which A3 leads: g2 and gphi are
+    n^(-3/2), not n^(-1) (measured, n = 12 to 98: -1.48 and -1.45, and g2.update-update -1.54), and undecided, since the
+    norm may take all of it. Under MSSP the parts after the norm are balanced (control).
     """
-    d = derive("II", "adam", "mup")
-    plain, normed = look(d), look(d, network=architecture("moe-rmsnorm"))
     check(
-        [*at(plain, 0, 1), *at(normed, 0, 1)],
+        f"II adam mup @0,1 | II adam mup {NORMED} @0,1",
         """
         h3               -1/2    0  -1/2    0
         h3.A1            -1/2 -1/2  -1/2 -1/2
@@ -133,46 +129,29 @@ def test_rmsnorm_keeps_the_ratios():
         g3i                -2   -2  -3/2   -2
         g2.init-update      .   -2     . -3/2
         g2.update-update    .   -2     . -3/2
+        g2               -3/2   -1    -1    ?
+        gphi             -3/2   -1    -1    ?
         """,
     )
-    check([*at(plain, 0, 1), *at(normed, 0)], "g2 -3/2 -1 -1 \n gphi -3/2 -1 -1")
-    assert not normed("gphi", 1).decided and not normed("g2", 1).decided  # what the norm takes may be all of it
-    check(
-        at(normed, 1),
-        """
-        hn                 0
-        hn.propagating  -1/2
-        hn.effective       0
-        hn.cross        -1/2
-        """,
-    )
-    s = derive("II", "adam", "mssp", readout_init="maximal")
-    balanced = look(s, network=architecture("moe-rmsnorm"))
-    check(
-        at(balanced, 1),
-        """
-        hn.propagating    0
-        hn.effective      0
-        """,
-    )
+    check(f"II adam mup {NORMED} @1 | II adam mssp maximal {NORMED} @1", "hn.propagating -1/2 0 \n hn.effective 0 0")
+    check(f"II adam mup {NORMED} @1", "hn 0 \n hn.cross -1/2")
 
 
 def test_rmsnorm_widens_the_gap_under_sgd():
     """MSSP paper, App. I.11.1: every part of hn is the part of h3 over the size of h3; under SGD that is not all.
 
-    At t = 0 the norm makes the gradient of W3 n^(1/2) larger, so dW3 is n^(1/2) and A3 is n above A2.1, where the plain
-    block has n^(1/2) from t = 2 on: the propagating part is n^-1 of the whole, less than the paper's n^(-1/2). After a
-    step h3 is nearly parallel to the gradient at hn, so the norm may cancel nearly all of it: later gradients are
-    undecided, and the engine says why.
+    At t = 0 the norm makes the gradient of W3 n^(1/2) larger, so A3 is n above A2.1, where the plain block has n^(1/2)
+    from t = 2 on: the propagating part is n^-1 of the whole, less than the paper's n^(-1/2). Then h3 is nearly parallel
+    to the gradient at hn, so the norm may cancel nearly all of it: later gradients are undecided.
     """
-    d = derive("II", "sgd", "mup")
-    plain, normed = look(d), look(d, network=architecture("moe-rmsnorm"))
-    check([*at(plain, 0), *at(normed, 0)], "g3 -1 -1/2 \n gW3 -2 -3/2")
-    check([*at(plain, 2), *at(normed, 1)], "h3.A3 0 1/2 \n h3.A2.1 -1/2 -1/2 \n h3 0 1/2 \n dW3 0 1/2")
-    check(at(normed, 1), "hn 0 \n hn.effective 0 \n hn.propagating -1")
+    plain, normed = "II sgd mup", f"II sgd mup {NORMED}"
+    check(f"{plain} @0 | {normed} @0", "g3 -1 -1/2 \n gW3 -2 -3/2")
+    check(f"{plain} @2 | {normed} @1", "h3.A3 0 1/2 \n h3.A2.1 -1/2 -1/2 \n h3 0 1/2 \n dW3 0 1/2")
+    check(f"{normed} @1", "hn 0 \n hn.effective 0 \n hn.propagating -1 \n g2 ?")
+    run = published(normed)
     for part in ("propagating", "effective", "cross"):
-        assert size(normed, f"hn.{part}", 1) == size(normed, f"h3.{part}", 1) - size(normed, "h3", 1)
-    assert not normed("g2", 1).decided and "the norm may cancel it" in normed("g2.update-update", 1).why
+        assert size(run, f"hn.{part}", 1) == size(run, f"h3.{part}", 1) - size(run, "h3", 1)
+    assert "the norm may cancel it" in run("g2.update-update", 1).why
 
 
 # depth --------------------------------------------------------------------------------------------------------------
@@ -203,31 +182,28 @@ def test_mssp_of_regime_ii_composes_with_depth(blocks):
     """
     d = derive("II", "sgd", "mssp")
     one, stack = look(d), per_block(d, blocks)
-    for t in (0, 1):
-        for name in filter(single, stack.table):
-            assert size(stack, name, t) == size(one, single(name), t), (name, t)
-    for k in range(1, blocks + 1):
-        check(at(stack, 0), f"h2_{k} 0 \n h3i_{k} 1/2 \n h3_{k} 0")
-        check(at(stack, 1), f"g3_{k} -1")
-    check(at(stack, 1), "g1 -1")
     later = {
         1: list(stack.table),
         2: [name for name in stack.table if not name.startswith("g")] + ["g3_2", "g2_2", "gphi_2"],
         3: [f"d{tensor.symbol}" for tensor in stack.network.tensors.values()],
-    }
-    for name in later[blocks]:
-        assert size(stack, name, 2) == size(one, single(name), 2), name
+    }[blocks]
+    for t, names in ((0, filter(single, stack.table)), (1, filter(single, stack.table)), (2, later)):
+        for name in names:
+            assert size(stack, name, t) == size(one, single(name), t), (name, t)
+    for k in range(1, blocks + 1):
+        check(at(stack, 0), f"h2_{k} 0 \n h3i_{k} 1/2 \n h3_{k} 0")
+        check(at(stack, 1), f"g3_{k} -1 \n g1 -1")
     mup = per_block(derive("II", "sgd", "mup"), blocks)
     assert [size(mup, f"h3_{k}", 0) for k in range(1, blocks + 1)] == [Fraction(-k, 2) for k in range(1, blocks + 1)]
 
 
 # readout: zero or maximal -------------------------------------------------------------------------------------------
 
-
-def holds_initial_readout():
-    """Quantities that hold W4_0 and nothing else of W4: exactly zero with a zero readout."""
-    parts = {f"{a.name}.{s}" for a in adjoints(MOE_BLOCK) for s, m in a.parts.items() if m.get("readout") == "init"}
-    return parts | {"f.init", "f.propagating", "f.propagating.normalised"}
+HOLDS_INITIAL_READOUT = {
+    *(f"{a.name}.{s}" for a in adjoints(MOE_BLOCK) for s, m in a.parts.items() if m.get("readout") == "init"),
+    *("f.init", "f.propagating", "f.propagating.normalised"),
+}
+"""Quantities that hold W4_0 and nothing else of W4: exactly zero with a zero readout."""
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -238,29 +214,29 @@ def test_the_readout_init_does_not_matter_where_h3_starts_theta_1(regime, name, 
     From t = 2 on, muP in regime I and MSSP have the same exponents with both inits; only the parts that hold W4_0 are
     exactly zero with a zero readout.
     """
-    maximal, zero = (look(derive(regime, rule, name, readout_init=x)) for x in ("maximal", "zero"))
+    maximal, zero = (published(f"{regime} {rule} {name} {x}") for x in ("maximal", "zero"))
     later = ("h1.change", "psi.change", "h2.change", "h3.change", "f.change", "g3", "g2", "gphi", "g1")
     for q, t in [(q, 2) for q in maximal.table] + [(q, 3) for q in later]:
-        assert size(zero, q, t) == (None if q in holds_initial_readout() else size(maximal, q, t)), (q, t)
+        assert size(zero, q, t) == (None if q in HOLDS_INITIAL_READOUT else size(maximal, q, t)), (q, t)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("regime", ["II", "III"])
 def test_mup_with_a_zero_readout_does_not_start(regime, rule):
-    """MSSP paper, App. Q.4.2 and Fig. 1: muP with a zero readout in regimes II and III.
+    """MSSP paper, App. Q.4.2 and Fig. 1: muP with a zero readout in regimes II and III is not delayed.
 
-    It is not a delay. Under muP h3_0 ~ n^(-1/2), so the first W4 is n^(-1/2) too small, every gradient behind it too,
-    and at no later step does anything grow: at t = 2 the quantities that do not see W4 and ``f.effective`` are the
-    only ones of one size under both inits, and t = 2, 3, 4 are alike. The partial self-correction the paper measures
-    is no change of exponents at a fixed step. Where the update does not shrink with the gradient of W4 (SignSGD, Adam
-    with a negligible epsilon) muP starts from zero as well (control).
+    h3_0 ~ n^(-1/2), so the first W4 is n^(-1/2) too small, every gradient behind it too, and nothing grows later: at
+    t = 2 only what does not see W4, and ``f.effective``, has one size under both inits, and t = 2, 3, 4 are alike. The
+    partial self-correction the paper measures is no change of exponents. Where the update does not shrink with the
+    gradient of W4 (SignSGD) muP starts from zero as well (control).
     """
-    maximal, zero = (look(derive(regime, rule, "mup", readout_init=x)) for x in ("maximal", "zero"))
+    words = {x: f"{regime} {rule} mup {x}" for x in ("maximal", "zero")}
+    maximal, zero = (published(words[x]) for x in words)
     shared = {q for q in maximal.table if size(maximal, q, 2) == size(zero, q, 2)}
     forward = {f"{q}{part}" for q in ("h1", "psi", "phi", "h2", "h3i") for part in ("", ".init")}
     assert shared == forward | {"h3.init", "h3.A1", "f.effective"}
     check(
-        [*at(maximal, 1, 2, 3), *at(zero, 1, 2, 3, 4)],
+        f"{words['maximal']} @1,2,3 | {words['zero']} @1,2,3,4",
         """
         f.change      0  0  0    -1   -1   -1   -1
         h1.change  -1/2  0  0     .   -1   -1   -1
@@ -270,13 +246,16 @@ def test_mup_with_a_zero_readout_does_not_start(regime, rule):
     )
     assert broken(maximal, Structure(), mup_demands) == (set(), set())
     assert "f.change" in broken(zero, Structure(zero=frozenset({"readout"})), mup_demands)[1]
-    sign = look(derive(regime, "signsgd", "mup", readout_init="zero"))
-    check(at(sign, 1, 2, 3), "f.change -1/2 0 0 \n h1.change . 0 0 \n h3.A3 . 0 0")
+    check(f"{regime} signsgd mup zero @1,2,3", "f.change -1/2 0 0 \n h1.change . 0 0 \n h3.A3 . 0 0")
 
 
 # one epsilon for all tensors ----------------------------------------------------------------------------------------
 
 UPDATES = {"input": "dW1", "router": "dQ", "expert_in": "dW2", "expert_out": "dW3", "readout": "dW4"}
+
+
+def sizes(analysis, t=2):
+    return {q: size(analysis, q, t) for q in analysis.table}
 
 
 @pytest.mark.parametrize("role", UPDATES)
@@ -287,21 +266,11 @@ def test_an_epsilon_above_the_gradient_divides_the_update(role):
     nothing anywhere (control).
     """
     d = derive("III", "adam", "mssp")
-    own = d.scaling.tensors[role].eps
+    eps = d.scaling.tensors[role].eps
     for delta in (Fraction(2, 5), Fraction(2)):
-        large = look(d, changed(d.scaling, role, eps=own * N(delta)))
+        large = look(d, changed(d.scaling, role, eps=eps * N(delta)))
         assert size(large, UPDATES[role], 2) == size(look(d), UPDATES[role], 2) - delta
-    small = look(d, changed(d.scaling, role, eps=own * N(Fraction(-1, 3))))
-    assert sizes(small) == sizes(look(d))
-
-
-def sizes(analysis, t=2):
-    return {q: size(analysis, q, t) for q in analysis.table}
-
-
-def with_epsilon(d, power):
-    """One epsilon ~ N^-power for all tensors."""
-    return look(d, replace(d.scaling, tensors={r: replace(s, eps=N(-power)) for r, s in d.scaling.tensors.items()}))
+    assert sizes(look(d, changed(d.scaling, role, eps=eps * N(Fraction(-1, 3))))) == sizes(look(d))
 
 
 def test_one_epsilon_for_all_tensors():
@@ -313,16 +282,19 @@ def test_one_epsilon_for_all_tensors():
     readout. A2.1 and A3 are no longer balanced. The losses are the same at t = 2 and t = 3.
     """
     d = derive("III", "adam", "mssp")
+    tensors = d.scaling.tensors.items()
+    runs = {
+        power: look(d, replace(d.scaling, tensors={role: replace(s, eps=N(-power)) for role, s in tensors}))
+        for power in (Fraction(3), Fraction(2), Fraction(3, 2), Fraction(1), HALF, Fraction(0))
+    }
     own = look(d)
     assert [d.exponents(role)[2] for role in UPDATES] == [1, 1, 2, 2, 0]
-    for power in (Fraction(3), Fraction(2)):
-        assert sizes(with_epsilon(d, power)) == sizes(own)
-    for power in (Fraction(3, 2), Fraction(1), HALF, Fraction(0)):
+    for power, run in runs.items():
         for role, update in UPDATES.items():
-            loss = max(Fraction(0), d.exponents(role)[2] - power)
-            assert size(with_epsilon(d, power), update, 2) == size(own, update, 2) - loss
+            assert size(run, update, 2) == size(own, update, 2) - max(Fraction(0), d.exponents(role)[2] - power)
+        assert power < 2 or sizes(run) == sizes(own)
     check(
-        [*at(own, 2), *at(with_epsilon(d, Fraction(1)), 2, 3), *at(with_epsilon(d, Fraction(0)), 2, 3)],
+        [*at(own, 2), *at(runs[Fraction(1)], 2, 3), *at(runs[Fraction(0)], 2, 3)],
         """
         h1.change        0   0  0   -1 -1
         psi.propagating  0   0  0   -1 -1
@@ -344,19 +316,10 @@ def test_one_epsilon_for_all_tensors():
 # SP, NTP, mean field ------------------------------------------------------------------------------------------------
 
 
-def dense(name, factor=0):
-    """A dense network under a defined parameterization, its global learning rate times N^factor."""
-    scaling = PARAMETERIZATIONS[name].defined(architecture("mlp"), optimizer("sgd"))
-    tensors = {role: replace(s, lr=s.lr * N(factor)) for role, s in scaling.tensors.items()}
-    return Analysis(
-        REGIMES["I"], replace(scaling, tensors=tensors).point(REGIMES["I"]), optimizer("sgd"), architecture("mlp")
-    )
-
-
 def test_ntp_is_lazy_and_mean_field_is_not():
     """MSSP paper, App. G: under NTP the updates of input and hidden layers vanish while the output moves; SGD."""
     check(
-        [*at(dense("ntp"), 1, 2, 3), *at(dense("mean-field"), 1, 2, 3)],
+        "I sgd ntp net=mlp @1,2,3 | I sgd mean-field net=mlp @1,2,3",
         """
         h1.change -1/2 -1/2 -1/2  0 0 0
         h2.change -1/2 -1/2 -1/2  0 0 0
@@ -373,14 +336,17 @@ def test_sp_with_a_global_learning_rate():
     Theta(1) at t = 1, 2, 3, 4 while the logits are n^(1/2): stable at every step examined. The features that learn
     are those of the hidden layer; the input layer's vanish (n^-1). Below 1/2 every size grows with t (control).
     """
-    for c in (Fraction(2), Fraction(3, 2), Fraction(1), Fraction(3, 4), HALF):
-        sp = dense("sp", -c)
-        for t in (1, 2, 3):
-            found = [size(sp, q, t) for q in ("f.change", "h2.change", "h1.change")]
-            assert found == [1 - c, HALF - c, -HALF - c], (c, t)
-        assert (size(sp, "f", 3) <= 0) == (c >= 1)
-    check(at(dense("sp", -HALF), 4), "h2.change 0 \n f.change 1/2 \n h1.change -1")
-    check(at(dense("sp", Fraction(-1, 4)), 1, 2, 3), "h2.change 1/4 1/2 3/4 \n f.change 3/4 5/4 7/4")
+
+    def sp(c):
+        return f"I sgd sp net=mlp input.lr=N^-{c} hidden.lr=N^-{c} readout.lr=N^-{c}"
+
+    for text in ("2", "3/2", "1", "3/4", "1/2"):
+        c = Fraction(text)
+        cells = {"f.change": 1 - c, "h2.change": HALF - c, "h1.change": -HALF - c}
+        check(f"{sp(text)} @1,2,3", "\n".join(f"{name} {e} {e} {e}" for name, e in cells.items()))
+        assert (size(published(sp(text)), "f", 3) <= 0) == (c >= 1)
+    check(f"{sp('1/2')} @4", "h2.change 0 \n f.change 1/2 \n h1.change -1")
+    check(f"{sp('1/4')} @1,2,3", "h2.change 1/4 1/2 3/4 \n f.change 3/4 5/4 7/4")
 
 
 # App. Q.4: effective updates, raw and with the size of their input divided out ---------------------------------------
@@ -401,12 +367,4 @@ def test_a_normalised_update_is_the_update_less_its_input(name, parameterization
 
 def test_a_normalised_update_names_the_layer_at_fault():
     """Under SP in regime III the readout's update looks right, because its input vanishes as fast as it learns."""
-    run = look(derive("III", "sgd", "sp"))
-    check(
-        at(run, 0, 1, 2),
-        """
-        h3                   -1/2 -1/2 -1/2
-        f.update                .    0    0
-        f.update.normalised     .  1/2  1/2
-        """,
-    )
+    check("III sgd sp @0,1,2", "h3 -1/2 -1/2 -1/2 \n f.update . 0 0 \n f.update.normalised . 1/2 1/2")

@@ -10,9 +10,9 @@ from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
+from scaling_algebra.laws.circuits import stationary
 from scaling_algebra.laws.expressions import exponent, expression
 from scaling_algebra.laws.fits import compared, read_fits
-from scaling_algebra.laws.lambert import stationary
 from scaling_algebra.laws.law import answer, inverted, law, laws, read_law
 from scaling_algebra.laws.monomials import parameter, simplified
 
@@ -209,28 +209,6 @@ def test_a_law_that_is_none_is_one_line(mine, text, says):
     with pytest.raises(UsageError, match=says) as error:
         answer(read_law(mine(text)))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["law", "moe"], "no law named 'moe'"),
-        (["law", "chinchilla", "--rate", "fast"], "chinchilla has no option rate"),
-        (["law", "moe-transformer", "--rate", "fast", "--choose", "rate=slow"], "cannot read 'rate=slow'"),
-        (["law", "moe-transformer", "--at", "x=1"], "no parameter of this law"),
-        (["law", "moe-transformer", "--invert", "x"], "cannot read"),
-        (["law", "moe-transformer", "--invert", "x=1"], "no exponent named"),
-        (["law", "moe-transformer", "x.csv"], "goes with fit"),
-        (["law", "moe-transformer", "--check", "n=1"], "about one axis"),
-        (["law", "fit", __file__], "no column named"),
-        (["balance", "N**-1", "--min", "N", "--in", "2"], "no name"),
-        (["balance", "N**-p + N/n", "--min", "N", "--in", "n", "--at", "p=-1"], "positive"),
-        (["balance", "N**-p + N/n", "--min", "N", "--in", "n", "--at", "p"], "cannot read"),
-    ],
-)
-def test_wrong_usage_is_one_line(args, says):
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == 2 and says in result.output and len(result.output.splitlines()) == 1, result.output
 
 
 def test_an_axis_in_numbers():

@@ -1,4 +1,4 @@
-"""Draws cases, asks the engine, trains them, judges, follows disagreements to larger sizes and shrinks what stays."""
+"""Draws cases, asks the engine, trains them, judges, and follows disagreements to larger sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,17 +18,16 @@ from math import prod
 import numpy as np
 import torch
 
-from scaling_algebra import Infeasible, derive, network
+from scaling_algebra import Infeasible, network
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.optimizers import Optimizer, optimizer
-from scaling_algebra.spec.scaling import Point
 
-from .evidence import ROOT, digest
+from ..engine.scenarios import placed
+from .evidence import ROOMS, ROOT, digest
 from .interpreter import TOKENS, InterpretedRun, matrices, sizes
 from .judge import MeasuredVerdict, judge
-from .networks import AXES, TrainingCase, natural, random_case, smaller
+from .networks import AXES, TrainingCase, natural, random_case
 
 Key = tuple[str, int]
 """A quantity and a step."""
@@ -40,7 +40,6 @@ ENTRIES = 2_500_000
 """Entries of all replicas of a case at one size: what limits the seeds."""
 SEEDS, FEWEST = (10, 400), 40
 """Fewest and most seeds; and the fewest beyond the sizes of every case, where noise must not hide what was seen."""
-ENGINE = ["scaling_algebra/counting", "scaling_algebra/dynamics", "scaling_algebra/solver", "scaling_algebra/spec"]
 KEPT = ROOT / "runs" / "random-networks.jsonl"
 SETTLED = {
     76: "g2@2 is a product of many Gaussians: its median, 90 % and 99 % are n^(-1/2) to 1 % from n = 16 to 2^20, and"
@@ -74,24 +73,18 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def rule(case: TrainingCase) -> Optimizer:
-    found = optimizer(case.optimizer.removesuffix("-negligible"))
-    return found.with_epsilon("negligible") if case.optimizer.endswith("-negligible") else found
-
-
 def analysis(case: TrainingCase) -> tuple[Analysis, dict[str, Fraction | None]]:
     """The engine on a case, and the point: the case's own, or the engine's muP."""
     net = network(case.name, case.text, case.axes)
-    if not case.point:
-        stepper = rule(case)
-        epsilon = {"epsilon": stepper.regime} if stepper.regime else {}
-        found = derive(ray=case.ray, optimizer=stepper.name, parameterization="mup", network=net, **epsilon)
-        at, look = found.scaling.point(Ray(case.ray)), found.analysis()
-        point = {f"{x}.{role}": p for x in "bcd" for role, p in getattr(at, x).items()}
-        return look, point | dict(at.multipliers)
-    parts = {x: {role: case.point.get(f"{x}.{role}", Fraction(0)) for role in net.tensors} for x in "bcd"}
-    at = Point(parts["b"], parts["c"], parts["d"], {m: case.point.get(m, Fraction(0)) for m in net.free_multipliers})
-    return Analysis(Ray(case.ray), at, rule(case), net), dict(case.point)
+    look = placed(net, rule(case), case.ray, case.point)
+    at = look.point
+    point = {f"{x}.{role}": p for x in "bcd" for role, p in getattr(at, x).items()} | dict(at.multipliers)
+    return look, {**point, **case.point}
+
+
+def rule(case: TrainingCase) -> Optimizer:
+    found = optimizer(case.optimizer.removesuffix("-negligible"))
+    return found.with_epsilon("negligible") if case.optimizer.endswith("-negligible") else found
 
 
 def paced(case: TrainingCase, rng: random.Random) -> TrainingCase:
@@ -232,6 +225,14 @@ def follow(case: TrainingCase, further: Sequence[float] = FURTHER, most: float =
     return report
 
 
+def planted(case: TrainingCase, off: Fraction) -> Counter[str]:
+    """Verdicts of certified exponents that are off by a number: a negative control."""
+    said, point = answers(case)
+    values = measured(case, point, SCALES)
+    predicted = {key: e for key, (state, e) in said.items() if key in values and state == "decided" and e is not None}
+    return Counter(judge(SCALES, values[key], e + off).word for key, e in predicted.items())
+
+
 def _with_others(report: CaseReport, left: Mapping[Key, Judged]) -> dict[Key, Judged]:
     """What seems smaller than its exponent says, with other constants: what leads may have a small factor with some."""
     found = dict(left)
@@ -245,21 +246,6 @@ def _with_others(report: CaseReport, left: Mapping[Key, Judged]) -> dict[Key, Ju
                 why = f"{verdict.why}; {other.word} with other constants: {other.why}, slope {other.slope:+.2f}"
                 found[key] = e, replace(verdict, word=other.word, why=why)
     return found
-
-
-def shrunk(report: CaseReport, tries: int = 6) -> CaseReport:
-    """The smallest case found, equation by equation, in which something is still refuted."""
-    for case in smaller(report.case):
-        if not tries:
-            break
-        tries -= 1
-        try:
-            found = follow(case, further=())
-        except (UsageError, Infeasible, EngineTooLong, KeyError, IndexError, ValueError):
-            continue
-        if found.refuted:
-            return shrunk(found, tries)
-    return report
 
 
 def drawn(seed: int) -> TrainingCase:
@@ -280,7 +266,7 @@ def drawn(seed: int) -> TrainingCase:
 
 def settled(seed: int) -> dict[str, object]:
     """What became of the case of a number, as it is kept in ``KEPT``: trained and judged, or why not."""
-    begin, found = time.process_time(), {"seed": seed, "engine": digest(ENGINE)}
+    begin, found = time.process_time(), {"seed": seed, "engine": digest(ROOMS["derives"])}
     try:
         report = follow(drawn(seed))
     except (UsageError, Infeasible, EngineTooLong) as reason:
@@ -293,7 +279,7 @@ def settled(seed: int) -> dict[str, object]:
 def kept() -> dict[int, dict[str, object]]:
     """The cases that this engine has settled, by number."""
     lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else []
-    engine = digest(ENGINE)
+    engine = digest(ROOMS["derives"])
     return {x["seed"]: x for x in map(json.loads, lines) if x["engine"] == engine}
 
 

@@ -1,6 +1,6 @@
 """What a file of measurements found, kept with the code it speaks of.
 
-A file `tests/measure/test_NAME.py` says `DEPENDS = (folders and files)`; when all of it ran, `NAME.json` under
+A file `tests/measure/test_NAME.py` says `DEPENDS = (folders, files and rooms)`; when all of it ran, `NAME.json` under
 `verify/evidence/measure` holds the outcome of every test, what `record_property` said, and a hash of those files.
 """
 
@@ -11,11 +11,21 @@ import platform
 import subprocess
 from datetime import date
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "verify" / "evidence" / "measure"
 VERSIONS = ("numpy", "scipy", "sympy", "torch", "z3-solver")
+ROOMS = {
+    "counts": ["scaling_algebra/counting", "scaling_algebra/dynamics"],
+    "derives": [f"scaling_algebra/{room}" for room in ("counting", "dynamics", "solver", "spec")],
+    "proves": [f"scaling_algebra/{room}" for room in ("counting", "dynamics", "solver", "formulas", "proofs")],
+    "trains": [f"verify/{room}" for room in ("decomposition", "judging", "measuring", "networks")],
+    "interprets": [f"tests/measure/{name}.py" for name in ("campaign", "interpreter", "judge", "networks")]
+    + ["tests/engine/scenarios.py"],
+}
+"""What several files of measurements depend on."""
 FIELDS = {"command", "commit", "date", "depends", "hash", "tests", "versions"}
 
 
@@ -28,7 +38,8 @@ def depends(test: Path) -> list[str]:
     """What a file of measurements says it depends on, with itself."""
     for node in ast.parse(test.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and [x.id for x in node.targets if isinstance(x, ast.Name)] == ["DEPENDS"]:
-            return [*ast.literal_eval(node.value), str(test.relative_to(ROOT))]
+            named = (ROOMS.get(name, [name]) for name in ast.literal_eval(node.value))
+            return [*chain.from_iterable(named), str(test.relative_to(ROOT))]
     raise ValueError(f"{test.name} has no DEPENDS")
 
 

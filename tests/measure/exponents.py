@@ -12,17 +12,7 @@ from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring.store import Store
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/solver",
-    "scaling_algebra/spec",
-    "verify/campaigns",
-    "verify/decomposition",
-    "verify/judging",
-    "verify/measuring",
-    "verify/networks",
-)
+DEPENDS = ("derives", "trains", "verify/campaigns")
 
 RULES = [("signsgd", None), ("adam", "negligible")]
 PLACES = [("III", "mup"), ("III", "mssp"), ("II", "mssp"), ("I", "mssp")]
@@ -35,33 +25,29 @@ RAYS = {
 """Inside the cell M <= N <= N_e, on the wall N_e = N below M, and on the edge M + N_e > N of narrow networks."""
 
 
-def trained(asked, steps=2):
+def trained(asked, steps, record_property, name="exponents"):
     """What `scalecalc verify` says of a configuration."""
     run, store = job(asked, Effort(steps=steps)), Store()
     Session(store, Hardware()).perform([run])
-    return run.report(store)
-
-
-def said(report):
-    return {str(k): v for k, v in report.tally.exponents.items()}
+    report = run.report(store)
+    record_property(name, {str(k): v for k, v in report.tally.exponents.items()})
+    return report
 
 
 @pytest.mark.parametrize(("rule", "epsilon"), RULES)
 @pytest.mark.parametrize(("regime", "name"), PLACES)
 def test_predictions_without_an_epsilon_agree(regime, name, rule, epsilon, record_property):
-    report = trained(Configuration.of(regime, rule, name, epsilon=epsilon))
-    record_property("exponents", said(report))
+    report = trained(Configuration.of(regime, rule, name, epsilon=epsilon), 2, record_property)
     assert report.exit_code == 0, str(report)
 
 
 def test_gates_that_move_make_sums_of_updates_coherent(record_property):
     """muP in regime II: predictions that hold the gates are refuted at the first step, and agree where gates rest."""
-    moving = trained(Configuration.of("II", "signsgd", "mup"), steps=1)
-    record_property("moving", said(moving))
+    asked = Configuration.of("II", "signsgd", "mup")
+    moving = trained(asked, 1, record_property, "moving")
     assert {(r.quantity, r.step) for r in moving.rows if r.verdict == "REFUTED"} <= HELD_GATES
-    given = {"router.init": "0", "router.lr": "N^-3"}
-    resting = trained(Configuration.of("II", "signsgd", "mup", given=given), steps=1)
-    record_property("resting", said(resting))
+    still = Configuration.of("II", "signsgd", "mup", given={"router.init": "0", "router.lr": "N^-3"})
+    resting = trained(still, 1, record_property, "resting")
     assert resting.exit_code == 0 and resting.counts["REFUTED"] == 0
 
 
@@ -71,7 +57,7 @@ def test_measured_exponents_on_other_rays(ray, record_property):
     predicted = signals(None, "adam", "mup", ray=ray)
     found = measure(predicted.derivation, sizes=RAYS[ray], seeds=32)
     report = judge(found, predicted.prediction())
-    record_property("exponents", said(report))
+    record_property("exponents", {str(k): v for k, v in report.tally.exponents.items()})
     assert report.counts["REFUTED"] == 0 and 3 * report.counts["AGREES"] > 2 * sum(report.counts.values())
     wrong = {
         name: tuple(None if p is None else p + Fraction(1, 2) for p in row)

@@ -112,38 +112,32 @@ class Steps:
 
     def step(self, gradients: Tensors, weights: Tensors) -> Tensors:
         self.t += 1
-        rule = getattr(self, f"_{self.rule}")
-        return {name: -self.lr[name] * rule(name, g, weights[name]) for name, g in gradients.items()}
+        return {name: -self.lr[name] * self.direction(name, g, weights[name]) for name, g in gradients.items()}
 
-    def _sgd(self, name: str, g: Tensor, w: Tensor) -> Tensor:
+    def direction(self, name: str, g: Tensor, w: Tensor) -> Tensor:
+        epsilon = 1e-150 if self.negligible else self.eps[name]
+        match self.rule:
+            case "momentum":
+                self.kept[name] = g + 0.9 * self.kept.get(name, 0)
+                return self.kept[name]
+            case "adam" | "adamw":
+                mean = self.averaged(f"m.{name}", g, 0.9) / (1 - 0.9**self.t)
+                square = self.averaged(f"v.{name}", g * g, 0.999) / (1 - 0.999**self.t)
+                return mean / (square.sqrt() + epsilon)
+            case "rmsprop":
+                return 0.1 * g / (self.averaged(f"v.{name}", g * g, 0.99).sqrt() + 0.1 * epsilon)
+            case "signsgd":
+                return g.sign()
+            case "lion":
+                past = self.kept.get(name, torch.zeros_like(g))
+                self.averaged(name, g, 0.99)
+                return (0.9 * past + 0.1 * g).sign()
+            case "muon" | "shampoo" | "adafactor":
+                whole, back = self.matrix(name, g)
+                return back(getattr(self, self.rule)(name, whole, w))
         return g
 
-    def _momentum(self, name: str, g: Tensor, w: Tensor) -> Tensor:
-        self.kept[name] = g + 0.9 * self.kept.get(name, 0)
-        return self.kept[name]
-
-    def _adam(self, name: str, g: Tensor, w: Tensor) -> Tensor:
-        mean = self.averaged(f"m.{name}", g, 0.9) / (1 - 0.9**self.t)
-        square = self.averaged(f"v.{name}", g * g, 0.999) / (1 - 0.999**self.t)
-        return mean / (square.sqrt() + self._epsilon(name))
-
-    _adamw = _adam
-
-    def _rmsprop(self, name: str, g: Tensor, w: Tensor) -> Tensor:
-        return 0.1 * g / (self.averaged(f"v.{name}", g * g, 0.99).sqrt() + 0.1 * self._epsilon(name))
-
-    def _epsilon(self, name: str) -> float:
-        return 1e-150 if self.negligible else self.eps[name]
-
-    def _signsgd(self, name: str, g: Tensor, w: Tensor) -> Tensor:
-        return g.sign()
-
-    def _lion(self, name: str, g: Tensor, w: Tensor) -> Tensor:
-        past = self.kept.get(name, torch.zeros_like(g))
-        self.averaged(name, g, 0.99)
-        return (0.9 * past + 0.1 * g).sign()
-
-    def _matrix(self, name: str, g: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    def matrix(self, name: str, g: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The gradient as matrices, (S, batch, out, in), and the way back."""
         groups, own = matrices(self.case, name), self.case.tensors[name]
         order = "".join(groups)
@@ -153,33 +147,30 @@ class Steps:
         back = [0, *(1 + order.index(c) for c in own)]
         return whole, lambda x: x.reshape(moved.shape).permute(back)
 
-    def _muon(self, name: str, g: Tensor, w: Tensor) -> Tensor:
-        whole, back = self._matrix(name, g)
-        return back(orthogonal(whole))
+    def muon(self, name: str, g: Tensor, w: Tensor) -> Tensor:
+        return orthogonal(g)
 
-    def _shampoo(self, name: str, g: Tensor, w: Tensor) -> Tensor:
+    def shampoo(self, name: str, g: Tensor, w: Tensor) -> Tensor:
         """``(sum G G^T)^(-1/4) G (sum G^T G)^(-1/4)``, in the space that the gradients span."""
-        whole, back = self._matrix(name, g)
-        self.past.setdefault(name, []).append(whole)
-        q, p = spanned(torch.cat(self.past[name], -1)), spanned(torch.cat(self.past[name], -2).mT)
-        small = [q.mT @ x @ p for x in self.past[name]]
+        past = self.past.setdefault(name, [])
+        past.append(g)
+        q, p = spanned(torch.cat(past, -1)), spanned(torch.cat(past, -2).mT)
+        small = [q.mT @ x @ p for x in past]
         left, right = (_root(sum(x @ x.mT for x in small)), _root(sum(x.mT @ x for x in small)))
-        return back(q @ (left @ small[-1] @ right) @ p.mT)
+        return q @ (left @ small[-1] @ right) @ p.mT
 
-    def _adafactor(self, name: str, g: Tensor, w: Tensor) -> Tensor:
-        whole, back = self._matrix(name, g)
+    def adafactor(self, name: str, g: Tensor, w: Tensor) -> Tensor:
         decay = 1 - self.t**-0.8
-        square = whole * whole
-        if min(whole.shape[-2:]) > 1:
+        square = g * g
+        if min(g.shape[-2:]) > 1:
             rows = self.averaged(f"r.{name}", square.mean(-1, keepdim=True), decay)
             columns = self.averaged(f"c.{name}", square.mean(-2, keepdim=True), decay)
             square = rows * columns / (rows.mean(-2, keepdim=True) + 1e-300)
         else:
             square = self.averaged(f"v.{name}", square, decay)
-        u = back(whole / (square.sqrt() + 1e-150))
-        every = tuple(range(1, u.dim()))
+        u, every = g / (square.sqrt() + 1e-150), (1, 2, 3)
         u = u / u.square().mean(every, keepdim=True).sqrt().clamp(min=1.0)
-        size = w.square().mean(every, keepdim=True).sqrt()
+        size = w.square().flatten(1).mean(1).sqrt()[:, None, None, None]
         return u * (size.clamp(min=1.0) if self.zero[name] else size)
 
 
@@ -302,22 +293,20 @@ class InterpretedRun:
         drawn = torch.rand(seeds, TOKENS, self.sizes["i"], generator=draw, dtype=torch.float64)
         return torch.zeros_like(drawn).scatter(-1, drawn.topk(active, -1).indices, 1.0)
 
+    def _value(self, line: Line, reads: list[Tensor]) -> Tensor:
+        return value(line, reads, prod(self.multipliers[m] for m in line.multipliers), self.chosen)
+
     def signals(self, weights: Tensors) -> Tensors:
         found: Tensors = {"data": self.data}
         for line in self.case.lines:
             reads = [weights[n][:, None] if is_tensor(n) else found[n] for n, _ in line.reads]
-            found[line.out] = value(line, reads, self._multiplier(line), self.chosen)
+            found[line.out] = self._value(line, reads)
         return found
-
-    def _multiplier(self, line: Line) -> float:
-        return prod(self.multipliers[m] for m in line.multipliers)
 
     def _look(self) -> None:
         self.weights = {name: self.start[name] + self.moved[name] for name in self.start}
         self.now = self.signals(self.weights)
-        self.gradients: Tensors = {}
         self.raw = {name: torch.zeros_like(w) for name, w in self.weights.items()}
-        self.paths: dict[tuple[str, str], Tensor] = {}
         self._found: dict[tuple[object, ...], Tensor] = {}
         for line in self.case.lines[::-1]:
             above = self.gradient(line.out)
@@ -341,7 +330,7 @@ class InterpretedRun:
         reads = [part.get(n, self.weights[n])[:, None] if is_tensor(n) else self.now[n] for n, _ in line.reads]
         reads[k] = reads[k].detach().requires_grad_()
         with torch.enable_grad():
-            return torch.autograd.grad(value(line, reads, self._multiplier(line), self.chosen), reads[k], above)[0]
+            return torch.autograd.grad(self._value(line, reads), reads[k], above)[0]
 
     def gradient(self, signal: str, via: str = "", modes: tuple[tuple[str, str], ...] = ()) -> Tensor:
         """df/dsignal, by the chain rule over its uses (only the one that makes ``via``), with parts of tensors."""
@@ -427,7 +416,7 @@ class InterpretedRun:
         def times(w: Tensor, values: list[Tensor]) -> Tensor:
             rest = iter(values)
             reads = [w[:, None] if is_tensor(n) else next(rest) for n, _ in line.reads]
-            return value(line, reads, self._multiplier(line), self.chosen)
+            return self._value(line, reads)
 
         start, moved = self.start[name], self.moved[name]
         first, now = ([which[n] for n, _ in signals] for which in (self.initial, self.now))

@@ -1,7 +1,7 @@
 """Random networks of the language, as plain data that both the engine and the interpreter read.
 
 Nothing of the engine is used here but the text that its users write: equations, or a file of TOML.
-Read next: ``interpreter.py`` (trains a case), ``judge.py`` (compares), ``campaign.py`` (draws, compares, shrinks).
+Read next: ``interpreter.py`` (trains a case), ``judge.py`` (compares), ``campaign.py`` (draws, trains, compares).
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class TrainingCase:
             derived by the engine.
         constants: seed of the constants of tensors and multipliers, the same at every size.
         strength: of learning rates, beside that.
+        tied: tensors whose initial values all experts share.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TrainingCase:
     point: Mapping[str, Fraction | None] = field(default_factory=dict)
     constants: int = 0
     strength: float = 1.0
+    tied: frozenset[str] = frozenset()
 
     def __hash__(self) -> int:
         return hash((self.lines, self.optimizer))
@@ -110,11 +112,6 @@ class TrainingCase:
         return any(rate.denominator > 1 for rate in self.ray.values())
 
     @property
-    def toml(self) -> str:
-        axes = ", ".join(f'{x} = "{axis}"' for x, axis in self.axes.items())
-        return f'name = "{self.name}"\naxes = {{ {axes} }}\nequations = """\n{self.text}\n"""'
-
-    @property
     def tensors(self) -> dict[str, str]:
         """Letters of every tensor where it is first used."""
         return {n: c for line in reversed(self.lines) for n, c in reversed(line.reads) if is_tensor(n)}
@@ -126,7 +123,8 @@ class TrainingCase:
     def __str__(self) -> str:
         ray = ",".join(f"{axis}={rate}" for axis, rate in self.ray.items())
         point = ", ".join(f"{k}={v}" for k, v in self.point.items()) or "muP"
-        return f"{self.toml}\n{self.optimizer}, ray {ray}, point: {point}, constants {self.constants}"
+        tied = f", tied {','.join(sorted(self.tied))}" if self.tied else ""
+        return f"{self.text}\n{self.optimizer}, ray {ray}, point: {point}{tied}, constants {self.constants}"
 
 
 def from_text(
@@ -170,8 +168,8 @@ def _read(text: str) -> Read:
 class EquationWriter:
     """Draws equations: mostly one layer after the other, with products, skips, biases, ties, norms and experts."""
 
-    def __init__(self, rng: random.Random, size: int) -> None:
-        self.rng, self.size = rng, size
+    def __init__(self, rng: random.Random, size: int, functions: bool = True) -> None:
+        self.rng, self.size, self.functions = rng, size, functions
         self.signals: dict[str, str] = {"data": "x"}
         self.unread: list[str] = []
         self.tensors: dict[str, str] = {}
@@ -181,8 +179,9 @@ class EquationWriter:
         """``size`` pieces between a first layer and a readout. ``routed``: then experts, and what is linear in them."""
         first = self.rng.choice("aaaaak")
         self.product(first, [("data", "x")], tensor=first + "x")
-        pieces = [self.layer] * 6 + [self.function] * 6 + [self.elementwise] * 2 + [self.skip] * 2 + [self.bias]
-        pieces += [self.along] * 2 + [self.inner] + [self.experts] * (self.size > 1 and not routed)
+        pieces = [self.layer] * 6 + ([self.function] * 6 if self.functions else [])
+        pieces += [self.elementwise] * 2 + [self.skip] * 2 + [self.bias] + ([self.along] * 2 if self.functions else [])
+        pieces += [self.inner] + ([self.experts] if self.size > 1 and not routed else [])
         for _ in range(self.size):
             self.rng.choice(pieces)()
         if routed:
@@ -270,11 +269,13 @@ class EquationWriter:
         if not own or "i" in own:
             return
         logits = self.product("i", [self.at(u)], tensor="i" + own)
-        name = self.rng.choice(("softmax", "sigmoid", "topk_sigmoid", "topk_softmax", "silu"))
-        gate = self.line("i", name, [(logits, "i")], over="i" if name in ALONG else "")
+        gate = logits
+        if self.functions:
+            name = self.rng.choice(("softmax", "sigmoid", "topk_sigmoid", "topk_softmax", "silu"))
+            gate = self.line("i", name, [(logits, "i")], over="i" if name in ALONG else "")
         k = self.other(own, "kkl")
         inside = self.product("i" + k, [self.at(u)], tensor="i" + k + own)
-        if self.rng.random() < 0.6:
+        if self.functions and self.rng.random() < 0.6:
             inside = self.line("i" + k, self.rng.choice(ENTRYWISE), [self.at(inside)])
         out = self.other(own + k, "aab")
         each = self.product("i" + out, [self.at(inside)], tensor="i" + out + k)
@@ -343,86 +344,29 @@ def natural(case: TrainingCase, rng: random.Random) -> TrainingCase:
     return replace(case, point=point)
 
 
-def smaller(case: TrainingCase) -> Iterator[TrainingCase]:
-    """The case with one equation less: what read its output reads one of its inputs that fits."""
-    for k, line in enumerate(case.lines[:-1]):
-        for name, letters in line.reads:
-            if not is_tensor(name) and name != "data" and sorted(letters) == sorted(line.letters):
-                turned = dict(zip(line.letters, letters, strict=False))
-                if turned and any(a != b for a, b in turned.items()):
-                    continue
-                rest = [*case.lines[:k], *(_renamed(x, line.out, name) for x in case.lines[k + 1 :])]
-                yield replace(case, lines=_read_only(rest))
-    for k, line in enumerate(case.lines):
-        if line.kind == "sum" and len(line.reads) == 2:
-            for name, letters in line.reads:
-                if letters == line.letters and k + 1 < len(case.lines):
-                    rest = [*case.lines[:k], *(_renamed(x, line.out, name) for x in case.lines[k + 1 :])]
-                    yield replace(case, lines=_read_only(rest))
-                elif k + 1 == len(case.lines):
-                    yield replace(case, lines=_read_only([x for x in case.lines[:k]], name))
-
-
-def _renamed(line: Line, old: str, new: str) -> Line:
-    return replace(line, reads=tuple((new if n == old else n, c) for n, c in line.reads))
-
-
-def _read_only(lines: list[Line], output: str = "") -> tuple[Line, ...]:
-    """The lines that the output needs."""
-    needed, kept = {output or lines[-1].out}, []
-    for line in reversed(lines):
-        if line.out in needed:
-            kept.append(line)
-            needed |= {n for n, _ in line.reads}
-    return tuple(reversed(kept))
-
-
 KNOWN = {
-    "T1": from_text(
-        "T1",
-        """
-        h1[a] = W1[a,x] data[x]
-        h2[b] = W[b,a] h1[a]
-        u[b] = tanh(h2[b])
-        h3[c] = V[c,b] u[b]
-        f = W2[c] h3[c]
-        """,
-        "sgd",
-    ),
-    "T2": from_text(
-        "T2",
-        """
-        h[a] = W[a,x] data[x]
-        u[a] = tanh(h[a])
-        p = rho h[a] u[a]
-        s = beta h[a]
-        q = s s
-        f = p + q
-        """,
-        "sgd",
-        point="b.W=0,c.W=-1,d.W=1,rho=1,beta=1",
-    ),
-    "T3": from_text(
-        "T3",
-        """
-        h[a] = W1[a,x] data[x]
-        u[a] = silu(h[a])
-        f = W2[a] u[a]
-        """,
-        "signsgd",
-    ),
-    "T4": from_text(
-        "T4",
-        """
-        h1[a] = W1[a,x] data[x]
-        h2[b] = W[b,a] h1[a]
-        h3[c] = alpha W[c,b] h2[b]
-        h4[c] = h2[c] + h3[c]
-        f = W2[c] h4[c]
-        """,
-        "muon",
-        point="b.W1=0,b.W=1/2,b.W2=1,c.W1=-1/2,c.W=0,c.W2=1/2,alpha=1/2",
-    ),
+    case.name: case
+    for case in (
+        from_text(
+            "T1",
+            "h1[a] = W1[a,x] data[x]\nz[b] = W[b,a] h1[a]\nu[b] = tanh(z[b])\nh3[c] = V[c,b] u[b]\nf = W2[c] h3[c]",
+            "sgd",
+        ),
+        from_text(
+            "T2",
+            "h[a] = W[a,x] data[x]\nu[a] = tanh(h[a])\np = rho h[a] u[a]\ns = beta h[a]\nq = s s\nf = p + q",
+            "sgd",
+            point="b.W=0,c.W=-1,d.W=1,rho=1,beta=1",
+        ),
+        from_text("T3", "h[a] = W1[a,x] data[x]\nu[a] = silu(h[a])\nf = W2[a] u[a]", "signsgd"),
+        from_text(
+            "T4",
+            "h1[a] = W1[a,x] data[x]\nh2[b] = W[b,a] h1[a]\nh3[c] = alpha W[c,b] h2[b]\nh4[c] = h2[c] + h3[c]\n"
+            "f = W2[c] h4[c]",
+            "muon",
+            point="b.W1=0,b.W=1/2,b.W2=1,c.W1=-1/2,c.W=0,c.W2=1/2,alpha=1/2",
+        ),
+    )
 }
 """Networks on which a reading of functions as ``f0 + f1 x``, of a sign with its positive factors, and of a sum of
 rank-one gradients by its Frobenius norm are wrong: h3.cross@1 = n^0, s@1 = n^(-1/2), f.cross@1 = n^(-1/2),

@@ -9,13 +9,7 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 
 from .campaign import EngineTooLong, analysis, drawn, within
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/solver",
-    "scaling_algebra/spec",
-    "tests/measure/networks.py",
-)
+DEPENDS = ("derives", "interprets")
 PLACES = (("I", "sgd"), ("II", "muon"), ("III", "adam"))
 SECONDS = 6.0
 BLOCK, BLOCKS = 20, 5

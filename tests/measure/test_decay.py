@@ -11,13 +11,7 @@ import torch
 from scaling_algebra import derive
 from scaling_algebra.verify.judging.fit import fit
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/solver",
-    "scaling_algebra/spec",
-    "verify/judging/fit.py",
-)
+DEPENDS = ("derives", "verify/judging/fit.py")
 
 SIZES, BASE, SEEDS = (64, 128, 256), 64, 12
 RATES = {"input": 0.001, "hidden": 0.025, "readout": 0.0016}
@@ -71,16 +65,20 @@ def scale(role, n):
     return power.at({"N": n}) / power.at({"N": BASE})
 
 
-def slope(index, steps, *args, **options):
-    """Exponent of one of the two, over the widths; ``steps`` by width."""
-    return fit(list(SIZES), [np.abs(run(n, args[0], steps(n), *args[1:], **options)[index]) for n in SIZES])
+def slopes(record_property, index, steps, *args, **options):
+    """Exponents of one of the two over the widths, by power of the decay; ``steps`` by width."""
+    found = {
+        p: fit(list(SIZES), [np.abs(run(n, p, steps(n), *args, **options)[index]) for n in SIZES])
+        for p in (0.0, 0.5, 1.0)
+    }
+    record_property("slopes", {p: [x.slope, x.low, x.high] for p, x in found.items()})
+    return found
 
 
 @pytest.mark.parametrize(("grows", "keeps"), [(False, 1.0), (True, 0.0)])
 def test_share_of_the_initial_weights(grows, keeps, record_property):
     """p = 1 keeps it over a fixed number of steps, p = 0 over steps that grow as N, sqrt N over neither."""
-    lost = {p: slope(0, lambda n: 60 * (n // BASE if grows else 1), p, 0.01, SMALL) for p in (0.0, 0.5, 1.0)}
-    record_property("slopes", {p: [x.slope, x.low, x.high] for p, x in lost.items()})
+    lost = slopes(record_property, 0, lambda n: 60 * (n // BASE if grows else 1), 0.01, SMALL)
     for p, x in lost.items():
         assert (x.low - 0.1 < 0 < x.high + 0.1) == (p == keeps), lost
 
@@ -88,15 +86,13 @@ def test_share_of_the_initial_weights(grows, keeps, record_property):
 @pytest.mark.parametrize("signal", [0.0, 1.0])
 def test_gain_where_the_rank_of_gradients_stays(signal, record_property):
     """After the initial weights are forgotten only p = 1 keeps the gain of the hidden matrix; it grows with others."""
-    gains = {p: slope(1, lambda n: 300, p, 0.06, SMALL, signal=signal) for p in (0.0, 0.5, 1.0)}
-    record_property("slopes", {p: [x.slope, x.low, x.high] for p, x in gains.items()})
+    gains = slopes(record_property, 1, lambda n: 300, 0.06, SMALL, signal=signal)
     assert gains[1.0].low - 0.1 < 0 < gains[1.0].high + 0.1, gains
     assert gains[0.5].low > 0.1 and gains[0.0].low > 0.25, gains
 
 
 def test_gain_where_it_grows_with_the_width(record_property):
     """Noise of full rank: p = 1/2 is nearer to keeping the gain than p = 0 and p = 1, between which it lies."""
-    gains = {p: slope(1, lambda n: 200, p, 0.06, LARGE) for p in (0.0, 0.5, 1.0)}
-    record_property("slopes", {p: [x.slope, x.low, x.high] for p, x in gains.items()})
+    gains = slopes(record_property, 1, lambda n: 200, 0.06, LARGE)
     assert gains[1.0].high < 0 < gains[0.0].low, gains
     assert abs(gains[0.5].slope) < min(abs(gains[0.0].slope), abs(gains[1.0].slope)), gains

@@ -11,13 +11,7 @@ from torch import nn
 from scaling_algebra import Power, derive
 from scaling_algebra.verify.judging.fit import fit
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/solver",
-    "scaling_algebra/spec",
-    "verify/judging/fit.py",
-)
+DEPENDS = ("derives", "verify/judging/fit.py")
 
 SIZES = {32: 2, 64: 4, 128: 8, 256: 16}
 """Depth by width: the ray N=1,L=1."""
@@ -66,7 +60,7 @@ def changes(optimizer, scaling, n, seed):
 
 def slopes(optimizer, given=()):
     scaling = derive(ray="N=1,L=1", optimizer=optimizer, architecture="deep-mlp", parameterization="mup").scaling
-    multipliers = {**scaling.multipliers, **{k: -Power.parse(v) for k, v in given}}
+    multipliers = {**scaling.multipliers, **{k: 1 / Power.parse(v) for k, v in given}}
     scaling = type(scaling)(scaling.tensors, multipliers)
     found = [[changes(optimizer, scaling, n, seed) for seed in range(SEEDS)] for n in SIZES]
     return {k: fit(list(SIZES), [np.array([one[k] for one in row]) for row in found]) for k in ("h", "m", "f")}

@@ -95,7 +95,7 @@ def test_a_single_expert_stays_below_the_ceiling():
 
 def test_the_mean_of_a_gradient_is_without_its_noise():
     """More batches, less noise of the mean: the estimate stays."""
-    mixture = digits.Mixture(4, digits.Rates(-8, steps=20), 8, "cpu")
+    mixture = digits.Mixture(4, digits.Rates(-8, steps=20), Conditions("cpu", (), 8))
     few, _ = mixture.gradient()
     digits.SAMPLES, kept = 256, digits.SAMPLES
     try:
@@ -107,8 +107,7 @@ def test_the_mean_of_a_gradient_is_without_its_noise():
 
 def test_courses_have_rates_of_their_own():
     equal, other = digits.Rates(-7, steps=8), digits.Rates(-7, 4.0, router=0.25, steps=8)
-    one, two = (digits.Mixture(4, c, 4, "cpu") for c in (equal, other))
-    same = digits.Mixture(4, replace(equal), 4, "cpu")
+    one, two, same = (digits.Mixture(4, c, Conditions("cpu", (), 4)) for c in (equal, other, replace(equal)))
     assert np.array_equal(one.late, same.late) and not np.array_equal(one.late, two.late)
 
 

@@ -5,16 +5,7 @@ import pytest
 from scaling_algebra import signals
 from scaling_algebra.verify import judge, measure
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/solver",
-    "scaling_algebra/spec",
-    "verify/decomposition",
-    "verify/judging",
-    "verify/measuring",
-    "verify/networks",
-)
+DEPENDS = ("derives", "trains")
 SIZES, WIDER = (64, 128, 256, 512), (64, 128, 256, 512, 1024)
 
 

@@ -6,17 +6,7 @@ from scaling_algebra import derive
 from scaling_algebra.verify import judge, measure
 from scaling_algebra.verify.campaigns.plans import load
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/solver",
-    "scaling_algebra/spec",
-    "verify/campaigns",
-    "verify/decomposition",
-    "verify/judging",
-    "verify/measuring",
-    "verify/networks",
-)
+DEPENDS = ("derives", "trains", "verify/campaigns")
 
 SIZES = {"III": (12, 17, 24, 34), None: (48, 72, 108, 162), "I": (48, 72, 108, 162)}
 DEEP = {"deep-mlp": (16, 23, 32, 46, 64), "deep-moe": (8, 12, 17, 24)}

@@ -10,30 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra import network
-from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.scaling import Point
-
+from ..engine.scenarios import placed
+from ..engine.test_rules import GATED
 from .judge import judge
 
 DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
+    "counts",
     "scaling_algebra/spec/networks",
+    "tests/engine/scenarios.py",
+    "tests/engine/test_rules.py",
     "tests/measure/judge.py",
 )
-AXES = {"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}
-BLOCK = """
-h1[a]    = W1[a,x] data[x]
-psi[i]   = Q[i,a] h1[a]
-phi[i]   = GATE
-h2[i,k]  = W2[i,k,a] h1[a]
-h3i[i,b] = W3[i,b,k] h2[i,k]
-h3[b]    = alpha phi[i] h3i[i,b]
-f        = W4[b] h3[b]
-"""
 HALF = Fraction(1, 2)
 RAY = {"N": 1, "N_e": 1, "M": 1, "K": HALF}
 SPREAD = {"W1": 0, "Q": HALF, "W2": HALF, "W3": HALF, "W4": 1}
@@ -43,12 +30,7 @@ RATES = {
     "signsgd": {"W1": 0, "Q": 1, "W2": 1, "W3": 1, "W4": 1},
 }
 """c of every tensor."""
-GATES = {
-    "sigmoid": ("sigmoid(psi[i])", HALF),
-    "topk_sigmoid": ("topk_sigmoid(psi[i]; i)", HALF),
-    "softmax": ("softmax(psi[i]; i)", -HALF),
-    "topk_softmax": ("topk_softmax(psi[i]; i)", Fraction(0)),
-}
+GATES = {"sigmoid": HALF, "topk_sigmoid": HALF, "softmax": -HALF, "topk_softmax": Fraction(0)}
 """A gate, and the exponent of one over the multiplier."""
 SIZES = (16, 25, 36, 64, 100)
 SEEDS, STEPS, TOKENS = 10, 2, 400
@@ -62,14 +44,10 @@ def trained(gate, alpha, rule, n, seed):
     draw = torch.Generator().manual_seed(1000 * seed + n)
     shapes = {"W1": (n,), "Q": (n, n), "W2": (n, n, n), "W3": (n, n, n), "W4": (n,)}
     active = round(n**0.5)
-    w = {
-        name: (
-            (SMALL if name == "Q" else 1.0)
-            * n ** -float(SPREAD[name])
-            * torch.randn(shape, generator=draw, dtype=torch.float64)
-        ).requires_grad_()
-        for name, shape in shapes.items()
-    }
+    w = {}
+    for name, shape in shapes.items():
+        std = (SMALL if name == "Q" else 1.0) * n ** -float(SPREAD[name])
+        w[name] = (std * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
     picked = torch.rand(TOKENS, n, generator=draw).topk(active, -1).indices
     chosen = torch.zeros(TOKENS, n, dtype=torch.bool).scatter(-1, picked, True)
     found, first = {}, {}
@@ -98,30 +76,21 @@ def trained(gate, alpha, rule, n, seed):
         found |= {(f"g{name}", t): g.square().mean().sqrt().item() for name, g in grads.items()}
         with torch.no_grad():
             for name, x in w.items():
-                x -= (
-                    STRENGTH
-                    * n ** -float(RATES[rule][name])
-                    * (grads[name].sign() if rule == "signsgd" else grads[name])
-                )
+                step = grads[name].sign() if rule == "signsgd" else grads[name]
+                x -= STRENGTH * n ** -float(RATES[rule][name]) * step
     return found
 
 
 def certified(gate, rule):
-    text, alpha = GATES[gate]
-    net = network(f"sparse-{gate}", BLOCK.replace("GATE", text), AXES)
-    point = Point(
-        {x: Fraction(b) for x, b in SPREAD.items()},
-        {x: Fraction(c) for x, c in RATES[rule].items()},
-        dict.fromkeys(SPREAD, Fraction(0)),
-        {"alpha": alpha},
-    )
-    return Analysis(Ray(RAY), point, optimizer(rule), net)
+    text = GATED.format(gate, "alpha ").replace("(psi[i]; i)", "(psi[i])" if gate == "sigmoid" else "(psi[i]; i)")
+    point = {f"b.{x}": b for x, b in SPREAD.items()} | {f"c.{x}": c for x, c in RATES[rule].items()}
+    return placed(text, rule, RAY, {x: Fraction(e) for x, e in point.items()} | {"alpha": GATES[gate]})
 
 
 def verdicts(gate, rule, off=Fraction(0)):
     """Verdict and lines of what is refuted, for every certified size."""
     look, words, wrong = certified(gate, rule), dict.fromkeys(("AGREES", "OPEN", "REFUTED", "undecided"), 0), []
-    runs = [[trained(gate, GATES[gate][1], rule, n, seed) for seed in range(SEEDS)] for n in SIZES]
+    runs = [[trained(gate, GATES[gate], rule, n, seed) for seed in range(SEEDS)] for n in SIZES]
     for name, t in runs[0][0]:
         answer = look(name, t)
         if not answer.decided:

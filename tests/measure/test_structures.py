@@ -4,18 +4,10 @@ import pytest
 
 from ..engine.test_proofs import mssp_is_unique, mup_is_unique, what_is_determined, which_interventions
 
-DEPENDS = (
-    "scaling_algebra/counting",
-    "scaling_algebra/dynamics",
-    "scaling_algebra/formulas",
-    "scaling_algebra/solver",
-    "scaling_algebra/proofs",
-    "tests/engine/test_proofs.py",
-)
-OTHERS = [("I", "sgd"), ("II", "adam"), ("III", "sgd")]
+DEPENDS = ("proves", "tests/engine/test_proofs.py")
 
 
-@pytest.mark.parametrize(("name", "rule"), OTHERS)
+@pytest.mark.parametrize(("name", "rule"), [("I", "sgd"), ("II", "adam"), ("III", "sgd")])
 def test_mup_is_unique(name, rule):
     mup_is_unique(name, rule)
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from scaling_algebra import REGIMES, Ray, explain
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
-from scaling_algebra.explanations.inline import picture
+from scaling_algebra.explanations.graph import picture
 from scaling_algebra.explanations.layers import graph_of
 from scaling_algebra.page import assembly, assets, package
 from scaling_algebra.page.maps import drawn, kept, place

@@ -104,27 +104,6 @@ def test_tables_do_not_depend_on_the_hash_seed():
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ([], "Missing argument"),
-        (["b1", "--all"], "give one of them"),
-        (["--all", "--format", "csv"], "--format goes with one printed table"),
-        (["b3", "--check"], "no table named 'b3'"),
-        (["b1", "--format", "pdf"], "no format named 'pdf'"),
-        (["g2", "-o", "/nowhere/g2.md"], "cannot write"),
-        (["g2", "-o", "g2.pdf"], "cannot tell the format of g2.pdf"),
-        (["--all", "-o", __file__], "cannot write into"),
-        (["g1", "--ray", "N=1,N_e=1,M=1"], "--ray goes with the table b1"),
-        (["--all", "--ray", "N=1,N_e=1,M=1"], "--ray goes with the table b1"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_2(args, words):
-    result = run(*args)
-    assert result.exit_code == 2 and words in result.output
-    assert len(result.output.strip().splitlines()) == 1
-
-
 def test_the_ending_of_the_file_chooses_the_format(tmp_path):
     for file, starts in (("g2.tex", "% written by"), ("g2.csv", "tensor,b"), ("g2.html", "<!doc")):
         assert run("g2", "-o", tmp_path / file).exit_code == 0

@@ -3,8 +3,7 @@
 import pytest
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.tables.models.layout import derived, rows
-from scaling_algebra.tables.models.reading import families, parse
+from scaling_algebra.tables.models.layout import derived, families, parse, rows
 
 GOOD = """[[family]]
 name = "f"
@@ -64,4 +63,4 @@ def test_a_fact_without_a_source_or_a_place_is_refused(old, new):
 
 
 def test_the_families_that_ship():
-    assert len(families()) >= 11 and all(m.config for family in families() for m in family.models)
+    assert len(families()) >= 11 and all(m.config for family in families() for m in family.model)

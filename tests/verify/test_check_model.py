@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -15,9 +16,8 @@ from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply.checking import LAYERS, between, check_model
 from scaling_algebra.verify.apply.contract import examined
-from scaling_algebra.verify.apply.families import roles_of
+from scaling_algebra.verify.apply.families import build_family, roles_of
 from scaling_algebra.verify.apply.loading import load
-from scaling_algebra.verify.apply.models import build
 from scaling_algebra.verify.apply.predictions import predicted
 from scaling_algebra.verify.judging.fit import Verdict
 
@@ -30,10 +30,14 @@ EXPERTS = ("N=32,N_e=32,M=4,K=2", "N=128,N_e=128,M=4,K=2")
 SIZE = {"N": 8, "N_e": 6, "M": 4, "K": 2}
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("llama", DENSE), ("mixtral", EXPERTS), ("qwen3_moe", EXPERTS)])
-def test_a_recipe_holds_on_a_family_and_the_default_does_not(name, sizes):
+def checked(family, sizes, **given):
     pytest.importorskip("transformers")
-    report = check_model(lambda s: build(name, s), *sizes, seeds=4)
+    return check_model(partial(build_family, family), *sizes, seeds=4, **given)
+
+
+@pytest.mark.parametrize(("family", "sizes"), [("llama", DENSE), ("mixtral", EXPERTS), ("qwen3_moe", EXPERTS)])
+def test_a_recipe_holds_on_a_family_and_the_default_does_not(family, sizes):
+    report = checked(family, sizes)
     assert not report.tally.refuted
     assert report.tally.exponents[Verdict.AGREES] >= 0.9 * report.tally.judged
     gates = {g.name: g for g in report.gates}
@@ -41,22 +45,20 @@ def test_a_recipe_holds_on_a_family_and_the_default_does_not(name, sizes):
 
 
 @pytest.mark.parametrize(
-    ("role", "what", "rule", "part"),
+    ("role", "what", "part"),
     [
-        ("router", "lr", Power(), "mlp.gate.update"),
-        ("router", "init_std", Power(), "mlp.gate.init"),
-        ("expert_out", "lr", Power(), "mlp.experts.A3"),
-        ("expert_in", "lr", Power(), "mlp.experts.A2.2"),
-        ("hidden", "lr", Power(), "self_attn.q_proj.update"),
+        ("router", "lr", "mlp.gate.update"),
+        ("router", "init_std", "mlp.gate.init"),
+        ("expert_out", "lr", "mlp.experts.A3"),
+        ("expert_in", "lr", "mlp.experts.A2.2"),
+        ("hidden", "lr", "self_attn.q_proj.update"),
     ],
 )
-def test_a_planted_rule_is_refuted_where_it_is_planted(role, what, rule, part):
-    pytest.importorskip("transformers")
-    report = check_model(lambda s: build("mixtral", s), *EXPERTS, seeds=4, rules={role: {what: rule}})
+def test_a_planted_rule_is_refuted_where_it_is_planted(role, what, part):
+    report = checked("mixtral", EXPERTS, rules={role: {what: Power()}})
     assert report.exit_code == 1
-    step = 0 if what == "init_std" else 2
     verdicts = {(r.quantity, r.step): r.verdict for r in report.rows}
-    assert verdicts[f"layer0.{part}", step] is Verdict.REFUTED
+    assert verdicts[f"layer0.{part}", 0 if what == "init_std" else 2] is Verdict.REFUTED
 
 
 def test_the_gate_of_a_family_decides_what_a_router_passes_on():
@@ -73,12 +75,16 @@ def test_the_gate_of_a_family_decides_what_a_router_passes_on():
 
 
 class Mix(nn.Module):
-    """A router and its experts in one module; experts in a list, or stacked."""
+    """A router and its experts in one module; experts in a list, or stacked; the router a module, or its weight."""
 
-    def __init__(self, gate, stacked, more=0.0):
+    def __init__(self, gate="1/K", stacked=True, more=0.0, bare=False):
         super().__init__()
         n, n_e, m, self.k = SIZE.values()
         self.kind, self.more, self.route = gate, more, nn.Linear(n, m, bias=False)
+        if bare:
+            weight = self.route.weight
+            del self.route
+            self.route = weight
         if stacked:
             self.a, self.b = nn.Parameter(torch.randn(m, n_e, n)), nn.Parameter(torch.randn(m, n, n_e))
         else:
@@ -87,7 +93,7 @@ class Mix(nn.Module):
             )
 
     def forward(self, x):
-        logits = self.route(x)
+        logits = self.route(x) if isinstance(self.route, nn.Module) else x @ self.route.T
         top, chosen = logits.topk(self.k)
         weight = {"1/K": top.softmax(-1), "1/M": logits.softmax(-1).gather(-1, chosen), "1": top.sigmoid()}[self.kind]
         gates = torch.zeros_like(logits).scatter(-1, chosen, weight)
@@ -105,13 +111,16 @@ class Layer(nn.Module):
 
 
 class Own(nn.Module):
-    def __init__(self, mix, words=64):
+    """A model of one's own; its head is called, used by its weight alone, or left out."""
+
+    def __init__(self, mix, words=64, head="called"):
         super().__init__()
         self.tokens, self.blocks = nn.Embedding(words, 8), nn.ModuleList([Layer(mix)])
-        self.head = nn.Linear(8, words, bias=False)
+        self.head, self.read = nn.Linear(8, words, bias=False), head
 
     def forward(self, ids):
-        return self.head(self.blocks[0](self.tokens(ids)))
+        h = self.blocks[0](self.tokens(ids))
+        return {"called": self.head, "weight": lambda h: h @ self.head.weight.T, "none": lambda h: h}[self.read](h)
 
 
 OWN = {"tokens": "embedding", "route": "router", r"\.a\b": "expert_in", r"\.b\b": "expert_out", "head": "readout"}
@@ -129,28 +138,6 @@ def test_experts_are_found_by_shape_and_their_gate_is_measured(numbers, stacked,
     assert found.stacks == ("blocks.0.mix",) and found.gate == gate
 
 
-class Bare(Mix):
-    def __init__(self):
-        super().__init__("1/K", True)
-        weight = self.route.weight
-        del self.route
-        self.route = nn.Parameter(weight.detach())
-
-    def forward(self, x):
-        gates = (x @ self.route.T).softmax(-1)
-        return torch.einsum("bte,enk,eki,bti->btn", gates, self.b, self.a, x)
-
-
-class Unheard(Own):
-    def forward(self, ids):
-        return self.blocks[0](self.tokens(ids)) @ self.head.weight.T
-
-
-class Unread(Own):
-    def forward(self, ids):
-        return self.blocks[0](self.tokens(ids))
-
-
 def lacking(model):
     return model, torch.optim.AdamW(list(model.parameters())[1:])
 
@@ -161,25 +148,21 @@ def lacking(model):
         (lambda s: {}, OWN, r"build\(.*\) returns {}; return a torch.nn.Module"),
         (lambda s: (nn.Linear(2, 2), 3), OWN, r"returns \(Linear, int\)"),
         (lambda s: s["heads"], OWN, "raises KeyError: 'heads'"),
-        (lambda s: lacking(Own(Mix("1/K", True))), OWN, "the optimizer lacks tokens.weight"),
-        (lambda s: Own(Mix("1/K", True)), {**OWN, r"\.b\b": "hidden_out"}, "no module that is called has 4 experts"),
-        (lambda s: Own(Mix("1/K", True)), {k: v for k, v in OWN.items() if k != "head"}, "no role .* head.weight"),
-        (lambda s: Own(Mix("1/K", True, more=1.0)), OWN, "blocks.0.mix returns more than the sum over its experts"),
-        (lambda s: Own(Bare()), OWN, r"blocks.0.mix.route \(router\) is a bare parameter"),
-        (lambda s: Own(Mix("1/K", True), words=32), OWN, "below 64 to an error, IndexError"),
-        (lambda s: Unheard(Mix("1/K", True)), OWN, r"head \(readout\) is never called"),
-        (lambda s: Unread(Mix("1/K", True)), OWN, r"to \(1, 4, 8\); return logits of shape"),
+        (lambda s: lacking(Own(Mix())), OWN, "the optimizer lacks tokens.weight"),
+        (lambda s: Own(Mix()), {**OWN, r"\.b\b": "hidden_out"}, "no module that is called has 4 experts"),
+        (lambda s: Own(Mix()), {k: v for k, v in OWN.items() if k != "head"}, "no role .* head.weight"),
+        (lambda s: Own(Mix(more=1.0)), OWN, "blocks.0.mix returns more than the sum over its experts"),
+        (lambda s: Own(Mix(bare=True)), OWN, r"blocks.0.mix.route \(router\) is a bare parameter"),
+        (lambda s: Own(Mix(), words=32), OWN, "below 64 to an error, IndexError"),
+        (lambda s: Own(Mix(), head="weight"), OWN, r"head \(readout\) is never called"),
+        (lambda s: Own(Mix(), head="none"), OWN, r"to \(1, 4, 8\); return logits of shape"),
+        (lambda s: Own(Mix()), None, "no module that is called matches layers='none'"),
     ],
 )
 def test_what_breaks_the_contract_is_one_line_before_training(numbers, built, roles, said):
     with pytest.raises(UsageError, match=said) as error:
-        examined(built, SIZE, numbers, roles, LAYERS)
+        examined(built, SIZE, numbers, roles or OWN, LAYERS if roles else "none")
     assert "\n" not in str(error.value)
-
-
-def test_layers_are_named(numbers):
-    with pytest.raises(UsageError, match="no module that is called matches layers='none'"):
-        examined(lambda s: Own(Mix("1/K", True)), SIZE, numbers, OWN, "none")
 
 
 def test_sizes_lie_on_a_ray_and_are_whole():
@@ -235,6 +218,6 @@ def test_bad_input():
     with pytest.raises(UsageError, match="jetmoe has no adapter"):
         roles_of("jetmoe")
     with pytest.raises(UsageError, match="did you mean 'mixtral'"):
-        build("mixtrl", {"N": 32})
+        build_family("mixtrl", {"N": 32})
     with pytest.raises(UsageError, match="no family to check named 'mistral'"):
-        build("mistral", {"N": 32})
+        build_family("mistral", {"N": 32})

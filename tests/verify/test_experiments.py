@@ -14,21 +14,12 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main
 from scaling_algebra.documents import render
-from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.experiments import blocks, charts, clusters, digits
 from scaling_algebra.verify.experiments.findings import By, Conditions, Observation, findings, power
 from scaling_algebra.verify.experiments.presentation import listed, shown
 from scaling_algebra.verify.experiments.quadratic import rule_of
-from scaling_algebra.verify.experiments.runner import (
-    EXPERIMENTS,
-    Experiment,
-    Trial,
-    experiment,
-    perform,
-    planned,
-    worst,
-)
+from scaling_algebra.verify.experiments.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
 from scaling_algebra.verify.judging.fit import Verdict
 
 AGREES, REFUTED, INCONCLUSIVE = Verdict.AGREES, Verdict.REFUTED, Verdict.INCONCLUSIVE
@@ -43,6 +34,10 @@ def law(slope, seeds=32, derived=-HALF):
 
 def judged(seen, **claim):
     return findings({"of": "q@1", "source": "paper", **claim}, seen)
+
+
+def of(*seeds):
+    return Conditions("cpu", seeds[:-1], seeds[-1])
 
 
 # claims -------------------------------------------------------------------------------------------------------------
@@ -73,11 +68,11 @@ def test_a_wrong_prediction_is_refuted_and_so_is_a_planted_claim_that_holds():
     ],
 )
 def test_a_bound_is_judged_by_where_the_interval_lies(values, sign, verdict):
-    claim = f"{sign} 0.8"
-    right, planted = judged(Observation([np.array(values)]), predicted=claim, planted=claim)
+    claim, seen = f"{sign} 0.8", Observation([np.array(values)])
+    right, planted = judged(seen, predicted=claim, planted=claim)
     assert right.verdict is verdict and right.claimed == claim
     assert planted.expected is REFUTED and (planted.outcome is REFUTED) == (verdict is AGREES)
-    (published,) = judged(Observation([np.array(values)]), published=claim, wrong="published")
+    (published,) = judged(seen, published=claim, wrong="published")
     assert published.expected is REFUTED and published.by is By.PUBLISHED
     if len(values) == 4:  # an interval of Student's t
         assert right.high - right.measured == pytest.approx(3.182446 * np.std(values, ddof=1) / 2, rel=1e-5)
@@ -92,20 +87,21 @@ def test_faster_than_any_power_is_told_from_a_power():
 
 # running ------------------------------------------------------------------------------------------------------------
 
-
-def tiny(*outcomes):
-    trials = (Trial(f"trial {k}", partial(_seen, what), (CLAIM,)) for k, what in enumerate(outcomes))
-    return Experiment("tiny", "for a test", "here", tuple(trials), (16, 32, 64), 8)
-
-
 CLAIM = {"of": "q", "predicted": "> 0.5", "source": "some paper, Sec. 1"}
+VALUES = {AGREES: [1.0, 1.1, 1.2, 1.3], REFUTED: [0.1, 0.2, 0.1, 0.2], INCONCLUSIVE: [0.1, 1.0, 0.1, 1.0]}
 
 
-def _seen(what, how, names):
-    if what is None:
-        raise KeyboardInterrupt
-    values = {AGREES: [1.0, 1.1, 1.2, 1.3], REFUTED: [0.1, 0.2, 0.1, 0.2], INCONCLUSIVE: [0.1, 1.0, 0.1, 1.0]}[what]
-    return {"q": Observation([np.array(values)])}
+def performed(*outcomes):
+    """An experiment whose trials have these outcomes; None interrupts it."""
+
+    def seen(what, how, names):
+        if what is None:
+            raise KeyboardInterrupt
+        return {"q": Observation([np.array(VALUES[what])])}
+
+    trials = tuple(Trial(f"trial {k}", partial(seen, what), (CLAIM,)) for k, what in enumerate(outcomes))
+    tiny = Experiment("tiny", "for a test", "here", trials, (16, 32, 64), 8)
+    return perform(tiny, planned(tiny, "cpu"))
 
 
 @pytest.mark.parametrize(
@@ -113,14 +109,13 @@ def _seen(what, how, names):
     [((AGREES, AGREES), 0), ((AGREES, INCONCLUSIVE), 3), ((INCONCLUSIVE, REFUTED), 1), ((REFUTED, None), 130), ((), 3)],
 )
 def test_exit_codes(outcomes, code):
-    result = perform(tiny(*outcomes), planned(tiny(), "cpu"))
+    result = performed(*outcomes)
     assert result.exit_code == worst([result]) == code and result.interrupted == (None in outcomes)
     assert sum(result.counts.values()) == len([o for o in outcomes if o])
 
 
 def test_what_is_printed_and_written():
-    result = perform(tiny(AGREES, REFUTED), planned(tiny(), "cpu"))
-    document = shown([result])
+    document = shown([performed(AGREES, REFUTED)])
     (row,) = document.record["experiments"][0]["trials"]["trial 0"]
     assert row["measured"] == 1.15 and row["verdict"] == row["expected"] == "AGREES" and len(row["ci"]) == 2
     for words in ("REFUTED, must be AGREES", "tiny: 1 claims as predicted, 1 against, 0 inconclusive", "trial 1"):
@@ -137,15 +132,18 @@ def test_every_experiment_is_listed_and_can_fail():
         assert all(set(claim) <= {"of", "source", "wrong", *By} for claim in claims)
 
 
-def test_wrong_usage_is_one_line():
-    with pytest.raises(UsageError, match="did you mean 'routers'"):
-        experiment("roters")
-    with pytest.raises(UsageError, match="clusters has a fixed size"):
-        planned(EXPERIMENTS["clusters"], "cpu", [8, 16, 32])
-    with pytest.raises(UsageError, match="n / 4, so give larger ones"):
-        EXPERIMENTS["routers"].trials[0].findings(Conditions("cpu", (8, 9, 10), 4))
-    none = CliRunner().invoke(main, ["experiment", "routers", "--only", "relu"])
-    assert none.exit_code == 2 and none.stderr.endswith("title; see scalecalc experiment --list\n")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["roters"], "did you mean 'routers'"),
+        (["clusters", "--sizes", "8,16,32"], "clusters has a fixed size"),
+        (["routers", "--only", "SGD: saturates", "--sizes", "8,9,10"], "n / 4, so give larger ones"),
+        (["routers", "--only", "relu"], "title; see scalecalc experiment --list\n"),
+    ],
+)
+def test_wrong_usage_is_one_line(given, said):
+    found = CliRunner().invoke(main, ["experiment", *given, "--device", "cpu"])
+    assert found.exit_code == 2 and said in found.stderr and found.stderr.count("\n") == 1
 
 
 # blocks -------------------------------------------------------------------------------------------------------------
@@ -153,23 +151,23 @@ def test_wrong_usage_is_one_line():
 FROZEN = {"optimizer": "sgd", "parameterization": "mup-sigmoid", "architecture": "routers-softmax"}
 
 
-def seen(sizes, seeds, *names, **given):
-    return blocks.block(Conditions("cpu", sizes, seeds), names, **given)
-
-
-def test_entropy_follows_from_the_spread_of_the_logits():
-    frozen = derive("I", "sgd", "mup-sigmoid", architecture="routers-softmax")
-    biased = derive("I", "sgd", "mup-sigmoid", architecture="routers-softmax-bias")
-    standard = derive("I", "adam", "sp-feature", architecture="routers-softmax")
-    laws = (blocks.deficit, blocks.entropy, blocks.relative_update)
-    assert [f(frozen, 2) for f in laws] == [-1, 0, -HALF]
-    assert [f(biased, 2) for f in laws] == [0, 0, 0]
-    assert [f(standard, 1) for f in laws] == [0, -HALF, HALF]
+@pytest.mark.parametrize(
+    ("rule", "parameterization", "network", "step", "exponents"),
+    [
+        ("sgd", "mup-sigmoid", "routers-softmax", 2, [-1, 0, -HALF]),
+        ("sgd", "mup-sigmoid", "routers-softmax-bias", 2, [0, 0, 0]),
+        ("adam", "sp-feature", "routers-softmax", 1, [0, -HALF, HALF]),
+    ],
+)
+def test_entropy_follows_from_the_spread_of_the_logits(rule, parameterization, network, step, exponents):
+    d = derive("I", rule, parameterization, architecture=network)
+    assert [f(d, step) for f in (blocks.deficit, blocks.entropy, blocks.relative_update)] == exponents
 
 
 @pytest.fixture(scope="module")
 def frozen():
-    return seen((32, 48, 72, 108), 192, "psi.effective@1", "relative dQ@1", "psi.change@1", **FROZEN)
+    names = ("psi.effective@1", "relative dQ@1", "psi.change@1")
+    return blocks.block(of(32, 48, 72, 108, 192), names, **FROZEN)
 
 
 def test_a_soft_softmax_router_freezes(frozen):
@@ -189,29 +187,30 @@ def test_a_wrong_engine_is_refuted_by_the_router(frozen):
 
 def test_standard_parameterization_saturates():
     given = EXPERIMENTS["routers"].trials[1]
-    found = replace(given, run=partial(given.run, scale="1/4", more=10)).findings(
-        Conditions("cpu", (64, 100, 160, 256), 16)
-    )
+    found = replace(given, run=partial(given.run, scale="1/4", more=10)).findings(of(64, 100, 160, 256, 16))
     assert [f.verdict for f in found if "typical" in f.quantity] == [AGREES] * 2
     assert {f.quantity: f.claimed for f in found if f.by is By.PREDICTED}["psi.change@1"] == "n^1"
     assert not any(f.outcome is REFUTED for f in found)
 
 
-@pytest.mark.parametrize(("epsilon", "claimed"), [("of order one", "n^-1"), ("derived", "n^0")])
+@pytest.mark.parametrize(("epsilon", "claimed"), [({"all": "1"}, "n^-1"), ({}, "n^0")])
 def test_epsilon_of_order_one_stops_the_features(epsilon, claimed):
     """The engine's exponents agree; where they differ those of the derived epsilon are refuted."""
     given = {**FROZEN, "optimizer": "adam", "architecture": "routers-sigmoid", "epsilon": epsilon}
-    for observation in seen((64, 96, 144), 12, "h1.change@1", "h3i.effective@1", **given).values():
+    for observation in blocks.block(of(64, 96, 144, 12), ("h1.change@1", "h3i.effective@1"), **given).values():
         right, other = judged(observation, predicted="derived", published="0")
         assert (right.claimed, right.verdict, other.outcome) == (claimed, AGREES, AGREES)
 
 
 def test_changed_epsilons_by_role():
     d = derive("I", "adam", "mup-sigmoid", architecture="routers-sigmoid")
-    eps = {how: {r: str(p) for r, p in change(d).items()} for how, change in blocks.EPSILONS.items()}
-    assert set(eps["of order one"].values()) == {"1"}
-    assert eps["inside the root"] == {"input": "N^(-1/2)", "router": "1", "expert": "N^(-1/2)", "readout": "1"}
-    assert blocks.with_epsilon(d, "derived").scaling == d.scaling
+
+    def changed(*how):
+        return {role: str(t.eps) for role, t in blocks.with_epsilon(d, *how).scaling.tensors.items()}
+
+    assert set(changed({"all": "1"}).values()) == {"1"} and changed({"router": "N^(-1/2)"})["router"] == "N^(-1/2)"
+    assert changed({}, "1/2") == {"input": "N^(-1/2)", "router": "1", "expert": "N^(-1/2)", "readout": "1"}
+    assert blocks.with_epsilon(d, {}).scaling == d.scaling
 
 
 # charts -------------------------------------------------------------------------------------------------------------
@@ -230,7 +229,7 @@ def test_charts_are_cubes_and_errors_the_sum_of_their_parts():
 
 @pytest.mark.parametrize("trial", EXPERIMENTS["charts"].trials[:3], ids=lambda t: t.title)
 def test_claims_of_charts_at_a_small_size(trial):
-    found = trial.findings(Conditions("cpu", (16, 64, 256), 4))
+    found = trial.findings(of(16, 64, 256, 4))
     assert [f.outcome for f in found] == [AGREES] * 2 and found[1].verdict is REFUTED
 
 
@@ -245,7 +244,7 @@ TABLE_6 = [
 ]
 
 
-def drawn(n=300, law="setting 1"):
+def drawn(n, law="setting 1"):
     generator = torch.Generator().manual_seed(0)
     directions = clusters.signals(generator)
     return directions, clusters.examples(n, clusters.DISTRIBUTIONS[law], directions, generator)
@@ -277,7 +276,7 @@ def test_examples_are_those_of_the_definition(name):
 @pytest.mark.parametrize("cubic", [True, False])
 def test_written_gradients_are_those_of_the_loss(cubic):
     """(E.1) and (E.2) against autograd through (3.3)."""
-    _, data = drawn()
+    _, data = drawn(300)
     data = clusters.Examples(data.x.double(), data.y.double(), data.cluster)
     model = clusters.Switch(clusters.Schedule(experts=3, filters=5, cubic=cubic), torch.Generator().manual_seed(1))
     model.w, model.theta = 300 * model.w.double(), 0.3 * torch.randn(3, 50, dtype=torch.float64)
@@ -297,7 +296,7 @@ def test_written_gradients_are_those_of_the_loss(cubic):
 
 def test_cubic_experts_specialise_and_linear_ones_fail_the_same_claims():
     networks = {"cubic": {"steps": 200}, "linear": {"steps": 60, "cubic": False}}
-    trial, how = EXPERIMENTS["clusters"].trials[0], Conditions("cpu", (), 4)
+    trial, how = EXPERIMENTS["clusters"].trials[0], of(4)
     found = replace(trial, run=partial(trial.run, networks=networks, n=1000)).findings(how)
     assert all(f.outcome is AGREES for f in found)
     claims = tuple({**claim, "of": claim["of"].replace("cubic", "linear")} for claim in trial.claims[:2])
@@ -314,10 +313,10 @@ def test_another_power_of_the_initial_scale_is_refuted(monkeypatch):
 
     trial = EXPERIMENTS["clusters"].trials[4]
     monkeypatch.setattr(clusters.Training, "steps_to_align", planted)
-    found = trial.findings(Conditions("cpu", (), 4))
+    found = trial.findings(of(4))
     assert [f.verdict for f in found[2:]] == [REFUTED, AGREES]
     monkeypatch.setattr(clusters.Training, "steps_to_align", lambda training: np.full(3, np.inf))
-    found = trial.findings(Conditions("cpu", (), 4))
+    found = trial.findings(of(4))
     assert [f.verdict for f in found] == [REFUTED, AGREES, INCONCLUSIVE, INCONCLUSIVE]
 
 
@@ -338,7 +337,7 @@ def test_a_constant_rate_is_told_from_the_root(monkeypatch):
     monkeypatch.setattr(digits, "BATCHES", (1, 2, 4))
     digits.trajectory.cache_clear()
     kept, _, wrong, _ = EXPERIMENTS["sde"].trials
-    how = Conditions("cpu", (), 6)
+    how = of(6)
     right, moved = kept.findings(how)[2:], wrong.findings(how)
     assert digits.trajectory.cache_info().hits == 1, "batch 1 is the same for every rule"
     assert all(f.verdict is REFUTED and f.outcome is AGREES for f in moved)
@@ -349,6 +348,6 @@ def test_a_constant_rate_is_told_from_the_root(monkeypatch):
 def test_experts_of_random_examples_have_the_derived_noise(monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.setattr(digits, "EXPERTS", (2, 4, 8))
-    right, planted = EXPERIMENTS["experts"].trials[0].findings(Conditions("cpu", (), 8))
+    right, planted = EXPERIMENTS["experts"].trials[0].findings(of(8))
     assert (right.claimed, right.verdict) == ("s^(1/2)", AGREES)
     assert (planted.claimed, planted.outcome) == ("s^0", AGREES)

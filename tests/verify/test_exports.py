@@ -13,7 +13,7 @@ from torch import nn
 from scaling_algebra import recipe
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import plan
-from scaling_algebra.verify.apply.exports import FORMATS, WHAT, said
+from scaling_algebra.verify.apply.exports import FORMATS, WHAT
 
 ROLES = {
     r"^tokens\.": "embedding",
@@ -24,31 +24,30 @@ ROLES = {
     r"^final$": "final_gain",
     r"^head\.": "readout",
 }
-
-
-class MoELayer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.gate = nn.Parameter(torch.ones(32)), nn.Linear(32, 8, bias=False)
-        self.up, self.down = nn.Parameter(torch.zeros(8, 8, 32)), nn.Parameter(torch.zeros(8, 32, 8))
+REST = ["eps", "wd", "init", "multiplier"]
+SIZED = {"lr": 3e-3, "eps": 1e-8, "std": 0.02}
 
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens, self.head = nn.Embedding(7, 32), nn.Linear(32, 7, bias=False)
-        self.layers, self.final = nn.ModuleList(MoELayer() for _ in range(12)), nn.Parameter(torch.ones(32))
+        self.layers, self.final = nn.ModuleList(nn.Module() for _ in range(12)), nn.Parameter(torch.ones(32))
+        for layer in self.layers:
+            layer.norm, layer.gate = nn.Parameter(torch.ones(32)), nn.Linear(32, 8, bias=False)
+            layer.up, layer.down = nn.Parameter(torch.zeros(8, 8, 32)), nn.Parameter(torch.zeros(8, 32, 8))
 
 
 @pytest.fixture(scope="module")
-def numbers():
-    sizes = "N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4"
-    return recipe(*sizes, lr={"": 3e-3, "router": 1e-3}, eps=1e-8, std=0.02, decay=0.1)
-
-
-@pytest.fixture(scope="module")
-def made(numbers):
+def made():
+    rates = {"": 3e-3, "router": 1e-3}
+    numbers = recipe("N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4", lr=rates, eps=1e-8, std=0.02, decay=0.1)
     return plan(Model(), numbers, roles=ROLES)
+
+
+def wanted(made):
+    """The numbers of every parameter."""
+    return {e.name: made.groups[e.group].numbers for e in made.entries}
 
 
 def first_match(groups, names, matches):
@@ -148,19 +147,14 @@ KEYS = {"lr": "lr", "eps": "eps", "wd": "weight_decay"}
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_export_reads_back_as_the_plan(made, form):
-    text = made.export(form, dropping=[what for what in WHAT if what not in FORMATS[form].carries])
-    names = [e.name for e in made.entries]
+    """And what a format cannot carry stops it."""
+    lost = [what for what in WHAT if what not in FORMATS[form].carries]
     carried = [KEYS[what] for what in FORMATS[form].carries if what in KEYS]
-    found = READERS[form](text, names)
-    assert set(found) == set(names)
-    for e in made.entries:
-        wanted = {key: x for key, x in made.numbers(e.role).items() if key in carried}
-        assert found[e.name] == pytest.approx(wanted, rel=1e-12), e.name
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_what_a_format_cannot_carry_stops_it(made, form):
-    lost = [what for what in said(made) if what not in FORMATS[form].carries]
+    there = {name: {key: x for key, x in numbers.items() if key in carried} for name, numbers in wanted(made).items()}
+    found = READERS[form](made.export(form, dropping=lost), list(there))
+    assert set(found) == set(there)
+    for name, numbers in there.items():
+        assert found[name] == pytest.approx(numbers, rel=1e-12), name
     for what in lost:
         with pytest.raises(UsageError, match=f"{form} cannot carry {what}"):
             made.export(form, dropping=[x for x in lost if x != what])
@@ -169,17 +163,17 @@ def test_what_a_format_cannot_carry_stops_it(made, form):
 def test_hf_carries_initial_values(made):
     model = Model()
     evaluated(made.export("hf", ["multiplier"]), "init_")(model)
-    assert model.layers[3].down.std().item() == pytest.approx(made.value("expert_out", "init_std"), rel=0.1)
+    assert model.layers[3].down.std().item() == pytest.approx(made.groups["expert_out"].std, rel=0.1)
     assert torch.equal(model.final, torch.ones(32))
 
 
 def test_a_wrong_export_is_seen(made):
     """A value changed in the text is not read back; a role whose pattern is gone is an error."""
-    text = made.export("torchtitan", ["init", "multiplier"])
-    wrong = read_torchtitan(text.replace("0.0015", "0.003"), [e.name for e in made.entries])
-    assert any(wrong[e.name] != made.numbers(e.role) for e in made.entries)
+    text, there = made.export("torchtitan", ["init", "multiplier"]), wanted(made)
+    assert r"layers\.\d+\.gate\.weight" in text, "layers are one pattern"
+    assert read_torchtitan(text.replace("0.0015", "0.003"), list(there)) != there
     with pytest.raises(AssertionError, match="no group for head"):
-        read_torchtitan(text.replace("head", "nothing"), [e.name for e in made.entries])
+        read_torchtitan(text.replace("head", "nothing"), list(there))
 
 
 def test_bad_names(made):
@@ -192,12 +186,12 @@ def test_bad_names(made):
 def quoted(**given):
     """A model with a quote in the names of its parameters."""
     model = nn.ModuleDict({'a"b': nn.Embedding(7, 64), "c'd": nn.Linear(64, 64, bias=False)})
-    return plan(model, "N=16", "N=64", roles={"a": "embedding", "c": "hidden"}, lr=3e-3, eps=1e-8, std=0.02, **given)
+    return plan(model, "N=16", "N=64", roles={"a": "embedding", "c": "hidden"}, **SIZED, **given)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_quote_in_a_name_breaks_no_export(form):
-    text = quoted().export(form, ["eps", "wd", "init", "multiplier"])
+    text = quoted().export(form, REST)
     yaml.safe_load(text) if form in ("nemo-automodel", "axolotl") else compile(text, form, "exec")
 
 
@@ -208,38 +202,30 @@ def test_two_optimizers_are_said_where_a_format_names_them():
         assert re.search(f'optimizer_name="{name}".*{rest}', text)
     for form in set(FORMATS) - {"torchtitan"}:
         with pytest.raises(UsageError, match=f"{form} takes one optimizer, and adamw and muon:match_rms_adamw train"):
-            made.export(form, ["eps", "wd", "init", "multiplier"])
+            made.export(form, REST)
 
 
-def named(head, tied):
-    """A dense model with the names of transformers."""
+@pytest.mark.parametrize(("head", "tied"), [("lm_head", False), ("head", False), ("lm_head", True)])
+def test_axolotl_trains_embeddings_and_head_alike(head, tied):
+    """Its own order of rules: these names come before lr_groups, so that two learning rates cannot be said."""
     model = nn.ModuleDict({
         "embed_tokens": nn.Embedding(7, 64),
         "up": nn.Linear(64, 64, bias=False),
         "norm": nn.LayerNorm(64, bias=False),
         head: nn.Linear(64, 7, bias=False),
     })  # fmt: skip
+    roles = {"^embed_tokens": "embedding", "^up": "hidden", "^norm": "final_gain", f"^{head}": "readout"}
     if tied:
         model[head].weight = model["embed_tokens"].weight
-    roles = {"^embed_tokens": "embedding", "^up": "hidden", "^norm": "final_gain"}
-    roles |= {} if tied else {f"^{head}": "readout"}
-    return plan(model, "N=16", "N=64", roles=roles, lr=3e-3, eps=1e-8, std=0.02)
-
-
-def test_axolotl_trains_embeddings_and_head_alike():
-    """Its own order of rules: these names come before lr_groups, so that two learning rates cannot be said."""
-    with pytest.raises(UsageError, match=r"one learning rate, but they have embedding 0.003, readout 0.00075"):
-        named("lm_head", tied=False).export("axolotl", ["eps", "wd", "init", "multiplier"])
-    made = named("head", tied=False)
-    names = [e.name for e in made.entries]
-    found = read_axolotl(made.export("axolotl", ["eps", "wd", "init", "multiplier"]), names)
-    assert {name: x["lr"] for name, x in found.items()} == {e.name: made.numbers(e.role)["lr"] for e in made.entries}
-
-
-def test_tied_embeddings_have_one_learning_rate_in_axolotl():
-    made = named("lm_head", tied=True)
-    text = made.export("axolotl", ["eps", "wd", "init", "multiplier"])
-    assert yaml.safe_load(text)["embedding_lr"] == made.numbers("embedding")["lr"] == 3e-3
+        del roles[f"^{head}"]
+    made = plan(model, "N=16", "N=64", roles=roles, **SIZED)
+    if head == "lm_head" and not tied:
+        with pytest.raises(UsageError, match=r"one learning rate, but they have embedding 0.003, readout 0.00075"):
+            made.export("axolotl", REST)
+        return
+    text, rates = made.export("axolotl", REST), {name: {"lr": x["lr"]} for name, x in wanted(made).items()}
+    assert yaml.safe_load(text)["embedding_lr"] == 3e-3
+    assert read_axolotl(text, list(rates)) == rates
 
 
 def test_a_glob_takes_what_another_would_find():
@@ -250,9 +236,4 @@ def test_a_glob_takes_what_another_would_find():
     )
     made = plan(model, "N=4", "N=8", roles={"weight$": "gain", "bias$": "bias"}, lr=3e-3, eps=1e-8)
     names = [e.name for e in made.entries]
-    found = read_olmo_core(made.export("olmo-core", ["eps", "wd", "init"]), names)
-    assert set(found) == set(names)
-
-
-def test_layers_are_one_pattern(made):
-    assert r"layers\.\d+\.gate\.weight" in made.export("torchtitan", ["init", "multiplier"])
+    assert set(read_olmo_core(made.export("olmo-core", ["eps", "wd", "init"]), names)) == set(names)

@@ -32,16 +32,11 @@ from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.report import Report, judge
 from scaling_algebra.verify.measuring.batches import descend
 
-from .contract import Subject, examined, taken, tokens
-from .parts import logits_of
+from .contract import Subject, examined, taken
+from .parts import Part, Parts, logits_of, tokens
 from .planning import plan
 from .predictions import predicted
 
-Build = Callable[[dict[str, int]], Any]
-"""What ``contract.py`` says."""
-
-Found = dict[tuple[str, int], tuple[tuple[str, str], float]]
-"""By name and step: what it is predicted by, and its root-mean-square."""
 LAYERS = r"(^|\.)(layers|blocks|h)\.\d+$"
 """Modules whose outputs are the residual stream, by name."""
 EPS = 1e-12
@@ -51,7 +46,7 @@ OFF = 0.1
 
 
 def check_model(
-    build: Build,
+    build: Callable[[dict[str, int]], Any],
     base: str | Sizes,
     target: str | Sizes,
     *,
@@ -100,36 +95,32 @@ def check_model(
     if subjects[0].optimizer is not None and not subjects[0].reads_zero:
         asked["readout_init"] = "maximal"
         numbers = numbers_of()
-    stds = {role: _std(role, settings["init_std"], first) for role, settings in numbers.tensors.items()}
-    tensors = {r: {**x, "init_std": replace(x["init_std"], base=stds[r])} for r, x in numbers.tensors.items()}
-    trained = _ruled(replace(numbers, tensors=tensors), rules or {})
-    known = predicted(numbers, subjects[0].gate)
+    trained, exponents = _trained(numbers, first, rules or {}), predicted(numbers, subjects[0].gate)
     m = Measurement(whole.ray, steps, watched=("logits",))
     grows = max(first, key=lambda axis: sizes[-1][axis] / first[axis])
     m.sizes = [s[grows] / first[grows] for s in sizes]
     m.dims = [dict(s) for s in sizes]
     keys: dict[str, tuple[str, str]] = {}
 
-    def run(size: Sizes, subject: Subject, seed: int, how: Recipe | float) -> Found:
-        model, own = taken(build, size, seed)
-        found = _train(replace(subject, model=model, optimizer=own), size, how, steps)
-        keys.update({name: key for (name, _), (key, _) in found.items()})
-        return found
+    def record(series: dict[Any, list[Any]], i: int, subject: Subject, size: Sizes, seed: int, how: Any) -> None:
+        model, stepper = taken(build, size, seed)
+        for key, part in _parts(replace(subject, model=model, optimizer=stepper), size, how, steps).items():
+            series.setdefault(key, [[] for _ in sizes])[i].append(part.size)
+            keys[part.name] = part.key
 
     with spare_threads():
         for i, (size, subject) in enumerate(zip(sizes, subjects, strict=True)):
             m.parameters.append(sum(p.numel() for p in subject.model.parameters()))
             m.inputs.append(str(tokens().sum().item()))
             for seed in range(seeds):
-                _record(m.values, i, len(sizes), run(size, subject, seed, trained))
-                _record(m.standard, i, len(sizes), run(size, subject, seed, lr))
-                _record(m.control, i, len(sizes), run(first, subjects[0], 10_000 + seed + seeds * i, trained))
+                record(m.values, i, subject, size, seed, trained)
+                record(m.standard, i, subject, size, seed, lr)
+                record(m.control, i, subjects[0], first, 10_000 + seed + seeds * i, trained)
     for series in (m.values, m.standard, m.control):
         series.update({key: [np.array(v) for v in values] for key, values in series.items()})
-    if uneven := next((q for (q, _), values in m.values.items() if len({len(v) for v in values}) > 1), None):
-        raise UsageError(
-            f"{uneven} is not there at every size; build as many layers at every size, with the same names"
-        )
+    if uneven := [name for (name, _), values in m.values.items() if len({len(v) for v in values}) > 1]:
+        todo = "build as many layers at every size, with the same names"
+        raise UsageError(f"{uneven[0]} is not there at every size; {todo}")
     m.environment = {
         "optimizer": optimizer,
         "device": "cpu",
@@ -138,7 +129,7 @@ def check_model(
         "wall_seconds": time.monotonic() - start,
         "gate": subjects[0].gate,
     }
-    return judge(m, {name: known[key] for name, key in keys.items() if key in known})
+    return judge(m, {name: exponents[key] for name, key in keys.items() if key in exponents})
 
 
 def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
@@ -161,92 +152,78 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
         raise UsageError("the depth L grows; a check keeps the layers, so give both sizes the same L")
     if points < 2:
         raise UsageError(f"points is {points}; give two or more, three for a verdict")
-    found: list[dict[str, int]] = [{} for _ in range(points)]
+    sizes: list[dict[str, int]] = [{} for _ in range(points)]
     for axis, n in base.items():
         grid, ratio = math.gcd(n, target[axis]), target[axis] / n
         places = [n * ratio ** (k / (points - 1)) for k in range(points)]
-        for size, place in zip(found, places, strict=True):
+        for size, place in zip(sizes, places, strict=True):
             size[axis] = max(1, round(place / grid)) * grid
         apart = ratio ** (OFF / (points - 1))
-        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(found, places, strict=True) if ratio > 1):
+        if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
             raise UsageError(
                 f"no {points} whole sizes lie between {axis}={n} and {axis}={target[axis]}; give a ratio that is a "
                 f"power of {points - 1}, or other points"
             )
-    if any(a == b for a, b in pairwise(found)):
+    if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")
-    return list(found)
+    return list(sizes)
 
 
-def at(numbers: Recipe, size: Sizes) -> Recipe:
-    """A recipe at another size of its ray, the base itself included."""
+def _trained(numbers: Recipe, first: Sizes, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
+    """The recipe that is trained: with the powers of ``rules``, and natural stds at the base.
 
-    def moved(s: Setting) -> Setting:
-        return s if s.rule is None else replace(s, factor=s.rule.ratio(numbers.way.base, size))
-
-    tensors = {role: {what: moved(s) for what, s in settings.items()} for role, settings in numbers.tensors.items()}
-    multipliers = {name: moved(s) for name, s in numbers.multipliers.items()}
-    return replace(numbers, way=replace(numbers.way, target=size), tensors=tensors, multipliers=multipliers)
-
-
-def _ruled(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
-    """The recipe with other powers for some tensors."""
-    tensors = {role: dict(numbers[role]) for role in (*numbers, *rules)}
+    At the base a std is fan-in^-1/2, or the power itself where that is smaller: what falls faster is not to lead there.
+    """
+    tensors = {}
+    for role, settings in numbers.tensors.items():
+        std = settings["init_std"]
+        natural = 1.0 if role == "embedding" else first["N_e" if role == "expert_out" else "N"] ** -0.5
+        start = natural if std.rule is None else min(natural, std.rule.at({"L": 1, **first}))
+        tensors[role] = {**settings, "init_std": replace(std, base=start)}
     for role, powers in rules.items():
-        for what, power in powers.items():
-            tensors[role][what] = replace(numbers[role][what], rule=power)
+        changed = tensors[role] = {**numbers[role], **tensors[role]}
+        changed.update({what: replace(changed[what], rule=power) for what, power in powers.items()})
     return replace(numbers, tensors=tensors)
 
 
-def _std(role: str, setting: Setting, base: Sizes) -> float:
-    """At the base fan-in^-1/2, or the power itself where that is smaller: what falls faster is not to lead there."""
-    natural = 1.0 if role == "embedding" else base["N_e" if role == "expert_out" else "N"] ** -0.5
-    return natural if setting.rule is None else min(natural, setting.rule.at({"L": 1, **base}))
+def _at(numbers: Recipe, size: Sizes) -> Recipe:
+    """A recipe at another size of its ray, the base itself included."""
+
+    def moved(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        ratios = {x: s.rule.ratio(numbers.way.base, size) for x, s in settings.items() if s.rule is not None}
+        return {x: replace(s, factor=ratios.get(x, s.factor)) for x, s in settings.items()}
+
+    tensors, multipliers = {role: moved(x) for role, x in numbers.tensors.items()}, moved(numbers.multipliers)
+    return replace(numbers, way=replace(numbers.way, target=size), tensors=tensors, multipliers=multipliers)
 
 
-def _record(series: dict[Any, list[Any]], i: int, sizes: int, found: Found) -> None:
-    for key, (_, value) in found.items():
-        series.setdefault(key, [[] for _ in range(sizes)])[i].append(value)
-
-
-def _train(subject: Subject, size: Sizes, how: Recipe | float, steps: int) -> Found:
-    """Sizes of every part after every step; ``how``: a recipe, unless the subject has an optimizer; or one learning
+def _parts(subject: Subject, size: Sizes, how: Recipe | float, steps: int) -> dict[tuple[str, int], Part]:
+    """Every part after every step, by name; ``how``: a recipe, unless the subject has an optimizer; or one learning
     rate for all."""
-    model, own = subject.model, subject.optimizer
+    model, optimizer = subject.model, subject.optimizer
     if not isinstance(how, Recipe):
-        own = torch.optim.AdamW(model.parameters(), lr=how, eps=EPS, weight_decay=0.0)
-    elif own is None:
-        _check_multipliers(subject.gate, how, size)
-        p = plan(model, at(how, size), roles=_exactly(subject.roles))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=how, eps=EPS, weight_decay=0.0)
+    elif optimizer is None:
+        exactly = {f"^{re.escape(name)}$": role for name, role in subject.roles.items() if role}
+        p = plan(model, _at(how, size), roles=exactly, gate=subject.gate or None)
+        for name, factor in p.multipliers.items():
+            if name in how.multipliers and factor != 1:  # the model itself is to bring every factor
+                brings = f" (the gate brings {subject.gate})" if subject.gate else ""
+                raise UsageError(
+                    f"at {dict(size)} the model must multiply {name} by {factor:g}{brings}; do it in build and return "
+                    "the optimizer, too, or choose sizes for which it need not"
+                )
         p.init_(model)
-        own = torch.optim.AdamW(p.param_groups(model), eps=EPS)
-    for group in own.param_groups:
+        optimizer = torch.optim.AdamW(p.param_groups(model), eps=EPS)
+    for group in optimizer.param_groups:
         group["weight_decay"] = 0.0
-    parts, ids = subject.parts(), tokens()
-    found: Found = {(part.name, 0): (part.key, part.size) for part in parts()}
+    parts, ids = Parts(model, subject.roles, subject.layers, subject.stacks), tokens()
+    seen = {(part.name, 0): part for part in parts()}
 
     def loss(step: int) -> tuple[Tensor, float]:
         logits = logits_of(model(ids[:, :-1]))
         return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()), 0.0
 
-    for t, _ in enumerate(descend(own, loss, steps), 1):
-        found |= {(part.name, t): (part.key, part.size) for part in parts()}
-    return found
-
-
-def _check_multipliers(gate: str, numbers: Recipe, size: Sizes) -> None:
-    """Does the model itself bring every factor on the sum over experts?"""
-    for name, setting in at(numbers, size).multipliers.items():
-        axis = {"1/K": "K", "1/M": "M"}.get(gate, "") if name == "alpha" else ""
-        factor = setting.factor * (size[axis] / numbers.way.base[axis] if axis else 1.0)
-        if not math.isclose(factor, 1.0):
-            brings = f" (the gate brings {gate})" if gate else ""
-            raise UsageError(
-                f"at {dict(size)} the model must multiply {name} by {factor:g}{brings}; do it in build and return the "
-                "optimizer, too, or choose sizes for which it need not"
-            )
-
-
-def _exactly(roles: Mapping[str, str]) -> dict[str, str]:
-    """Roles by name as patterns."""
-    return {f"^{re.escape(name)}$": role for name, role in roles.items() if role}
+    for t, _ in enumerate(descend(optimizer, loss, steps), 1):
+        seen |= {(part.name, t): part for part in parts()}
+    return seen

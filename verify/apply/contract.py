@@ -30,12 +30,10 @@ from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.sizes import Sizes
 
-from .parts import Parts, Seen, look, stacks
+from .modules import modules, tensors
+from .parts import BATCH, LENGTH, VOCABULARY, Seen, look
 from .planning import plan
-from .plans import plain_name
 
-VOCABULARY, BATCH, LENGTH = 64, 1, 4
-"""Ids, and few of them: the gradients of T tokens share a sign sum, of which each keeps T^-1/2 of the coherent part."""
 SAME = 1e-4
 """Relative difference of two sums over experts that are one but for rounding."""
 EXPERT = ("expert_in", "expert_out")
@@ -60,22 +58,13 @@ class Subject:
     @property
     def kind(self) -> str:
         """What must be alike at every size."""
-        own = "a model and its optimizer" if self.optimizer is not None else "a model"
-        return own + (f" whose gate brings {self.gate}" if self.gate else "")
+        what = "a model and its optimizer" if self.optimizer is not None else "a model"
+        return what + (f" whose gate brings {self.gate}" if self.gate else "")
 
     @property
     def reads_zero(self) -> bool:
         """Does the readout start at zero?"""
-        return not any(p.any() for n, p in self.model.named_parameters() if self.roles.get(plain_name(n)) == "readout")
-
-    def parts(self) -> Parts:
-        """The parts of its signals, relative to now."""
-        return Parts(self.model, tokens(), self.roles, self.layers, self.stacks)
-
-
-def tokens() -> Tensor:
-    """(BATCH, LENGTH + 1) ids, the same at every size."""
-    return torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+        return not any(p.any() for name, p in tensors(self.model).items() if self.roles.get(name) == "readout")
 
 
 def taken(build: Any, size: Sizes, seed: int) -> tuple[nn.Module, torch.optim.Optimizer | None]:
@@ -114,57 +103,68 @@ def examined(build: Any, size: Sizes, numbers: Recipe, roles: Mapping[str, str] 
     """
     model, optimizer = taken(build, size, 0)
     here = replace(numbers, way=replace(numbers.way, target=size))
-    own = {e.name: e.role for e in plan(model, here, roles=roles).entries}
+    by_name = {e.name: e.role for e in plan(model, here, roles=roles).entries}
     seen = _seen(model)
-    if not any(re.search(layers, name) for name in seen.outputs):
+    if not any(re.search(layers, name) for name in seen.calls):
         raise UsageError(f"no module that is called matches layers={layers!r}; give a pattern of your layers' names")
-    named = {plain_name(n): module for n, module in model.named_modules()}
-    for name, role in own.items():
+    named = modules(model)
+    for name, role in by_name.items():
         owner = name.removesuffix(".weight")
         matrix = owner in named and role not in EXPERT and named[owner].weight.dim() == 2
-        if matrix and owner not in seen.outputs:
+        if matrix and owner not in seen.calls:
             raise UsageError(
                 f"{owner} ({role}) is never called, only its weight is used; call the module, as {owner}(x)"
             )
     if "M" not in size:
-        return Subject(model, optimizer, own, layers)
-    sums = stacks(model, own, seen, size["M"])
+        return Subject(model, optimizer, by_name, layers)
+    sums = _stacks(model, by_name, seen, size["M"])
     if not sums:
         raise UsageError(
             f"no module that is called has {size['M']} experts at {dict(size)}: parameters with the roles expert_in "
             f"and expert_out, {size['M']} in front or so many of them; sum the experts in a module of their own"
         )
     for name in sums:
-        _check_sum(model, name, own, seen)
-    return Subject(model, optimizer, own, layers, sums, gate_of(model, own, sums[0], size["M"]))
+        _check_sum(model, name, by_name, seen)
+    return Subject(model, optimizer, by_name, layers, sums, _gate(model, by_name, sums[0], size["M"]))
 
 
-def gate_of(model: nn.Module, roles: Mapping[str, str], stack: str, experts: int) -> str:
+def _stacks(model: nn.Module, roles: Mapping[str, str], seen: Seen, experts: int) -> tuple[str, ...]:
+    """The smallest modules that are called and hold this many experts, by shape: tensors with the roles ``expert_in``
+    and ``expert_out``, so many in front or so many of them."""
+
+    def held(module: str, role: str) -> int:
+        inside = [p for name, p in _inside(model, module).items() if roles.get(name) == role]
+        return sum(p.shape[0] if p.dim() == 3 else 1 for p in inside)
+
+    full = [n for n in seen.calls if n and min(held(n, role) for role in EXPERT) >= experts]
+    return tuple(n for n in full if not any(x.startswith(f"{n}.") for x in full))
+
+
+def _gate(model: nn.Module, roles: Mapping[str, str], stack: str, experts: int) -> str:
     """What the gate brings to a sum over experts, measured: with experts that are all alike the sum is the gates' sum
     times one of them. It stays as it is whatever the router says (``1/K``: chosen weights sum to a constant), or where
     all logits are shifted alike (``1/M``: a softmax over all experts), or neither (``1``). Empty: no router.
     """
-    there = {plain_name(n): p.detach() for n, p in model.named_parameters()}
-    routers = [n for n, role in roles.items() if role == "router" and n in there and there[n].dim() == 2]
+    routers = {n: p for n, p in tensors(model).items() if roles.get(n) == "router" and p.dim() == 2}
     if not routers:
         return ""
     alike: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
-    for name in _inside(there, stack):
-        p, role = there[name], roles.get(name)
+    for name, p in _inside(model, stack).items():
+        role = roles.get(name)
         if role in EXPERT and p.dim() == 2:
             alike[name] = first.setdefault(re.sub(r"\d+", "#", name.removeprefix(stack)), p)
         elif role in (*EXPERT, "bias") and p.dim() > 1 and p.shape[0] == experts:
             alike[name] = p[:1].expand_as(p)
     draw = torch.Generator().manual_seed(2)
-    noise = {n: torch.randn(there[n].shape, generator=draw) * there[n].shape[1] ** -0.5 for n in routers}
+    noise = {n: torch.randn(p.shape, generator=draw) * p.shape[1] ** -0.5 for n, p in routers.items()}
+    shift = {n: x[:1].expand_as(x) for n, x in noise.items()}
 
     def sum_with(moved: Mapping[str, Tensor]) -> Tensor:
-        routed = {n: there[n] + x for n, x in moved.items()}
-        return look(model, tokens()[:, :-1], {**alike, **routed}).outputs[stack]
+        return look(model, {**alike, **{n: routers[n].detach() + x for n, x in moved.items()}}).calls[stack].output
 
-    start, size = sum_with({}), {n: x[:1].expand_as(x) for n, x in noise.items()}
-    for gate, moved in (("1/K", noise), ("1/M", size)):
+    start = sum_with({})
+    for gate, moved in (("1/K", noise), ("1/M", shift)):
         if (sum_with(moved) - start).norm() <= SAME * start.norm():
             return gate
     return "1"
@@ -172,20 +172,20 @@ def gate_of(model: nn.Module, roles: Mapping[str, str], stack: str, experts: int
 
 def _seen(model: nn.Module) -> Seen:
     """One forward pass, with logits as they should be."""
-    told = f"maps ids of shape ({BATCH}, {LENGTH}) below {VOCABULARY}"
+    maps = f"maps ids of shape ({BATCH}, {LENGTH}) below {VOCABULARY}"
     try:
-        seen = look(model, tokens()[:, :-1])
+        seen = look(model)
     except Exception as error:
         raise UsageError(
-            f"the model {told} to an error, {type(error).__name__}: {error}; let it take such ids"
+            f"the model {maps} to an error, {type(error).__name__}: {error}; let it take such ids"
         ) from error
     shape = tuple(seen.logits.shape)
     if shape[:-1] != (BATCH, LENGTH) or shape[-1] < VOCABULARY:
         raise UsageError(
-            f"the model {told} to {shape}; return logits of shape ({BATCH}, {LENGTH}, {VOCABULARY} or more)"
+            f"the model {maps} to {shape}; return logits of shape ({BATCH}, {LENGTH}, {VOCABULARY} or more)"
         )
     if not seen.logits.isfinite().all():
-        raise UsageError(f"the model {told} to logits that are not finite; look at its initial values")
+        raise UsageError(f"the model {maps} to logits that are not finite; look at its initial values")
     return seen
 
 
@@ -193,20 +193,20 @@ def _check_sum(model: nn.Module, name: str, roles: Mapping[str, str], seen: Seen
     """Does the module get x first, hold its router as a module, and return the sum over experts alone?"""
     if not seen.calls[name].arguments or not isinstance(seen.calls[name].arguments[0], Tensor):
         raise UsageError(f"{name} sums the experts; give it their input as the first argument")
-    there = {plain_name(n): p.detach() for n, p in model.named_parameters()}
-    inside = _inside(there, name)
+    inside = _inside(model, name)
     for router in (n for n in inside if roles.get(n) == "router"):
-        if router.rpartition(".")[0] not in seen.outputs or router.rpartition(".")[0] == name:
+        owner = router.rpartition(".")[0]
+        if owner not in seen.calls or owner == name:
             raise UsageError(
                 f"{router} (router) is a bare parameter of {name}, which sums the experts; make it an nn.Linear"
             )
-    none = {n: torch.zeros_like(there[n]) for n in inside if roles.get(n) in ("expert_out", "bias")}
-    if look(model, tokens()[:, :-1], none).outputs[name].any():
+    none = {n: torch.zeros_like(p) for n, p in inside.items() if roles.get(n) in ("expert_out", "bias")}
+    if look(model, none).calls[name].output.any():
         raise UsageError(
             f"{name} returns more than the sum over its experts: it is not zero where expert_out is; leave residual, "
             "norm and shared experts to the module around it"
         )
 
 
-def _inside(names: Any, module: str) -> list[str]:
-    return [n for n in names if n.startswith(f"{module}.")]
+def _inside(model: nn.Module, module: str) -> dict[str, Tensor]:
+    return {n: p.detach() for n, p in tensors(model).items() if n.startswith(f"{module}.")}

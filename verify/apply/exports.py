@@ -1,239 +1,237 @@
 """A plan in the format of a trainer: ``export``. What a format cannot carry stops it, unless it may be dropped.
 
-Formats as read in the trainers' public code; names are those of the module that the plan was made of.
-Read next: ``patterns.py`` (expressions that match exactly the parameters of a role).
+Formats as read in the trainers' public code; names are those of the module that the plan was made of. A pattern matches
+exactly the parameters of one group; numbers in names (layers, experts) are any number where that takes in no other.
+Adding a trainer: a file in ``trainers/`` and its entry in ``FORMATS``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import jinja2
 
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.recipes.recipe import VECTORS
+from scaling_algebra.spec.optimizers import Optimizer
 
-from .numbers import ADJUSTED, ONES, PlannedNumbers, adjustment
-from .patterns import expression, globs, substrings
+from .modules import Entry
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
+ONES = ("gain", "final_gain")
+"""Roles that start at one; the other vectors start at zero."""
+ADJUSTED = ("original", "match_rms_adamw")
+"""Factors of a matrix's shape that ``torch.optim.Muon`` has."""
+EMBEDDED = ("embed_tokens", "lm_head")
+"""Parts of names that axolotl trains with ``embedding_lr``, whatever ``lr_groups`` say."""
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters of one role with the same numbers, and what trains them.
+
+    Attributes:
+        others: names of all other parameters. tied: all experts start alike.
+
+    Raises:
+        UsageError: of every number: nothing was tuned at the base.
+    """
+
+    name: str
+    optimizer: Optimizer
+    entries: Sequence[Entry]
+    others: Sequence[str]
+    tied: bool
+
+    @property
+    def role(self) -> str:
+        return self.entries[0].role
+
+    @property
+    def names(self) -> list[str]:
+        return [e.name for e in self.entries]
+
+    def value(self, what: str) -> float:
+        """The number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
+        number = self.entries[0].settings[what].target
+        if number is None:
+            option = {"init_std": "std"}.get(what, what)
+            raise UsageError(f"{self.role} has no {what} at the base; give plan(..., {option}=NUMBER)")
+        return number
+
+    @property
+    def std(self) -> float:
+        """Of the initial values around 0, or around 1 for a gain."""
+        return 0.0 if self.role in VECTORS else self.value("init_std")
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """``lr``, ``eps`` and ``weight_decay``, as torch's optimizers name them; no decay where none was tuned."""
+        settings = self.entries[0].settings
+        values = {what: self.value(what) for what in ("lr", "eps") if what in settings}
+        if "decay" in settings:
+            values["weight_decay"] = 0.0 if settings["decay"].base is None else self.value("decay")
+        return values
+
+    @property
+    def keywords(self) -> dict[str, float | str]:
+        """The numbers, and the factor of the shape as ``torch.optim.Muon`` takes it."""
+        shape = self.optimizer.shape
+        return {**self.numbers, **({"adjust_lr_fn": shape} if shape in ADJUSTED else {})}
+
+    @property
+    def start(self) -> tuple[str, float]:
+        """The initial values for a format that draws them."""
+        if self.tied:
+            raise UsageError(f"{self.role} starts alike for all experts, which this format cannot say; use plan.init_")
+        return ("normal", self.std) if self.std else ("fill", 1.0 if self.role in ONES else 0.0)
+
+    def torch_name(self, muon: bool = False) -> str:
+        """The class of the optimizer."""
+        classes = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"} | {f"muon:{x}": "Muon" for x in ADJUSTED if muon}
+        name = self.optimizer.name
+        if name not in classes:
+            raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(classes)}")
+        return classes[name]
+
+
+Groups = Sequence[ParameterGroup]
 
 
 @dataclass(frozen=True)
 class Format:
-    """What a trainer reads: what of a plan it carries, who writes it, and whether it names an optimizer by group."""
+    """What a trainer reads: what of a plan it carries, and how names are matched.
+
+    Attributes:
+        mixed: does it name an optimizer by group? module: is it a file of Python, not lines to paste?
+    """
 
     carries: tuple[str, ...]
-    write: Callable[[PlannedNumbers], str]
+    patterns: Callable[[ParameterGroup], list[str]]
     mixed: bool = False
+    module: bool = False
 
 
-def export(plan: PlannedNumbers, form: str, dropping: Sequence[str] = ()) -> str:
-    """See ``Plan.export``."""
+def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Sequence[str]) -> str:
+    """See ``Plan.export``; ``multiplied``: is a multiplier left to the model?"""
     chosen = named("format", form, FORMATS)
     for what in dropping:
         if what not in WHAT:
             raise unknown_name("number to drop", str(what), WHAT)
-    if len(plan.optimizers) > 1 and not chosen.mixed:
-        listed = " and ".join(plan.optimizers)
+    optimizers = list(dict.fromkeys(group.optimizer.name for group in groups))
+    if len(optimizers) > 1 and not chosen.mixed:
+        listed = " and ".join(optimizers)
         raise UsageError(f"{form} takes one optimizer, and {listed} train this model; take torchtitan, or param_groups")
-    lost = [what for what in said(plan) if what not in (*chosen.carries, *dropping)]
+    numbers = [group.numbers for group in groups]
+    there = {"eps": any("eps" in x for x in numbers), "wd": any(x.get("weight_decay") for x in numbers)}
+    there["multiplier"] = multiplied
+    lost = [what for what in WHAT if there.get(what, True) and what not in (*chosen.carries, *dropping)]
     if lost:
         listed = ", ".join(f"'{what}'" for what in lost)
         raise UsageError(
             f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
             f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
         )
-    return chosen.write(plan)
-
-
-def said(plan: PlannedNumbers) -> tuple[str, ...]:
-    """What of ``WHAT`` the plan has: eps and decay where the optimizer has them and they differ from none."""
-    numbers = [plan.numbers(role) for role in plan.trained]
-    there = {
-        "lr": True,
-        "eps": any("eps" in x for x in numbers),
-        "wd": any(x.get("weight_decay") for x in numbers),
-        "init": True,
-        "multiplier": any(x != 1 for x in plan.multipliers.values()),
-    }
-    return tuple(what for what in WHAT if there[what])
-
-
-def _roles(plan: PlannedNumbers) -> list[tuple[str, dict[str, float]]]:
-    return [(role, plan.numbers(role)) for role in plan.trained]
-
-
-def _head(plan: PlannedNumbers) -> str:
-    return f"# {plan.about}"
-
-
-def _torchtitan(plan: PlannedNumbers) -> str:
-    """Absolute values; ``re.search``, first match; a pattern without a match is the trainer's error."""
-    rows = []
-    for group, x in _roles(plan):
-        named, kwargs = _optimizer(plan, group, muon=True), {**x, **adjustment(plan, group)}
-        pattern = f'pattern={_raw(expression(plan, group))}, optimizer_name="{named}"'
-        rows.append(f"        ParamGroupConfig({pattern}, optimizer_kwargs={kwargs!r}),")
-    opening = ["optimizers = OptimizersContainer.Config(", "    param_groups=["]
-    return "\n".join([_head(plan), *opening, *rows, "    ]", ")"])
+    template = TRAINERS.get_template(f"{form.lower()}.j2")
+    embedded = [x for x in groups if any(part in name for name in x.names for part in EMBEDDED)]
+    vectors = [x for x in groups if x.role in VECTORS]
+    text = template.render(form=form.lower(), groups=groups, match=chosen.patterns, embedded=embedded, vectors=vectors)
+    return f"# {about}\n{text if chosen.module else text.rstrip()}"
 
 
 def _raw(pattern: str) -> str:
     return repr(pattern) if '"' in pattern or "\n" in pattern else f'r"{pattern}"'
 
 
-def _megatron(plan: PlannedNumbers) -> str:
-    """``ParamKey(name=...)`` are globs; the schedule runs from max_lr, and min_lr stays the trainer's."""
-    lines = [_head(plan), "config_overrides = {"]
-    for role, x in _roles(plan):
-        override = {"max_lr": x["lr"]}
-        if "weight_decay" in x:
-            override |= {"start_wd": x["weight_decay"], "end_wd": x["weight_decay"]}
-        if "eps" in x:
-            override["eps"] = x["eps"]
-        lines.append(f"    ParamKey(name={tuple(globs(plan, role))!r}): {override!r},  # {role}")
-    return "\n".join([*lines, "}"])
+def _schedule(numbers: dict[str, float]) -> dict[str, float]:
+    """Megatron's names: a schedule runs from max_lr, and min_lr stays the trainer's."""
+    names = {"lr": ["max_lr"], "weight_decay": ["start_wd", "end_wd"], "eps": ["eps"]}
+    return {key: numbers[what] for what, keys in names.items() if what in numbers for key in keys}
 
 
-def _olmo_core(plan: PlannedNumbers) -> str:
-    rows = (f"    OptimGroupOverride(params={globs(plan, role)!r}, opts={x!r}),  # {role}" for role, x in _roles(plan))
-    return "\n".join([_head(plan), "group_overrides = [", *rows, "]"])
-
-
-_GROUPS = """\
-import re
-
-import torch
-
-GROUPS = [
-{rows}
-]
-
-
-def parameters(model, pattern):
-    return [p for name, p in model.named_parameters() if p.requires_grad and re.search(pattern, name)]
-
-
-def param_groups(model):
-    groups = [{{**group, "params": parameters(model, group["pattern"])}} for group in GROUPS]
-    assert all(g["params"] for g in groups), "a pattern matches nothing"
-    return [{{key: x for key, x in g.items() if key not in ("pattern", "init")}} for g in groups]
-"""
-_INIT = """
-
-def init_(model):
-    with torch.no_grad():
-        for group in GROUPS:
-            for p in parameters(model, group["pattern"]):
-                kind, value = group["init"]
-                p.normal_(0.0, value) if kind == "normal" else p.fill_(value)
-
-
-# Trainer(optimizer_cls_and_kwargs=optimizer(model), ...) after init_(model)
-def optimizer(model):
-    return torch.optim.{optimizer}, {{"params": param_groups(model)}}
-"""
-
-
-def _hf(plan: PlannedNumbers) -> str:
-    return _python(plan, lambda role: {"init": _start(plan, role)}) + _INIT.format(
-        optimizer=_optimizer(plan, next(iter(plan.trained)))
-    )
-
-
-def _deepspeed(plan: PlannedNumbers) -> str:
-    """Groups of torch with a name; DeepSpeed's own expert parallelism wants ``moe`` on those of experts."""
-    return _python(plan, lambda role: {"moe": True} if plan.trained[role][0].role.startswith("expert") else {})
-
-
-def _python(plan: PlannedNumbers, more: Callable[[str], Mapping[str, object]]) -> str:
-    rows = (
-        f"    { ({'name': role, 'pattern': expression(plan, role), **x, **more(role)})!r}," for role, x in _roles(plan)
-    )
-    return f"{_head(plan)}\n{_GROUPS.format(rows=chr(10).join(rows))}"
-
-
-def _start(plan: PlannedNumbers, group: str) -> tuple[str, float]:
-    role = plan.trained[group][0].role
-    if role in VECTORS:
-        return "fill", 1.0 if role in ONES else 0.0
-    if role in plan.recipe.tied:
-        raise UsageError(f"{role} starts alike for all experts, which this format cannot say; use plan.init_")
-    std = plan.value(group, "init_std")
-    return ("normal", std) if std else ("fill", 0.0)
-
-
-def _automodel(plan: PlannedNumbers) -> str:
-    """Factors on the optimizer's own lr and decay; first match."""
-    rows = _roles(plan)
-    lr, wd = max(x["lr"] for _, x in rows), max(x.get("weight_decay", 0.0) for _, x in rows)
-    lines = [_head(plan), "optimizer:", f"  lr: {lr!r}", f"  weight_decay: {wd!r}", "  param_group_overrides:"]
-    for role, x in rows:
-        lines.append(f"    - pattern: {json.dumps(expression(plan, role))}  # {role}")
-        lines.append(f"      lr_mult: {x['lr'] / lr!r}")
-        if wd:
-            lines.append(f"      wd_mult: {x['weight_decay'] / wd!r}")
-    return "\n".join(lines)
-
-
-EMBEDDED = ("embed_tokens", "lm_head")
-"""Parts of names that axolotl trains with ``embedding_lr``, whatever ``lr_groups`` say."""
-
-
-def _axolotl(plan: PlannedNumbers) -> str:
-    """``modules`` are parts of names; the first match counts.
-
-    Names with ``embed_tokens`` or ``lm_head`` come before all groups and share ``embedding_lr``; norms and biases are
-    in no group and have ``learning_rate``.
-    """
-    rows = _roles(plan)
-    apart = {role for role in plan.trained for e in plan.trained[role] if any(part in e.name for part in EMBEDDED)}
-    embedded = _alike([(role, x["lr"]) for role, x in rows if role in apart], f"names with {' or '.join(EMBEDDED)}")
-    vectors = _alike([(role, x["lr"]) for role, x in rows if plan.trained[role][0].role in VECTORS], "norms and biases")
-    learning = max(x["lr"] for _, x in rows) if vectors is None else vectors
-    lines = [_head(plan), f"learning_rate: {learning!r}"]
-    lines += [] if embedded is None else [f"embedding_lr: {embedded!r}"]
-    lines.append("lr_groups:")
-    for role, x in rows:
-        lines += [
-            f"  - name: {role}",
-            f"    modules: {json.dumps(substrings(plan, role))}",
-            f"    lr: {x['lr']!r}",
-        ]
-    return "\n".join(lines)
-
-
-def _alike(rates: Sequence[tuple[str, float]], what: str) -> float | None:
-    """The one learning rate of some roles; None where there are none.
-
-    Raises:
-        UsageError: they differ.
-    """
-    if len({lr for _, lr in rates}) > 1:
-        listed = ", ".join(f"{role} {lr:.3g}" for role, lr in rates)
+def _one_rate(groups: Groups, what: str) -> float | None:
+    """Of groups that axolotl does not tell apart; None where there are none."""
+    rates = {group.name: group.numbers["lr"] for group in groups}
+    if len(set(rates.values())) > 1:
+        listed = ", ".join(f"{name} {lr:.3g}" for name, lr in rates.items())
         raise UsageError(
             f"axolotl gives {what} one learning rate, but they have {listed}; take another form, such as hf"
         )
-    return rates[0][1] if rates else None
+    return next(iter(rates.values()), None)
 
 
-def _optimizer(plan: PlannedNumbers, group: str, muon: bool = False) -> str:
-    name = plan.optimizer(group).name
-    known = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"} | {f"muon:{x}": "Muon" for x in ADJUSTED if muon}
-    if name not in known:
-        raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(known)}")
-    return known[name]
+def _row(group: ParameterGroup, form: str) -> dict[str, object]:
+    """A group of torch's; DeepSpeed's own expert parallelism wants ``moe`` on those of experts."""
+    named = {"name": group.name, "pattern": expressions(group)[0], **group.numbers}
+    if form == "hf":
+        return {**named, "init": group.start}
+    return {**named, "moe": True} if group.role.startswith("expert") else named
 
 
-FORMATS: Mapping[str, Format] = {
-    "torchtitan": Format(("lr", "eps", "wd"), _torchtitan, mixed=True),
-    "megatron": Format(("lr", "eps", "wd"), _megatron),
-    "olmo-core": Format(("lr", "eps", "wd"), _olmo_core),
-    "hf": Format(("lr", "eps", "wd", "init"), _hf),
-    "nemo-automodel": Format(("lr", "wd"), _automodel),
-    "axolotl": Format(("lr",), _axolotl),
-    "deepspeed": Format(("lr", "eps", "wd"), _deepspeed),
+def expressions(group: ParameterGroup) -> list[str]:
+    """One regular expression for ``re.search``."""
+    parts = _general(group, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
+    return [f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"]
+
+
+def globs(group: ParameterGroup) -> list[str]:
+    """Globs as of ``fnmatch``."""
+    return _general(group, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g))
+
+
+def substrings(group: ParameterGroup) -> list[str]:
+    """Parts of names, each in names of this group only: what follows the number of a layer, else the whole name."""
+    return _general(group, lambda x: re.split(r"\.\d+\.", x)[-1], str, lambda part, name: part in name)
+
+
+def _numbered(name: str, number: str, dot: str) -> str:
+    return dot.join(number if part.isdigit() else part for part in name.split(dot))
+
+
+def _general(
+    group: ParameterGroup,
+    general: Callable[[str], str],
+    plain: Callable[[str], str],
+    matches: Callable[[str, str], object],
+) -> list[str]:
+    """The general form of every name where it matches none of others; else the name itself. A name that is matched
+    already has none of its own: it would find nothing left, which some trainers refuse.
+
+    Raises:
+        UsageError: not even the name itself tells them apart.
+    """
+    patterns: list[str] = []
+    for name in group.names:
+        if any(matches(pattern, name) for pattern in patterns):
+            continue
+        forms = [x for x in (general(name), plain(name)) if not any(matches(x, other) for other in group.others)]
+        if not forms:
+            raise UsageError(f"no pattern tells {name} from parameters of other roles; rename it, or take another form")
+        patterns.append(forms[0])
+    return patterns
+
+
+TRAINERS = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).with_name("trainers")),
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    undefined=jinja2.StrictUndefined,
+)
+"""What each trainer reads, as a template."""
+TRAINERS.globals.update(json=json.dumps, tuple=tuple, raw=_raw, row=_row, schedule=_schedule, one_rate=_one_rate)
+FORMATS = {
+    "torchtitan": Format(("lr", "eps", "wd"), expressions, mixed=True),
+    "megatron": Format(("lr", "eps", "wd"), globs),
+    "olmo-core": Format(("lr", "eps", "wd"), globs),
+    "hf": Format(("lr", "eps", "wd", "init"), expressions, module=True),
+    "nemo-automodel": Format(("lr", "wd"), expressions),
+    "axolotl": Format(("lr",), substrings),
+    "deepspeed": Format(("lr", "eps", "wd"), expressions, module=True),
 }
 """Every format, by name."""

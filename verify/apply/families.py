@@ -1,4 +1,7 @@
-"""Which role the parameters of published families have. Read next: ``families.toml`` (the data), ``planning.py``."""
+"""Published families: the roles of their parameters by name, and small models of them, with random weights.
+
+Read next: ``families.toml`` (the data), ``planning.py`` (roles), ``checking.py`` (trains what is built).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from scaling_algebra.errors import UsageError
+from torch import nn
+
+from scaling_algebra.errors import UsageError, missing, unknown_name
+from scaling_algebra.recipes.sizes import Sizes
+
+from .parts import VOCABULARY
+
+HEAD = 8
+"""Dimension of a head, the same at every width."""
 
 
 @cache
@@ -24,7 +35,49 @@ def roles_of(family: str) -> Mapping[str, str]:
         UsageError: it is one that needs an adapter.
     """
     if family in table()["refused"]:
-        known = ", ".join(table()["read"])
-        raise UsageError(f"{family} has no adapter: {table()['refused'][family]}; give a model of {known}")
-    found: Mapping[str, str] = table()["roles"]
-    return found
+        read = ", ".join(table()["read"])
+        raise UsageError(f"{family} has no adapter: {table()['refused'][family]}; give a model of {read}")
+    roles: Mapping[str, str] = table()["roles"]
+    return roles
+
+
+def dense(family: str) -> bool:
+    """Has the family no experts?
+
+    Raises:
+        UsageError: it is not one that ``build_family`` knows.
+    """
+    roles_of(family)
+    if family not in table()["build"]:
+        raise unknown_name("family to check", family, table()["build"])
+    return "M" not in table()["build"][family]
+
+
+def build_family(family: str, sizes: Sizes) -> nn.Module:
+    """One model; every head has the same dimension, keys have as many heads as queries, experts run one by one.
+
+    Raises:
+        UsageError: an unknown family, one that needs an adapter, or transformers is not installed.
+    """
+    stacked = not dense(family)
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ModuleNotFoundError:
+        raise missing("check-model", "transformers", "models") from None
+
+    entry, every = table()["build"][family], table()["every"]
+    given: dict[str, Any] = {
+        **every["fixed"],
+        **dict.fromkeys(every["none"]),
+        **dict.fromkeys(every["wide"], sizes["N"]),
+        **dict.fromkeys(every["heads"], sizes["N"] // HEAD),
+        "vocab_size": VOCABULARY,
+        "intermediate_size": 2 * sizes["N"],
+        **entry.get("fixed", {}),
+        **dict.fromkeys(entry.get("wide", ()), sizes["N"]),
+    }
+    if stacked:
+        given |= every["experts"] | {entry[axis]: sizes[axis] for axis in ("M", "N_e")}
+        given[every["K"]] = sizes["K"]
+    model: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **given))
+    return model

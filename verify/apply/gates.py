@@ -52,12 +52,9 @@ class Gate:
     def about(self) -> str:
         """A line for reports."""
         how = "measured on its router" if self.measured else "as the configuration or the caller says"
-        scale = f", times {self.scale:.6g} at every size" * (self.scale != 1)
-        shared = f"; {self.shared} shared experts are dense layers outside of that sum" * bool(self.shared)
+        scale = "" if self.scale == 1 else f", times {self.scale:.6g} at every size"
+        shared = f"; {self.shared} shared experts are dense layers outside of that sum" if self.shared else ""
         return f"gate, {how}{scale}: {AGGREGATION[self.brings]}{shared}"
-
-
-NO_GATE = Gate()
 
 
 def gate_from(config: Any, router: nn.Module | None) -> Gate:
@@ -68,39 +65,41 @@ def gate_from(config: Any, router: nn.Module | None) -> Gate:
 
     brings = {True: "1/K", False: SCORES.get(configured("scoring_func"), "")}.get(configured("norm_topk_prob"), "")
     read = Gate(brings, float(configured(*SCALES) or 1), configured(*SHARED) or 0)
-    measured = None if router is None else _measured(router, read.scale)
-    return read if measured is None else replace(read, brings=measured[0], scale=measured[1], measured=True)
-
-
-def _measured(router: nn.Module, scale: float) -> tuple[str, float] | None:
-    """What it brings, and times what; None of a module that gives no weights and indices of chosen experts."""
     try:
-        own = copy.deepcopy(router).to_empty(device="cpu").float().eval()
-        for x in (*own.parameters(), *own.buffers()):
-            if x.is_floating_point():
-                x.data.zero_()
-        matrix = next(x for x in own.parameters() if x.dim() == 2)
-        drawn = torch.Generator().manual_seed(1)
-        tokens, width = torch.rand(TOKENS, matrix.shape[1], generator=drawn), matrix.shape[1]
-        seen = []
-        for x in (torch.zeros(()), torch.full((), 1 / width), torch.randn(matrix.shape, generator=drawn)):
-            matrix.data.copy_(x.expand_as(matrix))
-            with torch.no_grad():
-                seen.append(_chosen(own(tokens)))
+        brings, scale = _measured(router, read.scale)
     except Exception:  # a module of somebody else, called in a way that it need not know
-        return None
-    flat, moved, random = seen
-    if flat is None or moved is None or random is None:
-        return None
+        return read
+    return replace(read, brings=brings, scale=scale, measured=True)
+
+
+def _measured(router: Any, scale: float) -> tuple[str, float]:
+    """What it brings, and times what.
+
+    Raises:
+        Exception: it gives no weights and indices of chosen experts, or others than these three.
+    """
+    copied = copy.deepcopy(router).to_empty(device="cpu").float().eval()
+    for x in (*copied.parameters(), *copied.buffers()):
+        if x.is_floating_point():
+            x.data.zero_()
+    matrix = next(x for x in copied.parameters() if x.dim() == 2)
+    drawn, (experts, width) = torch.Generator().manual_seed(1), matrix.shape
+    tokens = torch.rand(TOKENS, width, generator=drawn)
+
+    def weights(values: Tensor) -> Tensor:
+        """Of the chosen experts, (tokens, K): as large as a tensor of indices beside them."""
+        matrix.data.copy_(values.expand_as(matrix))
+        with torch.no_grad():
+            outputs = [x for x in copied(tokens) if isinstance(x, Tensor) and x.dim() == 2]
+        sizes = [x.shape for x in outputs if not x.is_floating_point()]
+        return next(x for x in outputs if x.is_floating_point() and x.shape in sizes)
+
+    flat, moved = weights(torch.zeros(())), weights(torch.full((), 1 / width))
+    random = weights(torch.randn(matrix.shape, generator=drawn))
     if torch.allclose(random.sum(-1), flat.sum(-1), rtol=1e-3):
         return "1/K", float(f"{flat.sum(-1).mean():.4g}")
     if not torch.allclose(flat, moved, rtol=1e-3):
         return "1", scale
-    return ("1/M", scale) if torch.allclose(flat * len(matrix), torch.tensor(scale), rtol=1e-3) else None
-
-
-def _chosen(out: Any) -> Tensor | None:
-    """The weights of the chosen experts, (tokens, K): as large as a tensor of indices beside them."""
-    tensors = [x for x in out if isinstance(x, Tensor) and x.dim() == 2] if isinstance(out, tuple | list) else []
-    sizes = [x.shape for x in tensors if not x.is_floating_point()]
-    return next((x for x in tensors if x.is_floating_point() and x.shape in sizes), None)
+    if torch.allclose(flat * experts, torch.tensor(scale), rtol=1e-3):
+        return "1/M", scale
+    raise ValueError("weights of no gate that is known")

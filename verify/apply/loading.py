@@ -34,33 +34,32 @@ def load(text: str, asked: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[
     module = _module(where)
     build = getattr(module, name, None)
     if not callable(build):
-        said = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
+        lacks = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
         functions = [x for x, y in vars(module).items() if isfunction(y)]
-        raise UsageError(f"{where} {said} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
+        raise UsageError(f"{where} {lacks} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
     given = getattr(module, BESIDE, {})
     if not isinstance(given, dict):
         raise UsageError(f"{BESIDE} in {where} is {shown(given)}; give a dict of keywords, such as base and target")
-    known = list(signature(check_model).parameters)[1:]
+    keywords = list(signature(check_model).parameters)[1:]
     for key in given:
-        if key not in known:
-            raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), known)
+        if key not in keywords:
+            raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), keywords)
     for name in ("base", "target"):
-        if name not in given and name not in asked:
+        if name not in {**given, **asked}:
             raise UsageError(f"no {name} of {text}; give {name}='N=...,M=...' here, or in {BESIDE} beside it")
     return build, {**given, **asked}
 
 
 def _module(where: str) -> Any:
-    path = Path(where)
-    if path.suffix == ".py" and not path.is_file():
+    path, file = Path(where), where.endswith(".py")
+    if file and not path.is_file():
         raise UsageError(f"no file {where}; give the file of your model as FILE.py:NAME")
-    folder = str(path.parent.resolve()) if path.suffix == ".py" else ""
+    folder = str(path.parent.resolve()) if file else ""
     sys.path.insert(0, folder)
     try:
-        if not folder:
+        spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
+        if spec is None:
             return importlib.import_module(where)
-        spec = spec_from_file_location(f"_scaling_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
         module = sys.modules[spec.name] = module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

@@ -9,18 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
 
-from .plans import plain_name
+from .modules import modules, plain_name, tensors
+
+VOCABULARY, BATCH, LENGTH = 64, 1, 4
+"""Ids, and few of them: the gradients of T tokens share a sign sum, of which each keeps T^-1/2 of the coherent part."""
 
 
-@dataclass(frozen=True)
-class Part:
+def tokens() -> Tensor:
+    """(BATCH, LENGTH + 1) ids, the targets included; the same at every size."""
+    return torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+
+
+class Part(NamedTuple):
     """One number: the name it is reported under, the role and part it is predicted by, and its root-mean-square."""
 
     name: str
@@ -30,47 +37,43 @@ class Part:
 
 @dataclass(frozen=True)
 class Call:
-    """What a module was called with."""
+    """What a module was called with, its first output, and all that it returned."""
 
     arguments: tuple[Any, ...]
     named: Mapping[str, Any]
+    output: Tensor
+    returned: Any
 
 
-@dataclass
-class Seen:
-    """One forward pass: by module the first input, the call and the first output, and the logits."""
+class Seen(NamedTuple):
+    """One forward pass: the last call of every module whose first output is a tensor, and the logits."""
 
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
     calls: dict[str, Call]
-    returned: dict[str, Any]
     logits: Tensor
 
 
-def look(model: nn.Module, ids: Tensor, instead: Mapping[str, Tensor] | None = None) -> Seen:
-    """One forward pass; ``instead``: other values of parameters, by name."""
-    seen = Seen({}, {}, {}, {}, torch.empty(0))
+def look(model: nn.Module, instead: Mapping[str, Tensor] | None = None) -> Seen:
+    """One forward pass on ``tokens``; ``instead``: other values of parameters, by name."""
+    calls: dict[str, Call] = {}
 
     def keep(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, arguments: Any, named: Any, out: Any) -> None:
-            if arguments and isinstance(arguments[0], Tensor):
-                seen.inputs[name] = arguments[0].detach().clone()
-            seen.calls[name] = Call(tuple(_kept(x) for x in arguments), {k: _kept(x) for k, x in named.items()})
-            first = out[0] if isinstance(out, tuple) else out
-            if isinstance(first, Tensor):
-                seen.outputs[name], seen.returned[name] = first.detach().clone(), out
+            output = _first(out)
+            if isinstance(output, Tensor):
+                given = {key: _kept(x) for key, x in named.items()}
+                calls[name] = Call(tuple(map(_kept, arguments)), given, _kept(output), out)
 
         return hook
 
     values = {n: (instead or {}).get(plain_name(n), p.detach()) for n, p in model.named_parameters()}
-    handles = [m.register_forward_hook(keep(plain_name(n)), with_kwargs=True) for n, m in model.named_modules()]
+    handles = [m.register_forward_hook(keep(name), with_kwargs=True) for name, m in modules(model).items()]
     try:
         with torch.no_grad():
-            seen.logits = logits_of(torch.func.functional_call(model, values, (ids,))).detach().clone()
+            out = torch.func.functional_call(model, values, (tokens()[:, :-1],))
+        return Seen(calls, _kept(logits_of(out)))
     finally:
         for handle in handles:
             handle.remove()
-    return seen
 
 
 def logits_of(out: Any) -> Tensor:
@@ -85,97 +88,82 @@ def logits_of(out: Any) -> Tensor:
     return logits
 
 
-def stacks(model: nn.Module, roles: Mapping[str, str], seen: Seen, experts: int) -> tuple[str, ...]:
-    """The smallest modules that are called and hold this many experts, by shape: tensors with the roles ``expert_in``
-    and ``expert_out``, so many in front or so many of them."""
-
-    def held(module: str, role: str) -> int:
-        inside = (p for n, p in there.items() if n.startswith(f"{module}.") and roles.get(n) == role)
-        return sum(p.shape[0] if p.dim() == 3 else 1 for p in inside)
-
-    there = {plain_name(n): p for n, p in model.named_parameters()}
-    full = [n for n in seen.outputs if n and min(held(n, "expert_in"), held(n, "expert_out")) >= experts]
-    return tuple(n for n in full if not any(x.startswith(f"{n}.") for x in full))
-
-
 class Parts:
-    """Splits a model's signals relative to the moment it is made."""
+    """Splits a model's signals relative to the moment it is made.
 
-    def __init__(
-        self, model: nn.Module, ids: Tensor, roles: Mapping[str, str], layers: str, stacks: Sequence[str] = ()
-    ) -> None:
-        """Watches a model from now on.
+    Args:
+        roles: by name of parameter. layers: pattern of names of modules of the stream. stacks: modules that sum
+            experts.
+    """
 
-        Args:
-            ids: (batch, length + 1) token ids, the targets included. roles: by name of parameter. layers: pattern of
-                names of modules of the stream.
-            stacks: modules that sum experts.
-        """
-        self.model, self.ids, self.roles, self.layers, self.stacks = model, ids[:, :-1], roles, layers, stacks
-        self.targets = ids[:, 1:].unique()
-        self.modules = {plain_name(n): module for n, module in model.named_modules()}
-        self.weights = {plain_name(n): p.detach().clone() for n, p in model.named_parameters()}
-        self.first = look(model, self.ids)
-        owners = {n: roles[f"{n}.weight"] for n in self.first.outputs if f"{n}.weight" in roles}
-        self.maps = {n: r for n, r in owners.items() if self.weights[f"{n}.weight"].dim() == 2 and self._measured(n, r)}
-
-    def _measured(self, name: str, role: str) -> bool:
-        """Experts are measured as a sum; a gate of a shared expert scales as a readout, and is none."""
-        return not role.startswith("expert") and (role != "readout" or self.first.outputs[name].shape[-1] > 1)
+    def __init__(self, model: nn.Module, roles: Mapping[str, str], layers: str, stacks: Sequence[str] = ()) -> None:
+        self.model, self.roles, self.layers, self.stacks = model, roles, layers, stacks
+        self.modules, self.first = modules(model), look(model)
+        self.weights = {name: p.detach().clone() for name, p in tensors(model).items()}
+        self.maps: dict[str, str] = {}
+        for name, call in self.first.calls.items():
+            role, weight = roles.get(f"{name}.weight", ""), self.weights.get(f"{name}.weight")
+            # experts are measured as a sum; a gate of a shared expert scales as a readout, and is none
+            apart = role.startswith("expert") or (role == "readout" and call.output.shape[-1] == 1)
+            if role and not apart and weight is not None and weight.dim() == 2:
+                self.maps[name] = role
 
     def __call__(self) -> Iterator[Part]:
         """Every part as it is now."""
-        now, first = look(self.model, self.ids), self.first
+        now, first = look(self.model), self.first
         yield Part("logits", ("logits", "change"), _rms(now.logits - first.logits))
-        for name, x in now.outputs.items():
+        for name, call in now.calls.items():
             if re.search(self.layers, name):
-                yield Part(_short(name), ("stream", "change"), _rms(x - first.outputs[name]))
+                yield Part(_short(name), ("stream", "change"), _rms(call.output - first.calls[name].output))
         for name, role in self.maps.items():
-            weight, initial = self.modules[name].weight.detach(), self.weights[f"{name}.weight"]
-            x, x0 = now.inputs[name], first.inputs[name]
-            apply: Callable[[Tensor, Tensor], Tensor] = nn.functional.linear
-            if not x.is_floating_point():
-                apply = lambda x, w: nn.functional.embedding(x, w)  # noqa: E731
+            initial = self.weights[f"{name}.weight"]
+            moved = self.modules[name].weight.detach() - initial
+            x, x0 = now.calls[name].arguments[0], first.calls[name].arguments[0]
+            linear = x.is_floating_point()
+            apply: Callable[..., Tensor] = nn.functional.linear if linear else nn.functional.embedding
             yield Part(f"{_short(name)}.init", (role, "init"), _rms(apply(x0, initial)))
-            moved = weight - initial
-            if role == "router":  # few tokens choose few experts: those that moved stand for all
-                moved = moved[moved.any(dim=1)] if moved.any() else moved
+            if role == "router" and moved.any():  # few tokens choose few experts: those that moved stand for all
+                moved = moved[moved.any(dim=1)]
             yield Part(f"{_short(name)}.update", (role, "update"), _rms(apply(x, moved)))
-            if x.is_floating_point():
+            if linear:
                 # the stream moves along the rows of the targets, which are few of the vocabulary
-                rows = initial[self.targets] if role == "readout" else initial
+                rows = initial[tokens()[:, 1:].unique()] if role == "readout" else initial
                 yield Part(f"{_short(name)}.propagating", (role, "propagating"), _rms(apply(x - x0, rows)))
         for name in self.stacks:
-            yield from self._pieces(name, now)
+            yield from self._pieces(name, now.calls[name].arguments[0])
 
-    def _pieces(self, name: str, now: Seen) -> Iterator[Part]:
+    def _pieces(self, name: str, x: Tensor) -> Iterator[Part]:
         """A1, A2.1, A2.2 and A3 of one sum over experts, routed as at first."""
         module, call = self.modules[name], self.first.calls[name]
-        (x0, *rest), x = call.arguments, now.calls[name].arguments[0]
-        own = [plain_name(key) for key, _ in module.named_parameters()]
-        initial = {key: self.weights[f"{name}.{key}"] for key in own}
-        trained = {plain_name(key): p.detach() for key, p in module.named_parameters()}
-        routers = [n for n, r in self.maps.items() if r == "router" and n.startswith(f"{name}.")]
+        x0, *rest = call.arguments
+        trained = tensors(module)
+        routers = [n for n, role in self.maps.items() if role == "router" and n.startswith(f"{name}.")]
 
-        def run(x: Tensor, role: str = "") -> Tensor:
-            moved = {key: trained[key] for key in own if role and self.roles.get(f"{name}.{key}") == role}
+        def run(x: Tensor, role: str = "none") -> Tensor:
+            values = {
+                key: p.detach() if self.roles.get(f"{name}.{key}") == role else self.weights[f"{name}.{key}"]
+                for key, p in trained.items()
+            }
             held = [self._hold(router) for router in routers]
             try:
-                out = torch.func.functional_call(module, {**initial, **moved}, (x, *rest), dict(call.named))
+                out = torch.func.functional_call(module, values, (x, *rest), dict(call.named))
             finally:
                 for handle in held:
                     handle.remove()
-            return (out[0] if isinstance(out, tuple) else out).detach()
+            return _first(out).detach()
 
         start = run(x0)
-        pieces = {"A1": start, "A2.1": run(x) - start}
-        pieces |= {"A2.2": run(x0, "expert_in") - start, "A3": run(x0, "expert_out") - start}
-        for piece, value in pieces.items():
-            yield Part(f"{_short(name)}.{piece}", ("experts", piece), _rms(value))
+        yield Part(f"{_short(name)}.A1", ("experts", "A1"), _rms(start))
+        for piece, given in (("A2.1", (x,)), ("A2.2", (x0, "expert_in")), ("A3", (x0, "expert_out"))):
+            yield Part(f"{_short(name)}.{piece}", ("experts", piece), _rms(run(*given) - start))
 
     def _hold(self, router: str) -> Any:
         """Lets a router inside say what it said at first."""
-        return self.modules[router].register_forward_hook(lambda *_: self.first.returned[router])
+        return self.modules[router].register_forward_hook(lambda *_: self.first.calls[router].returned)
+
+
+def _first(out: Any) -> Any:
+    return out[0] if isinstance(out, tuple) else out
 
 
 def _kept(x: Any) -> Any:
@@ -184,8 +172,8 @@ def _kept(x: Any) -> Any:
 
 def _short(name: str) -> str:
     """``layer0.self_attn.q_proj`` for ``model.layers.0.self_attn.q_proj``; other names lose their first part."""
-    found = re.search(r"(?:^|\.)[a-z]+\.(\d+)(.*)$", name)
-    return f"layer{found[1]}{found[2]}" if found else name.removeprefix("model.")
+    numbered = re.search(r"(?:^|\.)[a-z]+\.(\d+)(.*)$", name)
+    return f"layer{numbered[1]}{numbered[2]}" if numbered else name.removeprefix("model.")
 
 
 def _rms(x: Tensor) -> float:

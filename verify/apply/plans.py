@@ -1,28 +1,80 @@
 """Initial values, groups and exports of every parameter of a live ``nn.Module``: ``Plan``.
 
-Read next: ``planning.py`` (makes one), ``numbers.py`` (what it says), ``exports.py``.
+Read next: ``planning.py`` (makes one), ``presentation.py`` (the coverage report), ``exports.py``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
+from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.recipes.recipe import VECTORS
+from scaling_algebra.recipes.recipe import Recipe
+from scaling_algebra.spec.optimizers import Optimizer
 
-from .exports import export
-from .numbers import ONES, Entry, PlannedNumbers, adjustment
+from .exports import ONES, ParameterGroup, export
+from .gates import Gate
+from .modules import Entry, tensors
 
-_WRAPPERS = re.compile(r"(^|(?<=\.))(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 
+@dataclass(frozen=True, repr=False)
+class Plan(Rendered):
+    """Every parameter of a model with its role and its numbers, to set on the model.
 
-class Plan(PlannedNumbers):
-    """Every parameter of a model with its role and its numbers, to set on the model; attributes as of the numbers."""
+    Attributes:
+        model: the module. recipe: where the numbers come from. family: of the configuration; empty where there is none.
+        entries: the parameters, tied ones once. aliases: names of tied ones by the name that stays.
+        buffers: names; never the optimizer's. multipliers: what is left for the model's code to multiply, by name.
+        gate: what weighs the experts. warnings: what the model does not tell, a line each.
+    """
+
+    model: nn.Module
+    recipe: Recipe
+    family: str
+    entries: tuple[Entry, ...]
+    aliases: Mapping[str, str]
+    buffers: tuple[str, ...]
+    multipliers: Mapping[str, float]
+    gate: Gate
+    warnings: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Entry:
+        """The parameter of this name.
+
+        Raises:
+            UsageError: the model has none.
+        """
+        for entry in self.entries:
+            if entry.name in (name, self.aliases.get(name)):
+                return entry
+        raise unknown_name("parameter", name, [e.name for e in self.entries])
+
+    @cached_property
+    def groups(self) -> dict[str, ParameterGroup]:
+        """What the optimizers get, by name."""
+        trained: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if not entry.frozen:
+                trained.setdefault(entry.group, []).append(entry)
+        return {name: self._group(name, entries) for name, entries in trained.items()}
+
+    def _group(self, name: str, entries: list[Entry]) -> ParameterGroup:
+        role, others = entries[0].role, [e.name for e in self.entries if e.frozen or e.group != name]
+        return ParameterGroup(name, trainer(self.recipe, role), entries, others, role in self.recipe.tied)
+
+    @property
+    def optimizers(self) -> dict[str, list[str]]:
+        """Groups by the name of what trains them."""
+        groups: dict[str, list[str]] = {}
+        for name, group in self.groups.items():
+            groups.setdefault(group.optimizer.name, []).append(name)
+        return groups
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trained parameter anew: normal with the std of its group at the target; gains 1, biases 0.
@@ -34,23 +86,19 @@ class Plan(PlannedNumbers):
             UsageError: no std at the base, other names, or experts to tie that are not stored in one tensor.
         """
         model = self.model if model is None else model
-        stds = {
-            group: 0.0 if entries[0].role in VECTORS else self.value(group, "init_std")
-            for group, entries in self.trained.items()
-        }
-        drawn = generator_of(generator)
+        stds = {name: group.std for name, group in self.groups.items()}
+        drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors take none
         with torch.no_grad():
             for entry, p in self._parameters(model):
-                if entry.role in ONES:
-                    p.fill_(1.0)
-                elif stds[entry.group] == 0:
-                    p.zero_()
-                elif entry.role in self.recipe.tied:
-                    if p.dim() != 3:
-                        raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
-                    p.copy_(torch.empty_like(p[0]).normal_(0.0, stds[entry.group], **drawn).expand_as(p))
+                std = stds[entry.group]
+                if std == 0:
+                    p.fill_(1.0 if entry.role in ONES else 0.0)
+                elif not self.groups[entry.group].tied:
+                    p.normal_(0.0, std, **drawn)
+                elif p.dim() == 3:
+                    p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
                 else:
-                    p.normal_(0.0, stds[entry.group], **drawn)
+                    raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
         return model
 
     def param_groups(self, model: nn.Module | None = None, optimizer: str | None = None) -> list[dict[str, Any]]:
@@ -70,16 +118,12 @@ class Plan(PlannedNumbers):
         if len(names) > 1:
             listed = " and ".join(f"param_groups(optimizer={name!r})" for name in names)
             raise UsageError(f"{len(names)} optimizers train this model; give {listed} to one each")
-        chosen = {group for name in names for group in self.optimizers[name]}
-        groups: dict[str, dict[str, Any]] = {}
-        for entry, p in self._parameters(self.model if model is None else model):
-            if entry.group in chosen:
-                if entry.group not in groups:
-                    numbers = {**self.numbers(entry.group), **adjustment(self, entry.group)}
-                    groups[entry.group] = {"name": entry.group, "params": [], "param_names": [], **numbers}
-                groups[entry.group]["params"].append(p)
-                groups[entry.group]["param_names"].append(entry.name)
-        return list(groups.values())
+        there = {entry.name: p for entry, p in self._parameters(self.model if model is None else model)}
+        return [
+            {"name": name, "params": [there[x] for x in group.names], "param_names": group.names, **group.keywords}
+            for name, group in self.groups.items()
+            if group.optimizer.name in names
+        ]
 
     def export(self, form: str, dropping: Sequence[str] = ()) -> str:
         """The numbers as the text that a trainer reads.
@@ -91,10 +135,15 @@ class Plan(PlannedNumbers):
         Raises:
             UsageError: the format cannot carry something that is not to be dropped.
         """
-        return export(self, form, dropping)
+        multiplied = any(x != 1 for x in self.multipliers.values())
+        return export(form, self.about, list(self.groups.values()), multiplied, dropping)
+
+    @property
+    def about(self) -> str:
+        return f"{self.recipe.about}, {len(self.entries)} parameters"
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[Entry, nn.Parameter]]:
-        there = {plain_name(name): p for name, p in model.named_parameters()}
+        there = tensors(model)
         for entry in self.entries:
             if not entry.frozen:
                 if entry.name not in there:
@@ -102,11 +151,6 @@ class Plan(PlannedNumbers):
                 yield entry, there[entry.name]
 
 
-def plain_name(name: str) -> str:
-    """A parameter's name without the prefixes of DDP, torch.compile and checkpointing."""
-    return _WRAPPERS.sub("", name)
-
-
-def generator_of(generator: torch.Generator | None) -> dict[str, Any]:
-    """As a keyword: sharded tensors take none."""
-    return {} if generator is None else {"generator": generator}
+def trainer(numbers: Recipe, role: str) -> Optimizer:
+    """What trains the tensors of a role."""
+    return next(d.optimizer.of(role) for d in numbers.derivations if role in d.network.tensors)

@@ -23,8 +23,6 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.roles import experts
 
-PARTS = ("init", "update", "propagating")
-"""Of what a tensor makes of its input: W_0 x_0, dW_t x_t and W_0 dx_t."""
 PIECES = ("A1", "A2.1", "A2.2", "A3")
 """Of the sum over experts: what initial experts make of their input and of its change, what the update of the first and
 of the second matrix of an expert adds (MSSP paper, App. I.3)."""
@@ -46,29 +44,30 @@ def predicted(numbers: Recipe, gate: str = "") -> Mapping[tuple[str, str], Expon
             ``1/M``: a softmax over all, of which the chosen ones stay: what is claimed of it holds of both gates.
             Empty or 1: the gate of the recipe.
     """
-    found: dict[tuple[str, str], Exponents] = {}
+    exponents: dict[tuple[str, str], Exponents] = {}
     for d in numbers.derivations:
         looks = [_look(d, _softmax(d.network))] if gate in ("1/K", "1/M") and _live(d) else []
         looks += [_look(d, d.network)] if not looks or gate == "1/M" else []
-        for key, name in _names(d.network):
+        for key, name in _names(d.network).items():
             rows = [_series(look, name, 0 if key[1] in ("init", "A1") else HORIZON) for look in looks]
             agreed = takewhile(lambda cells: len(set(cells)) == 1, zip(*rows, strict=False))
-            found.setdefault(key, tuple(cells[0] for cells in agreed))
-    return {key: row for key, row in found.items() if row}
+            exponents.setdefault(key, tuple(cells[0] for cells in agreed))
+    return {key: row for key, row in exponents.items() if row}
 
 
-def _names(network: Network) -> list[tuple[tuple[str, str], str]]:
-    """What is read off a network: (role, part) and the name of the quantity."""
-    known, found = quantities(network), []
+def _names(network: Network) -> dict[tuple[str, str], str]:
+    """What is read off a network: the name of the quantity by role and part. Parts of what a tensor makes of its input
+    are W_0 x_0, dW_t x_t and W_0 dx_t."""
+    there, names = quantities(network), {("logits", "change"): f"{network.output}.change"}
     for role in (r for r in network.tensors if r not in VECTORS):
         out = network.uses(role)[0].out
-        found += [((role, "init"), f"{out}.init"), ((role, "propagating"), f"{out}.propagating")]
-        found.append(((role, "update"), next(x for x in (f"{out}.update", f"{out}.effective") if x in known)))
-    found += [(("experts", piece), f"{e.aggregation.out}.{piece}") for e in experts(network) for piece in PIECES]
+        update = f"{out}.update" if f"{out}.update" in there else f"{out}.effective"
+        names |= {(role, "init"): f"{out}.init", (role, "update"): update, (role, "propagating"): f"{out}.propagating"}
+    for e in experts(network):
+        names |= {("experts", piece): f"{e.aggregation.out}.{piece}" for piece in PIECES}
     if "final_gain" in network.tensors:
-        found.append((("stream", "change"), f"{network.uses('final_gain')[0].factors[0].name}.change"))
-    found.append((("logits", "change"), f"{network.output}.change"))
-    return [(key, name) for key, name in found if name in known]
+        names["stream", "change"] = f"{network.uses('final_gain')[0].factors[0].name}.change"
+    return {key: name for key, name in names.items() if name in there}
 
 
 def _look(d: Derivation, network: Network) -> Analysis:

@@ -7,31 +7,33 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.recipes.presentation import number
+from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import SHAPES
 
-from .numbers import PlannedNumbers
+from .plans import Plan
 
 _WHAT = ("init_std", "lr", "eps", "decay")
 
 
-@document_of.register(PlannedNumbers)
-def coverage(p: PlannedNumbers) -> Document:
+@document_of.register(Plan)
+def coverage(p: Plan) -> Document:
     """Every parameter with role, rule and numbers (factors where nothing was tuned), then what the model must do."""
     rows: list[tuple[Piece | None, ...]] = []
     for e in p.entries:
         shape = " x ".join(map(str, e.shape)) + (f" ({e.layout})" if e.layout else "")
-        told = "frozen" if e.frozen else e.group
-        values = [_told(e.settings.get(what)) for what in _WHAT]
-        rows.append((e.name, told, literal(shape), Code(e.rule), *values))
+        values = [_value(e.settings.get(what)) for what in _WHAT]
+        rows.append((e.name, "frozen" if e.frozen else e.group, literal(shape), Code(e.rule), *values))
     header = ("parameter", "role", "shape", "rule", "init std", "lr", "eps", "weight decay")
     blocks: list[Block] = [Heading(literal(p.about)), Grid.of(header, rows)]
     lines = [literal(f"{alias} is {stays}: one tensor, one group") for alias, stays in p.aliases.items()]
     if p.buffers:
         lines.append(literal(f"buffers, never the optimizer's: {', '.join(p.buffers)}"))
     for name, groups in p.optimizers.items():
-        rule = p.optimizer(groups[0])
-        factor = f", which multiplies a rate by {SHAPES[rule.shape].about}" if rule.normalises == "matrix" else ""
-        lines += [literal(f"{name} trains {', '.join(groups)}{factor}")] * (len(p.optimizers) > 1 or bool(factor))
+        rule, factor = p.groups[groups[0]].optimizer, ""
+        if rule.normalises == "matrix":
+            factor = f", which multiplies a rate by {SHAPES[rule.shape].about}"
+        if factor or len(p.optimizers) > 1:
+            lines.append(literal(f"{name} trains {', '.join(groups)}{factor}"))
     if p.gate.brings:
         lines.append(literal(p.gate.about))
     lines += [f"multiply {name} by {number(x)} in the model" for name, x in p.multipliers.items() if x != 1]
@@ -42,7 +44,7 @@ def coverage(p: PlannedNumbers) -> Document:
     return Document(tuple(blocks), as_json(p))
 
 
-def as_json(p: PlannedNumbers) -> dict[str, Any]:
+def as_json(p: Plan) -> dict[str, Any]:
     """The JSON contract of a plan."""
     return {
         "family": p.family or None,
@@ -55,7 +57,7 @@ def as_json(p: PlannedNumbers) -> dict[str, Any]:
                 "name": e.name,
                 "role": e.role or None,
                 "group": e.group or None,
-                "optimizer": p.optimizer(e.group).name if e.group in p.trained else None,
+                "optimizer": p.groups[e.group].optimizer.name if e.group in p.groups else None,
                 "rule": e.rule,
                 "shape": list(e.shape),
                 "layout": e.layout,
@@ -72,7 +74,7 @@ def as_json(p: PlannedNumbers) -> dict[str, Any]:
     }
 
 
-def _told(setting: Any) -> str:
+def _value(setting: Setting | None) -> str:
     if setting is None:
         return ""
     return number(setting.target) if setting.target is not None else f"x {number(setting.factor)}"

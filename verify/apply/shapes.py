@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+
+from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import TUNED, VECTORS, Recipe, recipe
@@ -24,6 +26,8 @@ from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
 
+from .modules import TRANSPOSED, parameters
+
 Shape = tuple[int, ...]
 Fans = tuple[tuple[int, int], tuple[int, int]]
 """(fan-in, fan-out) at the base and at the target."""
@@ -32,8 +36,6 @@ DENSE = ("hidden", "hidden_out")
 """Roles of layers whose widths are their own."""
 FREE = (*DENSE, "gain", "bias")
 """Roles of tensors of any shape."""
-TRANSPOSED = "in x out"
-"""In the layout of a stack that is stored so."""
 
 
 def text(shape: Shape) -> str:
@@ -47,10 +49,9 @@ def check_shape(numbers: Recipe, name: str, role: str, shape: Shape, layout: str
     Raises:
         UsageError: it has others, or another role's.
     """
-    wanted = _wanted(numbers, role)
-    if not wanted:
+    axes = _axes(numbers, role)
+    if not axes:
         return
-    axes = [axis for side in wanted for axis in side]
     whole, kinds = tuple(sizes[axis] for axis in axes), list[Shape]()
     if len(whole) == 3:  # experts one by one, or all in one matrix; with a gate or without
         copies, rows, columns = whole
@@ -65,15 +66,15 @@ def check_shape(numbers: Recipe, name: str, role: str, shape: Shape, layout: str
     raise UsageError(f"{wrong}; give sizes and roles of this model")
 
 
-def _wanted(numbers: Recipe, role: str) -> tuple[list[str], ...]:
+def _axes(numbers: Recipe, role: str) -> list[str]:
     """Axes of the copies, rows and columns of a tensor; empty where its shape is free."""
     if role in FREE:
-        return ()
+        return []
     network = next(d.network for d in numbers.derivations if role in d.network.tensors)
     one = matrix(network, role)
     sides = [[network.axes[x] for x in side if network.axes[x] != "L"] for side in (one.copies, one.rows, one.columns)]
-    grown = [[axis for axis in side if axis in AXES] for side in sides]
-    return tuple(grown) if all(len(side) <= 1 for side in sides) and any(grown) else ()
+    free = any(len(side) > 1 for side in sides)
+    return [] if free else [axis for side in sides for axis in side if axis in AXES]
 
 
 def general(name: str) -> str:
@@ -81,9 +82,9 @@ def general(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
-def shapes_of(tensors: Iterable[tuple[str, Shape]]) -> dict[str, Shape]:
+def shapes_of(model: nn.Module) -> dict[str, Shape]:
     """Shapes by name, and by the name with numbers left open where all of that name have one shape."""
-    named, alike = dict(tensors), dict[str, set[Shape]]()
+    named, alike = {p.name: p.shape for p in parameters(model)}, dict[str, set[Shape]]()
     for name, shape in named.items():
         alike.setdefault(general(name), set()).add(shape)
     return {name: shapes.pop() for name, shapes in alike.items() if len(shapes) == 1} | named
@@ -142,7 +143,7 @@ def _layer(rule: str, regime: str | None, base: tuple[int, int], target: tuple[i
     where: Where = {"network": "bottleneck"} if regime is None else {"network": "bottleneck", "epsilon": "negligible"}
     why = "no muP keeps all demands where fan-out grows more slowly than fan-in; what is set is the nearest"
     try:
-        found = recipe(start, end, rule, **where)
+        layer = recipe(start, end, rule, **where)
     except Infeasible:
         return {}, why
-    return {what: s for what, s in found["down"].items() if what != "eps"}, why if found.instead else ""
+    return {what: s for what, s in layer["down"].items() if what != "eps"}, why if layer.instead else ""

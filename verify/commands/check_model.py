@@ -1,11 +1,12 @@
 """``scalecalc check-model``: does a recipe hold on a model, or do its own rates scale? Trains small ones.
 
-Read next: ``apply/contract.py`` (what a model must be), ``apply/checking.py`` (what is measured), ``apply/models.py``
+Read next: ``apply/contract.py`` (what a model must be), ``apply/checking.py`` (what is measured), ``apply/families.py``
 (families that are built).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,27 +66,25 @@ def command(
         asked["roles"] = dict(_role(text) for text in roles)
 
     from scaling_algebra.verify.apply.checking import check_model
+    from scaling_algebra.verify.apply.families import build_family, dense
     from scaling_algebra.verify.apply.gates import AGGREGATION
+    from scaling_algebra.verify.apply.loading import load
     from scaling_algebra.verify.judging import presentation
 
+    build: Any
     if model is not None:
-        from scaling_algebra.verify.apply.loading import load
-
         build, asked = load(model, asked)
     else:
-        from scaling_algebra.verify.apply.models import build as built
-        from scaling_algebra.verify.apply.models import dense
-
         assert family is not None
-        build = lambda size: built(family, size)  # noqa: E731
+        build = partial(build_family, family)
         usual = ("N=32", "N=128") if dense(family) else ("N=32,N_e=32,M=4,K=2", "N=128,N_e=128,M=4,K=2")
         asked = {"base": usual[0], "target": usual[1], **asked}
     report = check_model(build, **asked)
     gate = report.environment["gate"]
     heading = f"{model or family}, {_text(asked['base'])} to {_text(asked['target'])}"
-    told = presentation.report(report, heading, every)
-    blocks = [*told.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
-    emit(Document(tuple(blocks), {**told.record, "gate": gate or None}), form, output)
+    document = presentation.report(report, heading, every)
+    blocks = [*document.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
+    emit(Document(tuple(blocks), {**document.record, "gate": gate or None}), form, output)
     return report.exit_code
 
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from scaling_algebra import limits
 from scaling_algebra.commands.options import Answer, Count, examples, printed
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, named
 
-from .shared import DEVICE, RESUME, again, integers, kept
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-    from scaling_algebra.verify.experiments.runner import Experiment
+from .shared import DEVICE, RESUME, again, integers, kept, progress
 
 
 @click.command(
@@ -53,39 +47,26 @@ def command(
     """
     import numpy  # noqa: F401  torch warns where it is missing
     import torch  # noqa: F401  scipy stumbles where it is missing
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from scaling_algebra.verify.experiments.presentation import listed, shown
-    from scaling_algebra.verify.experiments.runner import EXPERIMENTS, experiment, perform, planned, worst
+    from scaling_algebra.verify.experiments.runner import EXPERIMENTS, perform, planned, worst
 
-    chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
+    chosen = [named("experiment", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
-        chosen = [e for e in (_restricted(e, only) for e in chosen) if e.trials]
+        matching = [tuple(t for t in e.trials if only.lower() in t.title.lower()) for e in chosen]
+        chosen = [replace(e, trials=trials) for e, trials in zip(chosen, matching, strict=True) if trials]
         if not chosen:
             raise UsageError(f"no trial has {only!r} in its title; see scalecalc experiment --list")
     if listing:
         return listed(chosen), 0
     values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
-    results, store, console = [], kept(resume), Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    results, store = [], kept(resume)
+    with progress() as watch:
         for e, how in zip(chosen, plans, strict=True):
-            task = bar.add_task(e.name, total=len(e.trials))
-            watch = partial(_watch, bar, task)
-            results.append(perform(e, how, watch, store))
-            bar.remove_task(task)
+            results.append(perform(e, how, partial(watch, len(e.trials)), store))
             if results[-1].interrupted:
                 break
     if any(result.interrupted for result in results):
         click.echo(f"scalecalc: interrupted; {again(resume)}", err=True)
     return shown(results), worst(results)
-
-
-def _watch(bar: Progress, task: TaskID, done: int, what: str) -> None:
-    bar.update(task, completed=done, description=what)
-
-
-def _restricted(e: Experiment, text: str) -> Experiment:
-    return replace(e, trials=tuple(trial for trial in e.trials if text.lower() in trial.title.lower()))

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from scaling_algebra import limits
 from scaling_algebra.commands.options import WHERE, Answer, Count, Name, examples, printed
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
-from scaling_algebra.verify.transfer.tasks import TASKS
+from scaling_algebra.verify.transfer.tasks import TASKS, numbers
 
-from .shared import DEVICE, RESUME, integers, kept, reals, resumable
-
-if TYPE_CHECKING:
-    from scaling_algebra.verify.networks.base_shapes import BaseShapes
-    from scaling_algebra.verify.transfer.study import Study
-    from scaling_algebra.verify.transfer.sweep import Course
+from .shared import DEVICE, RESUME, integers, kept, progress, reals, resumable
 
 
 @click.command(
@@ -107,7 +103,7 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.hardware import Hardware
     from scaling_algebra.verify.networks.base_shapes import recipe
     from scaling_algebra.verify.transfer.presentation import study
-    from scaling_algebra.verify.transfer.study import check_memory
+    from scaling_algebra.verify.transfer.study import check_memory, transfer
     from scaling_algebra.verify.transfer.sweep import Course
 
     hardware = Hardware.of(given["device"])
@@ -117,40 +113,18 @@ def command(**given: Any) -> tuple[Answer, int]:
         check_memory(hardware, each, widths[-1], given["seeds"])
         data.build(each, each.dims(widths[0]), [0], "cpu")
     seeds, store = range(given["seeds"]), kept(given["resume"])
-    course = Course(task, data, steps, seeds, hardware, given["compiled"], store=store)
-    with resumable(given["resume"]):
-        result = _run(course, recipes, (widths, grid, given["extend"], given["tune"]))
+    with resumable(given["resume"]), progress() as watch:
+        say = partial(watch, None, 0)
+        course = Course(task, data, steps, seeds, hardware, given["compiled"], say, store)
+        result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
     return replace(document, record=record), result.exit_code
 
 
-def _run(course: Course, recipes: list[BaseShapes], swept: tuple[Any, ...]) -> Study:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from scaling_algebra.verify.transfer.study import transfer
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        shown = bar.add_task("training", total=None)
-        return transfer(replace(course, say=lambda message: bar.update(shown, description=message)), recipes, *swept)
-
-
 def _base(text: str | None) -> Dims:
-    sizes = {}
-    for part in text.split(",") if text else ():
-        axis, _, number = (s.strip() for s in part.partition("="))
-        if axis not in AXES:
-            raise unknown_name("axis of the base size", axis, AXES)
-        try:
-            sizes[axis] = limits.whole(number)
-        except ValueError:
-            sizes[axis] = 0
-        if not 0 < sizes[axis] <= limits.SIZE:
-            raise UsageError(f"cannot read the base size {text!r}; write e.g. N=32,N_e=32,M=4,K=4")
-    return sizes
+    wrong = f"cannot read the base size {text!r}; write e.g. N=32,N_e=32,M=4,K=4"
+    return numbers("axis of the base size", text.split(",") if text else (), AXES, limits.SIZE, wrong)
 
 
 def _grid(text: str | None) -> list[float] | None:

@@ -9,7 +9,7 @@ Read next: ``measuring/runs.py`` (trains the block), ``claims/routers.toml``, ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -52,25 +52,21 @@ def entropy(d: Derivation, t: int) -> Fraction | None:
 LAWS = {"relative dQ": relative_update, "phi.deficit": deficit, "phi.entropy": entropy}
 """Quantities that are not signals of the engine but follow from some, by name."""
 
-EPSILONS: dict[str, Callable[[Derivation], Mapping[str, Power]]] = {
-    "derived": lambda d: {},
-    "of order one": lambda d: {role: Power() for role in d.scaling.tensors},
-    "inside the root": lambda d: {
-        r: s.eps ** Fraction(1, 2) for r, s in d.scaling.tensors.items() if s.eps is not None
-    },
-    "router n^(-1/2)": lambda d: {"router": Power.of({"N": Fraction(-1, 2)})},
-}
-"""Powers of Adam's epsilon by role, where it is not the derived one.
 
-Inside the root: ``sqrt(v + n^-d eps)``, as printed in Sec. 2 of the routers paper, is an epsilon of ``n^(-d/2)`` beside
-``sqrt(v)``. Router: the size of the gradient that the softmax leaves it (Remark 27).
-"""
+def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") -> Derivation:
+    """The same scaling with other epsilons.
 
+    Args:
+        epsilon: powers by role; under ``all`` of every role. share: what all others are raised to.
+    """
 
-def with_epsilon(d: Derivation, name: str) -> Derivation:
-    """The same scaling with other epsilons."""
-    changed = EPSILONS[name](d)
-    tensors = {r: replace(s, eps=changed.get(r, s.eps)) for r, s in d.scaling.tensors.items()}
+    def changed(role: str, derived: Power | None) -> Power | None:
+        given = epsilon.get(role, epsilon.get("all"))
+        if given is not None:
+            return Power.parse(given)
+        return None if derived is None else derived ** Fraction(share)
+
+    tensors = {role: replace(t, eps=changed(role, t.eps)) for role, t in d.scaling.tensors.items()}
     return replace(d, scaling=replace(d.scaling, tensors=tensors))
 
 
@@ -82,13 +78,15 @@ def block(
     parameterization: str,
     architecture: str,
     regime: str = "I",
-    epsilon: str = "derived",
+    epsilon: Mapping[str, str] | None = None,
+    share: str = "1",
     scale: str = "1",
     more: int = 1,
 ) -> dict[str, Observation]:
     """Quantities ``NAME@t``; with ``, typical`` as the seeds have them, rounding included, for their median.
 
     Args:
+        epsilon, share: other powers of Adam's epsilon than the derived ones.
         scale, more: factors on sizes and seeds: for what underflows or settles late, is rare, or has few entries.
 
     Raises:
@@ -100,7 +98,7 @@ def block(
         raise UsageError(
             f"sizes are {list(how.sizes)}; a saturated router is trained at n / {1 / factor}, so give larger ones"
         )
-    d = with_epsilon(derive(regime, optimizer, parameterization, architecture=architecture), epsilon)
+    d = with_epsilon(derive(regime, optimizer, parameterization, architecture=architecture), epsilon or {}, share)
     asked = {name: (name.partition("@")[0], int(name.partition("@")[2].removesuffix(", typical"))) for name in names}
     steps = max(step for _, step in asked.values())
     run = measure(d, sizes=sizes, seeds=more * how.seeds, steps=steps, device=how.device)

@@ -13,7 +13,7 @@ Read next: ``claims/clusters.toml`` (what must come out).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from scaling_algebra.laws.feasible import assumptions
 from scaling_algebra.verify.judging.fit import Array
@@ -29,11 +30,8 @@ from .findings import Conditions, Observation
 
 CLUSTERS, PATCHES, DIMENSION = 4, 4, 50
 """Clusters K, patches P and their dimension d. Source: Sec. 6.1."""
-
-
 ALIGNED = 0.9
 """Cosine of a filter with a signal from which on it counts as aligned."""
-
 SPECIALISED = 0.15
 """Dispatch entropy in nats, log 4 at most, below which nearly every expert has one cluster."""
 
@@ -65,9 +63,7 @@ class Schedule:
     """Experts, router and training.
 
     Attributes:
-        experts, filters: M and J.
-        cubic: activation z^3; else the identity.
-        steps: iterations T.
+        experts, filters: M and J. cubic: activation z^3; else the identity. steps: iterations T.
         lr, router_lr, init: eta, eta_r and sigma_0. The paper gives eta and eta_r but neither sigma_0 nor T, and with
             unit signals its rates leave the loss near log 2. The authors' code multiplies the data by 10 and starts at
             8.2e-5; these values are the same dynamics for unit signals: x -> s x is (eta, eta_r, sigma_0) -> (s eta,
@@ -91,10 +87,6 @@ class Examples:
     y: Tensor
     cluster: Tensor
 
-    def to(self, device: str) -> Examples:
-        """The same on a device."""
-        return Examples(self.x.to(device), self.y.to(device), self.cluster.to(device))
-
 
 def signals(generator: torch.Generator) -> Tensor:
     """Orthonormal v_1 .. v_K, c_1 .. c_K, shape (2 K, d)."""
@@ -103,7 +95,9 @@ def signals(generator: torch.Generator) -> Tensor:
     return rows
 
 
-def examples(n: int, law: Distribution, directions: Tensor, generator: torch.Generator) -> Examples:
+def examples(
+    n: int, law: Distribution, directions: Tensor, generator: torch.Generator, device: str = "cpu"
+) -> Examples:
     """n examples of Def. 3.1.
 
     Args:
@@ -124,7 +118,8 @@ def examples(n: int, law: Distribution, directions: Tensor, generator: torch.Gen
     x[:, 2] = sign() * uniform(law.low, law.gamma) * directions[other]
     x[:, 3:] = law.noise / DIMENSION**0.5 * torch.randn(n, PATCHES - 3, DIMENSION, generator=generator)
     order = torch.rand(n, PATCHES, generator=generator).argsort(1)
-    return Examples(x.gather(1, order[:, :, None].expand_as(x)), y[:, 0], cluster)
+    x = x.gather(1, order[:, :, None].expand_as(x))
+    return Examples(x.to(device), y[:, 0].to(device), cluster.to(device))
 
 
 class Switch:
@@ -134,8 +129,7 @@ class Switch:
     Source: switch-cluster paper, Sec. 3.2 and (3.1).
 
     Attributes:
-        w: filters, (M, J, d), entries N(0, init^2).
-        theta: router, (M, d), zero.
+        w: filters, (M, J, d), entries N(0, init^2). theta: router, (M, d), zero.
     """
 
     def __init__(self, schedule: Schedule, generator: torch.Generator, device: str = "cpu") -> None:
@@ -176,7 +170,7 @@ class Switch:
         An expert without examples has no gradient and stays.
         """
         gw, gtheta = self.gradients(data, noise)
-        norm = torch.linalg.vector_norm(gw, dim=(1, 2), keepdim=True)
+        norm = vector_norm(gw, dim=(1, 2), keepdim=True)
         self.w -= self.schedule.lr * gw / norm.where(norm > 0, torch.ones_like(norm))
         self.theta -= self.schedule.router_lr * gtheta
 
@@ -184,12 +178,12 @@ class Switch:
         """Share of examples with y F > 0, and entropy of the dispatch in nats, without routing noise."""
         chosen = (data.x.sum(1) @ self.theta.T).argmax(1)
         output = torch.zeros_like(data.y)
+        sent = torch.zeros(CLUSTERS, self.schedule.experts, dtype=torch.int64)
         for m in range(self.schedule.experts):
             mine = chosen == m
             output[mine] = self.score(m, data.x[mine])[0]
-        sent = torch.zeros(CLUSTERS, self.schedule.experts, dtype=torch.int64, device=chosen.device)
-        sent.index_put_((data.cluster, chosen), torch.ones_like(chosen), accumulate=True)
-        return float((data.y * output > 0).double().mean()), dispatch_entropy(sent.cpu().numpy())
+            sent[:, m] = torch.bincount(data.cluster[mine], minlength=CLUSTERS)
+        return float((data.y * output > 0).double().mean()), dispatch_entropy(sent.numpy())
 
 
 def dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float:
@@ -215,46 +209,44 @@ class Training:
     n: int
     device: str = "cpu"
 
-    def start(self, sets: int) -> tuple[Switch, Tensor, list[Examples], torch.Generator]:
-        """The network, the signals, and so many sets of examples, of which the first is learned."""
+    def run(
+        self, sets: int = 1, until: Callable[[int, Switch, Tensor], bool] = lambda step, model, v: False
+    ) -> tuple[Switch, Tensor, list[Examples]]:
+        """The network after its steps, the signals v of the labels, and so many sets of examples, of which the first
+        is learned; ``until`` is asked after every step, and ends them."""
         generator = torch.Generator().manual_seed(self.seed)
         directions = signals(generator)
-        drawn = [examples(self.n, self.law, directions, generator).to(self.device) for _ in range(sets)]
-        return Switch(self.schedule, generator, self.device), directions.to(self.device), drawn, generator
-
-    def steps(self, model: Switch, data: Examples, generator: torch.Generator) -> Iterator[int]:
-        """Does the steps, and counts them."""
+        drawn = [examples(self.n, self.law, directions, generator, self.device) for _ in range(sets)]
+        model, v = Switch(self.schedule, generator, self.device), directions[:CLUSTERS].to(self.device)
         for step in range(1, self.schedule.steps + 1):
-            model.step(data, torch.rand(self.n, self.schedule.experts, generator=generator).to(self.device))
-            yield step
+            model.step(drawn[0], torch.rand(self.n, self.schedule.experts, generator=generator).to(self.device))
+            if until(step, model, v):
+                break
+        return model, v, drawn
 
     def tested(self) -> tuple[float, float]:
         """Accuracy and dispatch entropy on n other examples."""
-        model, _, (train, test), generator = self.start(2)
-        for _ in self.steps(model, train, generator):
-            pass
+        model, _, (_, test) = self.run(sets=2)
         return model.test(test)
 
     def steps_to_align(self) -> Array:
         """Steps until each expert has a filter along the label signal of one cluster, (M,); inf: never."""
-        model, directions, (train,), generator = self.start(1)
         first = np.full(self.schedule.experts, np.inf)
-        for step in self.steps(model, train, generator):
-            norms = torch.linalg.vector_norm(model.w, dim=2, keepdim=True)
-            cosines = (model.w @ directions[:CLUSTERS].T / norms).amax((1, 2))
-            first = np.where((cosines > ALIGNED).cpu().numpy(), np.minimum(first, step), first)
-            if np.isfinite(first).all():
-                break
+
+        def aligned(step: int, model: Switch, v: Tensor) -> bool:
+            cosines = (model.w @ v.T / vector_norm(model.w, dim=2, keepdim=True)).amax((1, 2))
+            first[(cosines > ALIGNED).cpu().numpy() & np.isinf(first)] = step
+            return bool(np.isfinite(first).all())
+
+        self.run(until=aligned)
         return first
 
     def own_outputs(self) -> Array:
         """y f_m(x), (M,): each expert's mean over its own cluster, with whose label signal it is best aligned."""
-        model, directions, (train,), generator = self.start(1)
-        for _ in self.steps(model, train, generator):
-            pass
-        clusters, means = (model.w @ directions[:CLUSTERS].T).amax(1).argmax(1), []
-        for m in range(self.schedule.experts):
-            mine = train.cluster == clusters[m]
+        model, v, (train,) = self.run()
+        means = []
+        for m, cluster in enumerate((model.w @ v.T).amax(1).argmax(1)):
+            mine = train.cluster == cluster
             means.append(float((train.y[mine] * model.score(m, train.x[mine])[0]).mean()))
         return np.array(means)
 
@@ -273,26 +265,20 @@ def dispatch(
     Args:
         networks: a schedule by name; ``times`` as many seeds. first: seed.
     """
-    runs: dict[str, Array] = {}
+    seen: dict[str, Array] = {}
     for name, given in networks.items():
-        schedule, runs_of = {k: x for k, x in given.items() if k != "times"}, []
+        schedule, tested = Schedule(**{k: x for k, x in given.items() if k != "times"}), []
         for seed in range(given.get("times", 1) * how.seeds):
             how.say(f", {name}, seed {seed + 1}")
-            training = Training(Schedule(**schedule), DISTRIBUTIONS[data], first + seed, n, how.device)
-            runs_of.append(training.tested())
-        runs[name] = np.array(runs_of).T
-
-    def values(quantity: str) -> Array:
-        name, _, what = quantity.partition(": ")
-        one, _, other = name.partition(" minus ")
-        if other:
-            return values(f"{one}: {what}") - values(f"{other}: {what}")
-        if what == "accuracy":
-            return runs[one][0]
-        entropy = runs[one][1]
-        return entropy if what == "dispatch entropy" else (entropy < SPECIALISED).astype(np.float64)
-
-    return {name: Observation([values(name)]) for name in names}
+            tested.append(Training(schedule, DISTRIBUTIONS[data], first + seed, n, how.device).tested())
+        accuracy, entropy = np.array(tested).T
+        seen |= {f"{name}: accuracy": accuracy, f"{name}: dispatch entropy": entropy}
+        seen[f"{name}: share of seeds with every cluster"] = (entropy < SPECIALISED).astype(np.float64)
+    for name in names:
+        one, minus, rest = name.partition(" minus ")
+        if minus:
+            seen[name] = seen[f"{one}: {rest.partition(': ')[2]}"] - seen[rest]
+    return {name: Observation([seen[name]]) for name in names}
 
 
 def alignment(
@@ -319,13 +305,11 @@ def alignment(
     cubic = [times(Schedule(**schedule, init=scale)) for scale in scales]
     given = Schedule(**schedule, init=scales[0], cubic=False)
     never = times(replace(given, steps=int(min(np.median(cubic[-1]), given.steps))))
-    share = "share of experts that align"
+    share, steps = "share of experts that align", [np.median(t, axis=1) for t in cubic]
     return {
         f"cubic: {share}": Observation([np.isfinite(cubic[-1]).mean(1)]),
         f"linear: {share}": Observation([np.isfinite(never).mean(1)]),
-        "cubic: steps to align": Observation(
-            [np.median(t, axis=1) for t in cubic], scales, "sigma_0", spacing=Fraction(1, 5)
-        ),
+        "cubic: steps to align": Observation(steps, scales, "sigma_0", spacing=Fraction(1, 5)),
     }
 
 
@@ -342,5 +326,5 @@ def margins(
         given = Schedule(experts=m, steps=round(1 / (lr * m**2)), lr=lr, router_lr=lr * m**2, init=init)
         runs = (Training(given, DISTRIBUTIONS[data], s, 500, how.device).own_outputs() for s in range(how.seeds))
         outputs.append(np.array([float(np.median(run)) for run in runs]))
-    derived = Fraction(str(assumptions("switch-cluster").defined({})["expert_margin"]["M"]))
+    derived = Fraction(str(assumptions("switch-cluster").put({})["expert_margin"]["M"]))
     return {"cubic: y f_m at T_2": Observation(outputs, experts, "M", derived, Fraction(1))}

@@ -76,9 +76,8 @@ def matched_time(
     rule, runs = rule_of("adam", ("sde",), "B", instead or {}), []
     for batch in BATCHES:
         how.say(f", batch {batch}")
-        at = {name: x * rule[name].at({"B": batch}) for name, x in BASE.items()}
-        betas = 1 - at["one_minus_beta1"], 1 - at["one_minus_beta2"]
-        runs.append(trajectory(batch, at["lr"], at["eps"], *betas, how.seeds, how.device))
+        lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
+        runs.append(trajectory(batch, lr, eps, 1 - beta1, 1 - beta2, how.seeds, how.device))
     return {
         f"{what}, {part} run": Observation([run[p][k] for run in runs], BATCHES, "B", spacing=spacing)
         for k, (what, spacing) in enumerate(COMPARED.items())
@@ -109,15 +108,14 @@ class Mixture:
         late: loss over the last quarter of the training, (seeds,).
     """
 
-    def __init__(self, count: int, rates: Rates, seeds: int, device: str) -> None:
-        self.data, self.device, self.count, self.random = digits(BATCH), device, count, rates.random
-        self.seeds = range(FIRST, FIRST + seeds)
-        self.model = _network(self.data, {"N": 32, "N_e": 16, "M": count, "K": 1}, self.seeds, device)
+    def __init__(self, count: int, rates: Rates, how: Conditions) -> None:
+        self.data, self.device, self.count, self.random = digits(BATCH), how.device, count, rates.random
+        self.seeds = range(FIRST, FIRST + how.seeds)
+        self.model = _network(self.data, {"N": 32, "N_e": 16, "M": count, "K": 1}, self.seeds, how.device)
         self.draw = torch.Generator().manual_seed(count)
         factors = {"expert_in": rates.experts, "expert_out": rates.experts, "router": rates.router}
-        groups = [
-            {"params": [p], "lr": 2.0**rates.lr * factors.get(name, 1.0)} for name, p in self.model.weights.items()
-        ]
+        weights = self.model.weights.items()
+        groups = [{"params": [p], "lr": 2.0**rates.lr * factors.get(name, 1.0)} for name, p in weights]
         adam: Any = torch.optim.Adam(groups, betas=(0.9, 0.95), eps=1e-12, fused=True)
         late = list(descend(adam, self.losses, rates.steps))[-(rates.steps // 4) :]
         self.late: Array = torch.stack(late).mean(0).cpu().numpy().astype(np.float64)
@@ -148,22 +146,22 @@ class Mixture:
 
 def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict[str, Observation]:
     """Noise of an expert's gradient, and its mean over its noise, against s = K/M."""
-    parts = []
+    noises, ratios = [], []
     for count in EXPERTS:
         how.say(f", {count} experts")
-        parts.append(Mixture(count, Rates(**given), how.seeds, how.device).gradient())
-    seen = {"noise": [noise for _, noise in parts], "mean over noise": [mean / noise for mean, noise in parts]}
-    return {name: Observation(values, [1 / m for m in EXPERTS], "s") for name, values in seen.items()}
+        mean, noise = Mixture(count, Rates(**given), how).gradient()
+        noises.append(noise)
+        ratios.append(mean / noise)
+    seen, shares = {"noise": noises, "mean over noise": ratios}, [1 / m for m in EXPERTS]
+    return {name: Observation(values, shares, "s") for name, values in seen.items()}
 
 
 def expert_rates(
     how: Conditions, names: Sequence[str], *, equal: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Observation]:
     """Loss late in training less that with equal rates, one expert of the largest number."""
-
-    def late(name: str, rates: Mapping[str, Any]) -> Array:
+    late = {}
+    for name, rates in {"equal rates": equal, **others}.items():
         how.say(f", {name}")
-        return Mixture(EXPERTS[-1], Rates(**rates), how.seeds, how.device).late
-
-    start = late("equal rates", equal)
-    return {name: Observation([late(name, rates) - start]) for name, rates in others.items()}
+        late[name] = Mixture(EXPERTS[-1], Rates(**rates), how).late
+    return {name: Observation([late[name] - late["equal rates"]]) for name in others}

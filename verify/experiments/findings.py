@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,8 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a trial is run.
-
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        sizes: values of n; empty where the experiment has a fixed size.
-        seeds: replicas at every size.
-        say: told what is being trained.
-    """
+    """How a trial is run: device, values of n (none where the size is fixed), replicas at every size, and who is told
+    what is being trained."""
 
     device: str
     sizes: tuple[int, ...]
@@ -64,6 +59,12 @@ class Observation:
     derived: Fraction | None = None
     spacing: Fraction = Fraction(1, 2)
 
+    @property
+    def data(self) -> str:
+        """``n = 16 to 128, 32 seeds``."""
+        sizes = f"{self.of} = {min(self.n):g} to {max(self.n):g}, " if len(self.n) else ""
+        return f"{sizes}{min(map(len, self.values))} seeds"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -74,8 +75,7 @@ class Finding:
         claimed: the claim, such as ``n^(-1/2)`` or ``> 0.99``.
         measured, low, high: slope, or mean over seeds, with its 95 % interval; NaN where there is none.
         expected: what the verdict must be.
-        data: sizes and seeds behind it.
-        source: paper and section.
+        data: sizes and seeds behind it. source: paper and section.
     """
 
     quantity: str
@@ -99,9 +99,8 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """Numbers are rounded to six digits; null where there is none."""
         measured = {"measured": number(self.measured), "ci": [number(self.low), number(self.high)]}
-        texts = {name: str(x) for name, x in vars(self).items() if isinstance(x, str)}
-        first = ("quantity", "by", "claimed")
-        return {name: texts.pop(name) for name in first} | measured | texts
+        claim = {name: str(vars(self)[name]) for name in ("quantity", "by", "claimed")}
+        return claim | measured | {name: str(vars(self)[name]) for name in ("verdict", "expected", "data", "source")}
 
 
 def findings(claim: Mapping[str, str], seen: Observation) -> list[Finding]:
@@ -111,14 +110,13 @@ def findings(claim: Mapping[str, str], seen: Observation) -> list[Finding]:
         claim: ``of``, ``source``, and a text for one or more of ``By``; ``wrong``: the one of them that must be refuted
             although it is neither planted nor beside a prediction that differs.
     """
-    right = _exponent(claim["predicted"], seen) if "predicted" in claim else None
+    claims = {by: _exponent(claim[by], seen) for by in By if by in claim}
     judged = []
-    for by in (by for by in By if by in claim):
-        claimed = _exponent(claim[by], seen)
-        contradicts = "predicted" in claim and claimed != right
+    for by, claimed in claims.items():
+        contradicts = claimed != claims.get(By.PREDICTED, claimed)
         must_fail = by is By.PLANTED or contradicts or claim.get("wrong") == by
         expected = Verdict.REFUTED if must_fail else Verdict.AGREES
-        judged.append(Finding(claim["of"], by, *_judged(claimed, seen), expected, _data(seen), claim["source"]))
+        judged.append(Finding(claim["of"], by, *_judged(claimed, seen), expected, seen.data, claim["source"]))
     return judged
 
 
@@ -130,44 +128,35 @@ def _exponent(text: str, seen: Observation) -> str | Fraction | None:
 
 
 def _judged(claimed: str | Fraction | None, seen: Observation) -> tuple[str, float, float, float, Verdict]:
+    """The claim as a text, what was measured with its interval, and the verdict."""
     if not isinstance(claimed, str):
         slope = fit(seen.n, seen.values)
         verdict = judge_exponent(slope, claimed, seen.spacing)
         return power(claimed, seen.of), slope.slope, slope.low, slope.high, verdict
     sign, _, limit = claimed.partition(" ")
-    if sign == "below":
-        middle, low, high = _medians(seen)
-        return f"below {power(Fraction(limit))}", middle, low, high, judge_bound(low, high, "<", float(limit))
-    (values,) = seen.values
-    mean, few = float(np.mean(values)), len(values) < MIN_SEEDS
-    reach = float("nan") if few else float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    return claimed, mean, mean - reach, mean + reach, judge_bound(mean - reach, mean + reach, sign, float(limit))
+    few = min(map(len, seen.values)) < MIN_SEEDS
+    if sign == "below":  # least squares through the logarithms of the medians over seeds, with a bootstrap over seeds
+        weights = slope_weights(seen.n)
+        value, _, low, high = resampled(
+            seen.values, lambda drawn: np.tensordot(weights, np.log2([np.median(v, axis=-1) for v in drawn]), 1)
+        )
+        few, claimed = few or len(seen.n) < MIN_SIZES, f"below {power(Fraction(limit))}"
+    else:
+        (values,) = seen.values
+        value = float(np.mean(values))
+        reach = nan if few else float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+        low, high = value - reach, value + reach
+    if few:
+        low = high = nan
+    return claimed, value, low, high, _bound(low, high, ">" if sign == ">" else "<", float(limit))
 
 
-def _medians(seen: Observation) -> tuple[float, float, float]:
-    """Least squares through the logarithms of the medians over seeds, with a bootstrap over seeds."""
-    weights = slope_weights(seen.n)
-
-    def slope(drawn: Sequence[Array]) -> Array:
-        result: Array = np.tensordot(weights, np.log2([np.median(v, axis=-1) for v in drawn]), 1)
-        return result
-
-    few = len(seen.n) < MIN_SIZES or min(map(len, seen.values)) < MIN_SEEDS
-    value, _, low, high = resampled(seen.values, slope)
-    return (value, float("nan"), float("nan")) if few else (value, low, high)
-
-
-def judge_bound(low: float, high: float, sign: str, limit: float) -> Verdict:
+def _bound(low: float, high: float, sign: str, limit: float) -> Verdict:
     """Where an interval lies: on the claimed side of the limit, on the other, or on both (or NaN): INCONCLUSIVE."""
     below, above = high < limit, low > limit
     if not (below or above):
         return Verdict.INCONCLUSIVE
     return Verdict.AGREES if (below if sign == "<" else above) else Verdict.REFUTED
-
-
-def _data(seen: Observation) -> str:
-    sizes = f"{seen.of} = {min(seen.n):g} to {max(seen.n):g}, " if len(seen.n) else ""
-    return f"{sizes}{min(map(len, seen.values))} seeds"
 
 
 def power(e: Fraction | None, of: str = "n") -> str:

@@ -33,11 +33,13 @@ def shown(results: Sequence[Result]) -> Document:
 def listed(experiments: Sequence[Experiment]) -> Document:
     """Which experiments there are, and their trials."""
     blocks: list[Block] = []
-    record = []
     for e in experiments:
-        titles = [trial.title for trial in e.trials]
-        blocks += [Heading(f"{e.name}: {e.title} ({e.source})"), Lines.of(*titles, listed=True)]
-        record.append({"experiment": e.name, "title": e.title, "source": e.source, "trials": titles})
+        blocks.append(Heading(f"{e.name}: {e.title} ({e.source})"))
+        blocks.append(Lines.of(*(trial.title for trial in e.trials), listed=True))
+    record = [
+        {"experiment": e.name, "title": e.title, "source": e.source, "trials": [trial.title for trial in e.trials]}
+        for e in experiments
+    ]
     return Document(tuple(blocks), {"experiments": record})
 
 

@@ -23,20 +23,15 @@ from scaling_algebra.verify.judging.fit import Array
 
 from .findings import Conditions, Observation
 
-FACTORS = {"B": (1.0, 2.0, 3.0, 5.0, 8.0), "T": (0.125, 0.25, 0.5, 1.0, 2.0), "s": (1 / 8, 1 / 5, 1 / 3, 1 / 2, 1.0)}
-"""Batch, tokens, and the share K/M of experts that is active."""
 COPIES = 64
 """Weights of a replica."""
-BASE = {"lr": 0.04, "eps": 1.0, "one_minus_beta1": 1 / 8, "one_minus_beta2": 1e-3, "wd": 0.006}
-"""Values at batch 1. 1 - beta1 may grow by 8."""
 Rule = Mapping[str, Monomial]
-PLACES = {"B": {"S": "T/B"}, "T": {"S": "T/B"}, "s": {"B": "s", "S": "1"}}
-"""Batch and steps of a tensor along an axis: an expert takes all T/B steps on s of the batch."""
 
 
 @dataclass(frozen=True)
 class Observable:
-    """Something of a run that is a monomial in lr, wd, batch B and steps S.
+    """Something of a run that is a monomial in lr, wd, batch B and steps S, where noise rules: Adam's step is
+    lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B).
 
     Attributes:
         decay: with weight decay. start: where weights start.
@@ -44,22 +39,13 @@ class Observable:
         steps: of a run at batch 1.
     """
 
-    monomial: Monomial
+    monomial: str
     curvature: float = 0.0
     slope: float = 0.0
     decay: bool = False
     start: float = 0.0
     log: bool = False
     steps: int = 1024
-
-
-OBSERVABLES = {
-    "stationary spread": Observable(monomial("lr**(1/2)*B**(-1/4)"), curvature=0.4, steps=1536),
-    "noise of the whole run": Observable(monomial("lr*S**(1/2)")),
-    "drift of the whole run": Observable(monomial("lr*B**(1/2)*S"), slope=0.05),
-    "forgetting of the start": Observable(monomial("lr*wd*S"), decay=True, start=10.0, log=True),
-}
-"""Where noise rules: Adam's step is lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B)."""
 
 
 def rule_of(optimizer: str, hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
@@ -73,25 +59,40 @@ def rule_of(optimizer: str, hold: Sequence[str], axis: str, instead: Mapping[str
 
 
 def quadratic(
-    how: Conditions, names: Sequence[str], *, axis: str, hold: Sequence[str], instead: Mapping[str, str] | None = None
+    how: Conditions,
+    names: Sequence[str],
+    *,
+    axis: str,
+    hold: Sequence[str],
+    base: Mapping[str, float],
+    factors: Mapping[str, Sequence[float]],
+    places: Mapping[str, Mapping[str, str]],
+    observables: Mapping[str, Mapping[str, Any]],
+    instead: Mapping[str, str] | None = None,
 ) -> dict[str, Observation]:
-    """A rule's exponents of observables, along an axis."""
-    rule, seen = rule_of("adamw", hold, axis, instead or {}), {}
-    places = {name: monomial(text) for name, text in PLACES[axis].items()}
+    """A rule's exponents of observables, along an axis.
+
+    Args:
+        base: values at batch 1. factors: of an axis: batch B, tokens T, or the share s = K/M of experts that is active.
+        places: batch and steps of a tensor along an axis. observables: by name. instead: other powers of the rule.
+    """
+    rule, seen, n = rule_of("adamw", hold, axis, instead or {}), {}, factors[axis]
+    placed = {name: monomial(text) for name, text in places[axis].items()}
     for name in names:
         how.say(f", {name}")
-        observable = OBSERVABLES[name]
-        derived = observable.monomial.substituted(places).substituted(rule)[axis]
-        values = [_run(observable, rule, axis, factor, how) for factor in FACTORS[axis]]
-        seen[name] = Observation(values, FACTORS[axis], axis, Fraction(str(derived)), Fraction(1, 4))
+        observable = Observable(**observables[name])
+        derived = monomial(observable.monomial).substituted(placed).substituted(rule)[axis]
+        values = [_run(observable, base, rule, placed, {axis: factor}, how) for factor in n]
+        seen[name] = Observation(values, n, axis, Fraction(str(derived)), Fraction(1, 4))
     return seen
 
 
-def _run(of: Observable, rule: Rule, axis: str, factor: float, how: Conditions) -> Array:
-    """The observable of every replica where the axis has grown by a factor."""
-    at = {axis: factor}
-    value = {name: BASE[name] * rule.get(name, monomial("1")).at(at) for name in BASE}
-    placed = {"B": at.get("B", 1.0), **{name: monomial(text).at(at) for name, text in PLACES[axis].items()}}
+def _run(
+    of: Observable, base: Mapping[str, float], rule: Rule, places: Rule, at: Mapping[str, float], how: Conditions
+) -> Array:
+    """The observable of every replica where an axis has grown by a factor."""
+    value = {name: x * rule.get(name, monomial("1")).at(at) for name, x in base.items()}
+    placed = {"B": at.get("B", 1.0), **{name: place.at(at) for name, place in places.items()}}
     share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
     generator = torch.Generator(how.device).manual_seed(20240)
     w = torch.full((how.seeds, COPIES), of.start, dtype=torch.float64, device=how.device, requires_grad=True)

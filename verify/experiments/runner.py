@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Verdict
@@ -60,11 +59,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Trials that answer one question.
-
-    Attributes:
-        sizes, seeds: defaults, together some minutes on two cores; no sizes where the size is fixed.
-    """
+    """Trials that answer one question; default sizes (none where the size is fixed) and seeds take some minutes."""
 
     name: str
     title: str
@@ -76,11 +71,10 @@ class Experiment:
 
 def _experiment(name: str) -> Experiment:
     data = tomllib.loads(files(__package__).joinpath(f"claims/{name}.toml").read_text("utf-8"))
-    lists, common = data.get("claims", {}), data.get("with", {})
-    trials = []
-    for trial in data["trials"]:
+    lists, common, trials = data.get("claims", {}), data.get("with", {}), []
+    for trial in ({**data, **given} for given in data["trials"]):  # what the file says holds of every trial
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
-        claims = [{"source": trial.get("source", data["source"]), **claim} for claim in claims]
+        claims = [{"source": trial["source"], **claim} for claim in claims]
         run = partial(LABORATORIES[trial["run"]], **{**common, **trial.get("with", {})})
         trials.append(Trial(trial["title"], run, tuple(claims)))
     return Experiment(name, data["title"], data["source"], tuple(trials), tuple(data.get("sizes", ())), data["seeds"])
@@ -108,18 +102,18 @@ class Result:
     interrupted: bool = False
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[Verdict, int]:
         """Claims by outcome: as they must be, the opposite, undecided."""
         outcomes = Counter(f.outcome for part in self.findings.values() for f in part)
-        return {str(v): outcomes[v] for v in Verdict}
+        return {v: outcomes[v] for v in Verdict}
 
     @property
     def exit_code(self) -> int:
         """130 if interrupted; 1 if any claim came out against the prediction; 3 if any is inconclusive; else 0."""
-        counts = self.counts
+        _, against, undecided = self.counts.values()
         if self.interrupted:
             return 130
-        return 1 if counts[Verdict.REFUTED] else 3 if counts[Verdict.INCONCLUSIVE] or not self.findings else 0
+        return 1 if against else 3 if undecided or not self.findings else 0
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of one experiment."""
@@ -130,7 +124,7 @@ class Result:
             "sizes": list(self.how.sizes) or None,
             "seeds": self.how.seeds,
             "trials": {title: [f.as_json() for f in part] for title, part in self.findings.items()},
-            "outcomes": self.counts,
+            "outcomes": {str(v): count for v, count in self.counts.items()},
             "interrupted": self.interrupted,
             "environment": {**Hardware(self.how.device).described(), "wall_seconds": round(self.seconds, 2)},
             "exit_code": self.exit_code,
@@ -142,31 +136,18 @@ def worst(results: Sequence[Result]) -> int:
     return max((r.exit_code for r in results), key=(0, 3, 1, 130).index)
 
 
-def experiment(name: str) -> Experiment:
-    """The experiment called ``name``.
-
-    Raises:
-        UsageError: no such experiment.
-    """
-    if name.lower() not in EXPERIMENTS:
-        raise unknown_name("experiment", name, EXPERIMENTS)
-    return EXPERIMENTS[name.lower()]
-
-
 def planned(
     chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None
 ) -> Conditions:
     """How an experiment is run: its own sizes and seeds unless others are given.
 
     Raises:
-        UsageError: unusable sizes, seeds or device, or sizes for an experiment that has none.
+        UsageError: unusable sizes or device, or sizes for an experiment that has none.
     """
     if sizes is not None and not chosen.sizes:
         raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")
-    if seeds is not None:
-        limits.within("seeds", seeds, 1, limits.SEEDS)
     checked = chosen.sizes if sizes is None else tuple(plan_sizes(regime("I"), sizes))
-    return Conditions(Hardware.of(device).device, checked, chosen.seeds if seeds is None else seeds)
+    return Conditions(Hardware.of(device).device, checked, seeds or chosen.seeds)
 
 
 def perform(

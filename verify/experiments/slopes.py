@@ -27,18 +27,14 @@ def slopes(
     Args:
         sizes, seeds: as ``measure``; by default each run takes under a minute on two cores.
     """
-    groups: dict[int, list[int]] = {}
-    for k, (d, _, _) in enumerate(asked):
-        groups.setdefault(id(d), []).append(k)
     texts = [""] * len(asked)
-    for members in groups.values():
-        d = asked[members[0]][0]
-        steps = max(asked[k][2] for k in members)
-        names = [asked[k][1] for k in members]
-        products = [name for name in names if name.startswith("<")]
+    for d in {id(d): d for d, _, _ in asked}.values():
+        members = [(k, name, step) for k, (other, name, step) in enumerate(asked) if other is d]
+        products = [name for _, name, _ in members if name.startswith("<")]
+        steps = max(step for *_, step in members)
         run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
-        for k in members:
-            texts[k] = _slope(run, *asked[k][1:])
+        for k, name, step in members:
+            texts[k] = _slope(run, name, step)
     return texts
 
 

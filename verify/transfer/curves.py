@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -25,25 +26,58 @@ OPEN = "INCONCLUSIVE"
 UNKNOWN = Estimate(*(math.nan,) * 4)
 
 
+@dataclass(frozen=True)
+class Change:
+    """A slope or ratio in log2, over the widths in ``used``, with the verdict and one line why."""
+
+    estimate: Estimate
+    used: tuple[int, ...]
+    verdict: str
+    why: str
+
+
 class Question(NamedTuple):
-    """What a change of zero, below or above zero is called.
+    """What a change below, of about or above zero is called, and why.
 
     Attributes:
         none: what counts as none. certain: an interval beyond this is a change, however small.
     """
 
-    words: tuple[str, str, str]
+    below: str
+    about: str
+    above: str
     none: float
     certain: float
-    tolerance: str
+    reasons: tuple[str, str, str]
+
+    def judged(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
+        """The verdict on an estimate; ``unknown`` says why nothing can be known."""
+        beyond, within, across = self.reasons
+        if unknown:
+            return Change(estimate, tuple(used), OPEN, unknown)
+        if estimate.high < -self.certain or estimate.low > self.certain:
+            return Change(estimate, tuple(used), self.below if estimate.high < 0 else self.above, beyond)
+        if max(-estimate.low, estimate.high) <= self.none:
+            return Change(estimate, tuple(used), self.about, within)
+        return Change(estimate, tuple(used), OPEN, across)
 
 
-DRIFT = Question(("DRIFTS", "TRANSFERS", "DRIFTS"), 0.25, 0.25, "0.25")
+_OF_RATES = (
+    "the interval lies outside 0.25 of no drift",
+    "the interval lies within 0.25 of no drift",
+    "the interval reaches across 0.25 of no drift",
+)
+_OF_LOSSES = (
+    "the interval lies on one side of no change",
+    "the interval lies within 5% of no change",
+    "the interval reaches from no change beyond 5%",
+)
+DRIFT = Question("DRIFTS", "TRANSFERS", "DRIFTS", 0.25, 0.25, _OF_RATES)
 """Of log2 of the best rate per doubling of the width: exponents are multiples of 1/2, so a tolerance of 1/4 is half way
 to the nearest wrong one."""
-SCALE = Question(("IMPROVES", "STALLS", "WORSENS"), math.log2(1.05), 0.0, "5%")
+SCALE = Question("IMPROVES", "STALLS", "WORSENS", math.log2(1.05), 0.0, _OF_LOSSES)
 """Of log2 of the best loss per doubling of the width."""
-RANK = Question(("BETTER", "EQUAL", "WORSE"), math.log2(1.05), 0.0, "5%")
+RANK = Question("BETTER", "EQUAL", "WORSE", math.log2(1.05), 0.0, _OF_LOSSES)
 """Of log2 of the best loss of one parameterization over that of another at one width."""
 
 
@@ -66,47 +100,36 @@ class LossCurve:
     held: Array
 
     @property
+    def seeds(self) -> int:
+        return self.losses.shape[1]
+
+    @property
     def best(self) -> int:
         """Index of the rate with the smallest mean loss."""
         return int(self.losses.mean(axis=1).argmin())
+
+    @property
+    def loss(self) -> tuple[float, float, float]:
+        """Smallest mean loss, its standard error over seeds, and the held-out loss there."""
+        best = self.losses[self.best]
+        error = float(best.std(ddof=1) / self.seeds**0.5) if self.seeds > 1 else math.nan
+        return float(best.mean()), error, float(self.held[self.best].mean())
+
+    @cached_property
+    def optimum(self) -> Estimate:
+        """log2 of the best rate."""
+        return resampled([self.losses], lambda drawn: vertex(self.log2_lr, drawn[0].mean(axis=-1)))
 
     @property
     def edge(self) -> int:
         """-1 or 1 where the smallest mean loss lies at the lower or upper end of the grid, 0 inside."""
         return {0: -1, len(self.log2_lr) - 1: 1}.get(self.best, 0)
 
-
-@dataclass(frozen=True)
-class Optimum:
-    """The best learning rate at one width.
-
-    Attributes:
-        log2_lr: log2 of the best rate. se, low, high: bootstrap standard error and 95 % interval over seeds.
-        loss, loss_se: smallest mean loss on the grid, and its standard error over seeds. held: held-out loss there.
-        edge: -1 or 1 where the best point, or an end of the interval, is the first or last rate of the grid, so that
-            the optimum is not known.
-    """
-
-    width: int
-    log2_lr: float
-    se: float
-    low: float
-    high: float
-    loss: float
-    loss_se: float
-    held: float
-    edge: int
-    seeds: int
-
-
-@dataclass(frozen=True)
-class Change:
-    """A slope or ratio in log2, over the widths in ``used``, with the verdict and one line why."""
-
-    estimate: Estimate
-    used: tuple[int, ...]
-    verdict: str
-    why: str
+    @property
+    def unknown(self) -> int:
+        """-1 or 1 where that, or an end of the interval, lies there, so that the optimum is not known."""
+        ends = (self.optimum.high >= self.log2_lr[-1], self.optimum.low <= self.log2_lr[0])
+        return self.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
 
 
 def vertex(log2_lr: Sequence[float], losses: Array) -> Array:
@@ -124,38 +147,26 @@ def vertex(log2_lr: Sequence[float], losses: Array) -> Array:
     return minimum
 
 
-def optimum(curve: LossCurve) -> Optimum:
-    """The best rate of one curve, with its error."""
-    rate = resampled([curve.losses], lambda drawn: vertex(curve.log2_lr, drawn[0].mean(axis=-1)))
-    best, seeds = curve.losses[curve.best], curve.losses.shape[1]
-    spread = float(best.std(ddof=1) / seeds**0.5) if seeds > 1 else math.nan
-    ends = (rate.high >= curve.log2_lr[-1], rate.low <= curve.log2_lr[0])
-    edge = curve.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
-    held = float(curve.held[curve.best].mean())
-    return Optimum(curve.width, *rate, float(best.mean()), spread, held, edge, seeds)
-
-
 def drift(curves: Sequence[LossCurve]) -> Change:
     """Change of log2 of the best rate per doubling of the width: one curve per width.
 
     TRANSFERS: the interval lies within the tolerance of no drift. DRIFTS: it lies outside, on one side. INCONCLUSIVE:
     anything else, and whenever a width has its optimum on the edge of its grid, or widths or seeds are too few.
     """
-    optima = [optimum(c) for c in curves]
-    inside = [c for c, o in zip(curves, optima, strict=True) if not o.edge]
-    used = tuple(c.width for c in inside)
+    inside = [c for c in curves if not c.unknown]
+    used = [c.width for c in inside]
     if len(inside) < 2:
-        return Change(UNKNOWN, used, OPEN, "fewer than two widths have their optimum inside the grid")
+        return DRIFT.judged(UNKNOWN, used, "fewer than two widths have their optimum inside the grid")
     weights = slope_weights(used)
 
     def slope(drawn: Sequence[Array]) -> Array:
         rates = [vertex(c.log2_lr, losses.mean(axis=-1)) for c, losses in zip(inside, drawn, strict=True)]
         return np.asarray(np.tensordot(weights, np.stack(rates), 1))
 
-    why = few(curves, len(inside))
-    if outside := ", ".join(str(o.width) for o in optima if o.edge):
-        why = f"the optimum may lie on the edge of the grid at width {outside}"
-    return _change(resampled([c.losses for c in inside], slope), used, DRIFT, why)
+    unknown = few(curves, len(inside))
+    if outside := ", ".join(str(c.width) for c in curves if c.unknown):
+        unknown = f"the optimum may lie on the edge of the grid at width {outside}"
+    return DRIFT.judged(resampled([c.losses for c in inside], slope), used, unknown)
 
 
 def improvement(curves: Sequence[LossCurve]) -> Change:
@@ -165,10 +176,8 @@ def improvement(curves: Sequence[LossCurve]) -> Change:
     INCONCLUSIVE: it holds 0 and is wider, or widths or seeds are too few, or a best loss lies on the edge of its grid.
     """
     top = curves[max(0, len(curves) - 1) // 2 :]
-    used = tuple(c.width for c in top)
-    if len(top) < 2:
-        return Change(UNKNOWN, used, OPEN, "one width shows no change")
-    return _change(growth(top), used, SCALE, few(curves, len(curves)) or _at_edge(top))
+    unknown = few(curves, len(curves)) or _at_edge(top) if len(top) > 1 else "one width shows no change"
+    return SCALE.judged(growth(top), [c.width for c in top], unknown)
 
 
 def growth(curves: Sequence[LossCurve]) -> Estimate:
@@ -185,14 +194,10 @@ def compare(one: LossCurve, other: LossCurve) -> Change:
     BETTER, WORSE: the interval lies below 0, above 0. EQUAL: it holds 0 and lies within the tolerance. INCONCLUSIVE: it
     holds 0 and is wider, or seeds are too few, or a best loss lies on the edge of its grid.
     """
-
-    def ratio(drawn: Sequence[Array]) -> Array:
-        first, second = _lowest(drawn)
-        return np.asarray(first - second)
-
-    seeds = _seeds((one, other))
-    why = f"{seeds} seeds; at least {MIN_SEEDS} needed" if seeds < MIN_SEEDS else _at_edge((one, other))
-    return _change(resampled([one.losses, other.losses], ratio, paired=True), (one.width,), RANK, why)
+    seeds = min(one.seeds, other.seeds)
+    unknown = f"{seeds} seeds; at least {MIN_SEEDS} needed" if seeds < MIN_SEEDS else _at_edge((one, other))
+    ratio = resampled([one.losses, other.losses], lambda drawn: np.subtract(*_lowest(drawn)), paired=True)
+    return RANK.judged(ratio, [one.width], unknown)
 
 
 def overall(derived: Sequence[str], controls: Sequence[str]) -> str:
@@ -210,34 +215,15 @@ def overall(derived: Sequence[str], controls: Sequence[str]) -> str:
 
 def few(curves: Sequence[LossCurve], widths: int) -> str:
     """Why widths or seeds are too few; empty where they are not."""
-    seeds = _seeds(curves)
+    seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
         return ""
     return f"{widths} widths and {seeds} seeds; at least {MIN_SIZES} and {MIN_SEEDS} needed"
 
 
-def _change(estimate: Estimate, used: tuple[int, ...], asked: Question, unknown: str) -> Change:
-    """Lower, none, higher or open; ``unknown`` says why nothing can be known."""
-    lower, none, higher = asked.words
-    what = "drift" if asked is DRIFT else "change"
-    beyond = "outside 0.25 of no drift" if asked is DRIFT else "on one side of no change"
-    if unknown:
-        return Change(estimate, used, OPEN, unknown)
-    if estimate.high < -asked.certain or estimate.low > asked.certain:
-        return Change(estimate, used, lower if estimate.high < 0 else higher, f"the interval lies {beyond}")
-    if max(-estimate.low, estimate.high) <= asked.none:
-        return Change(estimate, used, none, f"the interval lies within {asked.tolerance} of no {what}")
-    across = "across 0.25 of no drift" if asked is DRIFT else f"from no change beyond {asked.tolerance}"
-    return Change(estimate, used, OPEN, f"the interval reaches {across}")
-
-
 def _lowest(drawn: Sequence[Array]) -> Array:
     """log2 of the smallest mean loss of each curve, (curves, ...)."""
     return np.log2(np.stack([losses.mean(axis=-1).min(axis=0) for losses in drawn]))
-
-
-def _seeds(curves: Sequence[LossCurve]) -> int:
-    return min((c.losses.shape[1] for c in curves), default=0)
 
 
 def _at_edge(curves: Sequence[LossCurve]) -> str:

@@ -60,9 +60,9 @@ def _loss(axes: Axes, widths: Sequence[Record], style: Record) -> None:
 
 
 def _optimum(axes: Axes, widths: Sequence[Record], style: Record) -> None:
-    known = [w for w in widths if w["low"] is not None]
-    ends = [[w["log2_lr"] - w["low"] for w in known], [w["high"] - w["log2_lr"] for w in known]]
-    axes.errorbar([w["width"] for w in known], [w["log2_lr"] for w in known], np.maximum(0, ends), **style)
+    inside = [w for w in widths if w["low"] is not None]
+    ends = [[w["log2_lr"] - w["low"] for w in inside], [w["high"] - w["log2_lr"] for w in inside]]
+    axes.errorbar([w["width"] for w in inside], [w["log2_lr"] for w in inside], np.maximum(0, ends), **style)
 
 
 def _by_width(

@@ -8,22 +8,23 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.documents.notation import formula, plain
 from scaling_algebra.verify.judging.presentation import interval, signed
 
-from .curves import Change, LossCurve, Optimum
-from .study import Study, Swept
+from .curves import Change, LossCurve
+from .study import Study
+from .sweep import Tuned
 
 
 def study(r: Study) -> Document:
     """Optima by width, tuned multipliers, drifts, improvements and comparisons with verdicts, and one closing line."""
-    optima = [_optimum(s, o, c) for s in r.series for o, c in zip(s.optima, s.curves, strict=True)]
+    optima = [(s.recipe.name, *_optimum(c)) for s in r.series for c in s.curves]
     header = ("", "N", "N_e", "M", "K", "parameters", "log2 lr", "interval", "loss", "held out")
     blocks: list[Block] = [Heading(r.title), Grid.of(header, optima)]
-    if tuned := [_multipliers(s) for s in r.series if s.tuned]:
+    if tuned := [f"{s.recipe.name} {_tuned(s.tuned)}" for s in r.series if s.tuned]:
         blocks.append(Lines.of(*tuned))
     end = ("interval", "verdict", "because")
     blocks.append(Grid.of(("", "drift", *end), [(s.recipe.name, *_shift(s.drift)) for s in r.series]))
     blocks.append(Grid.of(("", "scale", *end), [(s.recipe.name, *_factor(s.improvement)) for s in r.series]))
     if r.comparisons:
-        rows = [(f"{c.one} over {c.other}", str(c.width), *_factor(c.change)) for c in r.comparisons]
+        rows = [(f"{one} over {other}", str(change.used[0]), *_factor(change)) for one, other, change in r.comparisons]
         blocks.append(Grid.of(("", "N", "loss", *end), rows))
     e, used = r.environment, r.series[0].improvement.used
     lines = [
@@ -39,12 +40,11 @@ def study(r: Study) -> Document:
     return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json())
 
 
-def _optimum(s: Swept, o: Optimum, c: LossCurve) -> tuple[Piece, ...]:
+def _optimum(c: LossCurve) -> tuple[Piece, ...]:
     sizes = (str(c.dims[axis]) for axis in ("N", "N_e", "M", "K"))
-    edge = {-1: "<= ", 0: "", 1: ">= "}[o.edge]
-    optimum = formula(edge + plain(signed(o.log2_lr, 2, "unknown")))
-    loss = f"{o.loss:.3f} +- {o.loss_se:.3f}"
-    return s.recipe.name, *sizes, str(c.parameters), optimum, interval(o.low, o.high, 2), loss, f"{o.held:.3f}"
+    (value, _, low, high), (loss, error, held) = c.optimum, c.loss
+    rate = formula({-1: "<= ", 0: "", 1: ">= "}[c.unknown] + plain(signed(value, 2, "unknown")))
+    return *sizes, str(c.parameters), rate, interval(low, high, 2), f"{loss:.3f} +- {error:.3f}", f"{held:.3f}"
 
 
 def _shift(d: Change) -> tuple[Piece, ...]:
@@ -59,11 +59,9 @@ def _factor(d: Change) -> tuple[Piece, ...]:
     return factor, between, d.verdict, d.why
 
 
-def _multipliers(s: Swept) -> str:
-    tuned = s.tuned
-    assert tuned is not None
-    m, rates = tuned.multipliers, ", ".join(f"{role} {x:g}" for role, x in tuned.multipliers.lr.items())
+def _tuned(t: Tuned) -> str:
+    m, rates = t.multipliers, ", ".join(f"{role} {x:g}" for role, x in t.multipliers.lr.items())
     return (
-        f"{s.recipe.name} tuned in {tuned.trials} trials, loss {tuned.untuned:.3f} to {tuned.loss:.3f}: log2 lr "
-        f"{tuned.log2_lr:g}, init {m.init:g}, aggregation {m.aggregation:g}, lr of {rates}"
+        f"tuned in {t.trials} trials, loss {t.untuned:.3f} to {t.loss:.3f}: log2 lr {t.log2_lr:g}, "
+        f"init {m.init:g}, aggregation {m.aggregation:g}, lr of {rates}"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -19,9 +20,8 @@ from scaling_algebra.verify.judging.report import number
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
-from .curves import OPEN, Change, LossCurve, Optimum, compare, drift, growth, improvement, optimum, overall
-from .sweep import Course, sweep
-from .tuning import Tuned, tune
+from .curves import OPEN, Change, LossCurve, compare, drift, growth, improvement, overall
+from .sweep import Course, Tuned, sweep, tune
 
 EXIT = {"TRANSFERS": 0, "DRIFTS": 1, OPEN: 3}
 
@@ -33,9 +33,14 @@ class Swept:
     recipe: BaseShapes
     tuned: Tuned | None
     curves: tuple[LossCurve, ...]
-    optima: tuple[Optimum, ...]
-    drift: Change
-    improvement: Change
+
+    @cached_property
+    def drift(self) -> Change:
+        return drift(self.curves)
+
+    @cached_property
+    def improvement(self) -> Change:
+        return improvement(self.curves)
 
     @property
     def derived(self) -> bool:
@@ -43,37 +48,27 @@ class Swept:
         return self.recipe.configuration.parameterization.derived
 
     def as_json(self) -> dict[str, Any]:
+        whole = number(growth(self.curves).value)
         return {
             "multipliers": None if self.tuned is None else asdict(self.tuned),
             "base": dict(self.recipe.base),
             "widths": [
                 {
-                    **{k: number(x) if isinstance(x, float) else x for k, x in asdict(o).items()},
+                    "width": c.width,
+                    **_numbers(("log2_lr", "se", "low", "high", "loss", "loss_se", "held"), (*c.optimum, *c.loss)),
+                    "edge": c.unknown,
+                    "seeds": c.seeds,
                     "dims": dict(c.dims),
                     "parameters": c.parameters,
                     "grid": list(c.log2_lr),
                     "losses": [[number(x) for x in row] for row in c.losses.tolist()],
                     "held_out_losses": [[number(x) for x in row] for row in c.held.tolist()],
                 }
-                for o, c in zip(self.optima, self.curves, strict=True)
+                for c in self.curves
             ],
-            "drift": _record("slope", self.drift, {"used": self.drift.used}),
-            "improvement": _record(
-                "slope",
-                self.improvement,
-                {"whole": number(growth(self.curves).value), "used": self.improvement.used},
-            ),
+            "drift": _record("slope", self.drift, used=self.drift.used),
+            "improvement": _record("slope", self.improvement, whole=whole, used=self.improvement.used),
         }
-
-
-@dataclass(frozen=True)
-class Rivals:
-    """The best loss of one parameterization over that of another at a width."""
-
-    one: str
-    other: str
-    width: int
-    change: Change
 
 
 @dataclass(frozen=True)
@@ -97,13 +92,13 @@ class Study:
     def verdict(self) -> str:
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
-    @property
-    def comparisons(self) -> tuple[Rivals, ...]:
-        """Every parameterization against every later one, at every width."""
+    @cached_property
+    def comparisons(self) -> tuple[tuple[str, str, Change], ...]:
+        """The best loss of every parameterization over that of every later one, at every width."""
         return tuple(
-            Rivals(one.recipe.name, other.recipe.name, a.width, compare(a, b))
+            (one.recipe.name, other.recipe.name, compare(*pair))
             for one, other in combinations(self.series, 2)
-            for a, b in zip(one.curves, other.curves, strict=True)
+            for pair in zip(one.curves, other.curves, strict=True)
         )
 
     @property
@@ -121,8 +116,8 @@ class Study:
             "compiled": self.course.compiled,
             "parameterizations": {s.recipe.name: s.as_json() for s in self.series},
             "comparisons": [
-                {"one": c.one, "other": c.other, "width": c.width, **_record("ratio", c.change)}
-                for c in self.comparisons
+                {"one": one, "other": other, "width": change.used[0], **_record("ratio", change)}
+                for one, other, change in self.comparisons
             ],
             "environment": dict(self.environment),
             "verdict": self.verdict,
@@ -155,8 +150,7 @@ def transfer(
             recipe = replace(recipe, multipliers=tuned.multipliers)
             first += tuned.log2_lr - middle
         rates = grid or [first + k * spacing for k in range(count + 1)]
-        curves = tuple(sweep(course, recipe, n, rates, extend) for n in widths)
-        series.append(Swept(recipe, tuned, curves, tuple(map(optimum, curves)), drift(curves), improvement(curves)))
+        series.append(Swept(recipe, tuned, tuple(sweep(course, recipe, n, rates, extend) for n in widths)))
     environment = {
         **course.hardware.described(),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
@@ -178,8 +172,11 @@ def check_memory(hardware: Hardware, recipe: BaseShapes, width: int, seeds: int)
         )
 
 
-def _record(name: str, change: Change, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _record(name: str, change: Change, **more: Any) -> dict[str, Any]:
+    errors = _numbers((name, "se", "low", "high"), change.estimate)
+    return {**errors, **more, "verdict": change.verdict, "why": change.why}
+
+
+def _numbers(names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
     """JSON has no NaN."""
-    value, *error = map(number, change.estimate)
-    errors = dict(zip(("se", "low", "high"), error, strict=True))
-    return {name: value, **errors, **(more or {}), "verdict": change.verdict, "why": change.why}
+    return dict(zip(names, map(number, values), strict=True))

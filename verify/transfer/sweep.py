@@ -1,5 +1,8 @@
-"""Trains a task over widths, learning rates and seeds: the raw material of a learning-rate transfer report.
+"""Trains a task over widths, learning rates and seeds, and tunes multipliers at the base size before that.
 
+Without tuned multipliers an effective update can be negligible at every size one can train (MSSP paper, App. Q.6). The
+search is a random one, then steps in one coordinate at a time; it is small: App. Q.7 shows cases where one of this kind
+stops short of the optimum.
 Read next: ``curves.py`` (where the loss is smallest, and how that drifts), ``tasks.py`` (what is trained).
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,14 +22,20 @@ from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend
 from scaling_algebra.verify.measuring.store import Store
-from scaling_algebra.verify.networks.base_shapes import BaseShapes
+from scaling_algebra.verify.networks.base_shapes import BaseShapes, Multipliers
 from scaling_algebra.verify.networks.scales import Dims
 
-from .curves import LossCurve, optimum
+from .curves import LossCurve
 from .tasks import Task
 
 LATE = 0.25
 """Share of the steps, the last ones, over which the loss is averaged."""
+REACH, STEPS, FARTHEST = 2, (2, 1), 4
+"""log2 of the farthest random multiplier, of the factors tried in the local search, and of the farthest one it reaches.
+
+A search left free may freeze a tensor, because that is a little better for few steps; a frozen tensor is the same in
+every parameterization, and its own scaling would not be tested.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,25 +72,20 @@ def sweep(course: Course, recipe: BaseShapes, width: int, grid: Sequence[float],
     dims = recipe.dims(width)
     if course.compiled:
         torch.compiler.reset()  # it gives up on a network of which it has seen too many sizes
+    parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
     curves: dict[float, tuple[Array, Array]] = {}
-
-    def run(x: float) -> None:
-        course.say(f"{recipe.name}, N={width}, lr 2^{x:g}")
-        with _compiling() if course.compiled else nullcontext():
-            curves[x] = losses(course, recipe, dims, 2.0**x)
-
-    for x in grid:
-        run(x)
-    spacing = grid[1] - grid[0]
+    asked, spacing = list(grid), grid[1] - grid[0]
     while True:
+        for x in asked:
+            course.say(f"{recipe.name}, N={width}, lr 2^{x:g}")
+            with _compiling() if course.compiled else nullcontext():
+                curves[x] = losses(course, recipe, dims, 2.0**x)
         rates = tuple(sorted(curves))
         late, held = (np.stack(part) for part in zip(*(curves[x] for x in rates), strict=True))
-        parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
         curve = LossCurve(width, dims, parameters, rates, late, held)
-        edge = optimum(curve).edge
-        if not edge or len(curves) >= len(grid) + extend:
+        if not curve.unknown or len(curves) >= len(grid) + extend:
             return curve
-        run(rates[0] - spacing if edge < 0 else rates[-1] + spacing)
+        asked = [rates[0] - spacing if curve.unknown < 0 else rates[-1] + spacing]
 
 
 def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
@@ -154,3 +158,65 @@ def rate(step: int, steps: int, warmup: float, final: float) -> float:
         return (step + 1) / (first + 1)
     done = (step - first) / max(1, steps - first)
     return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        log2_lr: global learning rate. multipliers: everything else.
+        loss, untuned: mean loss with them, and of the first trial (all multipliers 1).
+        trials: networks trained, all seeds counted once.
+    """
+
+    log2_lr: float
+    multipliers: Multipliers
+    loss: float
+    untuned: float
+    trials: int
+
+
+def tune(course: Course, recipe: BaseShapes, log2_lr: float, trials: int) -> Tuned:
+    """Best of ``trials`` settings at the base size: half of them at random around ``log2_lr``, the rest local steps.
+
+    A local step is taken where it lowers the loss by more than its standard error over seeds, pairwise. The same random
+    numbers are drawn for every parameterization, so all get the same chance.
+    """
+    rng = np.random.default_rng(20240)
+    seen: dict[tuple[int, ...], Array] = {}
+    trial = replace(course, compiled=False)  # every trial has constants of its own
+
+    def multipliers(point: tuple[int, ...]) -> tuple[float, Multipliers]:
+        shift, init, aggregation, *rates = point
+        factors = {role: 2.0**x for role, x in zip(recipe.scaling.tensors, rates, strict=True)}
+        return log2_lr + shift, Multipliers(2.0**init, 2.0**aggregation, factors)
+
+    def at(point: tuple[int, ...]) -> Array:
+        if point not in seen:
+            course.say(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
+            lr, tuned = multipliers(point)
+            seen[point] = losses(trial, replace(recipe, multipliers=tuned), recipe.base, 2.0**lr)[0]
+        return seen[point]
+
+    size = 3 + len(recipe.scaling.tensors)  # lr, init, aggregation, and the lr of every tensor
+    untuned = at((0,) * size)
+    while len(seen) < max(1, trials // 2):
+        at(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, size)))
+    best = min(seen, key=lambda point: float(seen[point].mean()))
+    moves = [(k, sign * step) for step in STEPS for k in range(size) for sign in (1, -1)]
+    tried = 0
+    while len(seen) < trials and tried < len(moves):  # every move failed in a row: a local optimum
+        k, shift = moves[tried]
+        other = (*best[:k], best[k] + shift, *best[k + 1 :])
+        tried += 1
+        if abs(other[k]) <= FARTHEST and better(at(other), at(best)):
+            best, moves, tried = other, moves[tried - 1 :] + moves[: tried - 1], 0
+    return Tuned(*multipliers(best), float(at(best).mean()), float(untuned.mean()), len(seen))
+
+
+def better(losses: Array, than: Array) -> bool:
+    """Is the mean over seeds lower by more than the standard error of the pairwise difference?"""
+    gain = than - losses
+    error = gain.std(ddof=1) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
+    return bool(gain.mean() > error)

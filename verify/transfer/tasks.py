@@ -7,14 +7,15 @@ Read next: ``measuring/batches.py`` (the data), ``sweep.py`` (trains on them).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.verify.networks.scales import Dims
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.measuring.batches import Data
@@ -38,8 +39,8 @@ class Task:
 
     name: str
     title: str
-    settings: Mapping[str, int]
-    base: Dims
+    settings: dict[str, int]
+    base: dict[str, int]
     widths: tuple[int, ...]
     grid: tuple[float, float, float]
     steps: int
@@ -62,27 +63,35 @@ class Task:
 
         chosen = dict(self.settings)
         for text in settings:
-            name, _, number = (s.strip() for s in text.partition("="))
-            if name not in chosen:
-                raise unknown_name(f"setting of {self.name}", name, chosen)
-            try:
-                chosen[name] = limits.whole(number)
-            except ValueError:
-                chosen[name] = 0
-            if not 0 < chosen[name] <= limits.SEEDS:
-                example = f"{name}={self.settings[name]}"
-                raise UsageError(f"cannot read the setting {text!r}; write name=number, e.g. {example}")
+            name = text.partition("=")[0].strip()
+            wrong = f"cannot read the setting {text!r}; write name=number, e.g. {name}={self.settings.get(name)}"
+            chosen |= numbers(f"setting of {self.name}", [text], chosen, limits.SEEDS, wrong)
         data: Data = getattr(batches, self.name)(**chosen)
         return replace(data, settings=chosen)
 
 
-def _task(name: str, entry: Mapping[str, Any]) -> Task:
-    listed: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in entry.items()}
-    return Task(name, **listed)
+def numbers(kind: str, texts: Iterable[str], names: Iterable[str], most: int, wrong: str) -> dict[str, int]:
+    """``NAME=NUMBER``, each a positive whole number.
+
+    Raises:
+        UsageError: an unknown name, or ``wrong``.
+    """
+    values: dict[str, int] = {}
+    for text in texts:
+        name, _, number = (part.strip() for part in text.partition("="))
+        if name not in names:
+            raise unknown_name(kind, name, names)
+        try:
+            values[name] = limits.within(name, limits.whole(number), 1, most)
+        except ValueError:
+            raise UsageError(wrong) from None
+    return values
 
 
-TASKS: dict[str, Task] = {
-    name: _task(name, entry)
-    for name, entry in tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8")).items()
-}
+def _tasks() -> dict[str, Task]:
+    tables = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8"))
+    return {name: msgspec.convert({"name": name, **entry}, Task) for name, entry in tables.items()}
+
+
+TASKS = _tasks()
 """Every task, by name."""

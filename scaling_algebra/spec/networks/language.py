@@ -141,7 +141,7 @@ FUNCTIONS: dict[str, FunctionKind] = {
         FunctionKind("silu", "silu", "SiLU, entrywise", powers=_EVEN, signed=True),
         FunctionKind("gelu", "gelu", "GELU, entrywise", powers=_EVEN, signed=True),
         FunctionKind("relu", "relu", "ReLU, entrywise", powers=_EVEN, homogeneous=True),
-        FunctionKind("rmsnorm", "rms_norm", "divided by its root-mean-square along a letter", "norm"),
+        FunctionKind("rmsnorm", "rms_norm", "divided by its root-mean-square along a letter", "norm", powers=_ODD),
         FunctionKind(
             "layernorm", "layer_norm", "centred, then divided by its spread along a letter", "norm", centres=True
         ),
@@ -343,6 +343,41 @@ class Network:
         if not gate.gates or 0 not in gate.kind.powers or self.signals[statement.out] != above.over:
             return ""
         return "".join(x for x in factor.letters if x not in self.signals[statement.out])
+
+    def meets_others(self, signal: str, at: int, role: str) -> bool:
+        """Every sum over an index of a signal is of products with signals that a tensor has no part in.
+
+        Args:
+            at: position of the index in the signal.
+            role: the tensor.
+        """
+        for s, k in self.consumers(signal):
+            if not isinstance(s, Product):
+                return False
+            letter = s.factors[k].letters[at]
+            others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
+            if any(role in self.tensors_of(x) for x in others):
+                return False
+            out = self.signals[s.out]
+            summed = letter not in out
+            if summed and (not others or (s.tensor and letter in s.tensor.letters)):
+                return False
+            if not summed and not self.meets_others(s.out, out.index(letter), role):
+                return False
+        return True
+
+    def tensors_of(self, signal: str) -> frozenset[str]:
+        """All tensors that a signal is computed from."""
+        if signal not in self._behind:
+            s = self.producer(signal)
+            own = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
+            found = own.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else own
+            self._behind[signal] = frozenset(found)
+        return self._behind[signal]
+
+    @cached_property
+    def _behind(self) -> dict[str, frozenset[str]]:
+        return {}
 
     def is_held(self, signal: str) -> bool:
         """A gate held at its mean and slope."""

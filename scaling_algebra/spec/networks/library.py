@@ -123,6 +123,7 @@ def _attention(
     cache: str = "h[s,a]",
     layer: str = "",
     source: str = "h[s,a]",
+    norms: bool = False,
 ) -> str:
     """Softmax attention that writes ``u``.
 
@@ -133,13 +134,23 @@ def _attention(
         cache: what keys and values are read from.
         layer: the letter of a layer and a comma.
         source: what queries are read from.
+        norms: queries and keys have norms with gains, each along its dimension.
     """
-    heads, key = queries.rpartition(",")[0], f"{keys},{cache[-2]}"
+    heads, key, compared, between = queries.rpartition(",")[0], f"{keys},{cache[-2]}", "qk", ""
+    if norms:
+        compared = ("nq", "nk")
+        between = f"""
+        rq[{layer}s,{queries}] = rmsnorm(q[{layer}s,{queries}]; {queries[-1]})
+        nq[{layer}s,{queries}] = Gq[{queries[-1]}] rq[{layer}s,{queries}]
+        rk[{layer}s,{keys}] = rmsnorm(k[{layer}s,{keys}]; {keys[-1]})
+        nk[{layer}s,{keys}] = Gk[{keys[-1]}] rk[{layer}s,{keys}]
+        """
     return f"""
     q[{layer}s,{queries}] = Wq[{layer}{queries},{source[-2]}] {source}
     k[{layer}s,{keys}] = Wk[{layer}{key}] {cache}
     v[{layer}s,{keys}] = Wv[{layer}{key}] {cache}
-    p[{layer}{heads},t,s] = softmax({scale} q[{layer}t,{queries}] k[{layer}s,{keys}]; s)
+    {between}
+    p[{layer}{heads},t,s] = softmax({scale} {compared[0]}[{layer}t,{queries}] {compared[1]}[{layer}s,{keys}]; s)
     o[{layer}t,{queries}] = p[{layer}{heads},t,s] v[{layer}s,{keys}]
     u[{layer}t,b] = Wo[{layer}b,{queries}] o[{layer}t,{queries}]
     """
@@ -367,11 +378,38 @@ def _layer(title: str, attention: str, roles: Mapping[str, str], shared: str = "
     return _Text(title, equations, {**tensors, **shares, "F": "final_gain", "U": "readout"})
 
 
+def _biased(text: _Text, biases: Mapping[str, tuple[str, str]]) -> _Text:
+    """The same equations, in which some signals have a trained bias in all their letters but that of the token: tensor
+    and role of each."""
+    equations = text.equations
+    for signal, (name, _) in biases.items():
+        line = rf"^ *{signal}\[([st]),([\w,]+)\] = .*$"
+        equations = re.sub(line, rf"\g<0> + {name}[\2,x] data[\1,x]", equations, flags=re.M)
+    return _Text(text.title, equations, {**text.roles, **dict(biases.values())})
+
+
+_GROUPED = _attention("j,y,e", "j,e", cache="n1[s,a]", source="n1[s,a]")
 _LAYERS = {
     "mixtral": _layer(
-        "one layer of Mixtral: norms, grouped queries, SwiGLU experts (Jiang et al. 2024)",
-        _attention("j,y,e", "j,e", cache="n1[s,a]", source="n1[s,a]"),
-        _HEADS,
+        "one layer of Mixtral: norms, grouped queries, SwiGLU experts (Jiang et al. 2024)", _GROUPED, _HEADS
+    ),
+    "qwen3-moe": _layer(
+        "one layer of Qwen3-MoE: grouped queries, norms of queries and keys, SwiGLU experts (Qwen Team 2025)",
+        _attention("j,y,e", "j,e", cache="n1[s,a]", source="n1[s,a]", norms=True),
+        {**_HEADS, "Gq": "query_gain", "Gk": "key_gain"},
+    ),
+    "gpt-oss": _biased(
+        _layer("one layer of gpt-oss: biases, grouped queries, SwiGLU experts (OpenAI 2025)", _GROUPED, _HEADS),
+        {
+            "q": ("Bq", "query_bias"),
+            "k": ("Bk", "key_bias"),
+            "v": ("Bv", "value_bias"),
+            "u": ("Bo", "attention_out_bias"),
+            "psi": ("Br", "router_bias"),
+            "w": ("B1", "expert_gate_bias"),
+            "m": ("B2", "expert_in_bias"),
+            "h3i": ("B3", "expert_out_bias"),
+        },
     ),
     "deepseek-v3": _layer(
         "one layer of DeepSeek-V3: latent attention with norms, a shared expert (DeepSeek-AI 2024)",

@@ -14,13 +14,11 @@ from itertools import combinations
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Linear
-from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
-from .phases import Phases
-from .plane import Plane, Point2
+from .covering import Face
+from .phases import Phases, Point2
 
 
 @dataclass(frozen=True)
@@ -66,68 +64,31 @@ def nearest(p: Phases, ray: Ray) -> Nearest:
     Raises:
         UsageError: K < M, or the axis that the map holds at 1 does not grow.
     """
-    at, where = p.point(ray), Plane(p.plane)
+    at, axes = p.point(ray), (*p.plane, p.third)
     if at is None or ray["K"] != ray["M"]:
-        raise UsageError(f"{ray} is not on this map, which is for K = M and growing {where.third}")
-    found: dict[tuple[bool, bool], Near] = {}
-    for name, sides in (*_cells(p, where), *_edges(p, where)):
-        for q in _candidates(at, [side.over((*p.plane, where.third)) for side in sides], sides[0].sense == "="):
-            if not all(side.holds(where.rates(q)) for side in sides):
+        raise UsageError(f"{ray} is not on this map, which is for K = M and growing {p.third}")
+    face, asked = Face(MOE_BLOCK, p.optimizer, p.parameterization), p.at(at)
+    solution, why = face.solve(asked)
+    if solution is not None:
+        return Nearest(p, asked, "", (Near(asked, (), "", Fraction(0), str(solution.structure)),))
+    found: dict[tuple[str, ...], Near] = {}
+    for cell in (c for c in (*p.cells, *p.edges) if c.scaling is not None):
+        flat = [side for side in cell.sides if side.sense == "="]
+        sides = [*flat, *(side for side in cell.sides if side not in flat), *(Linear(((x, 1),), ">=") for x in p.plane)]
+        for q in _candidates(at, [side.over(axes) for side in sides], bool(flat)):
+            rates = dict(zip(axes, (*q, Fraction(1)), strict=True))
+            if not all(side.holds(rates) for side in sides):
                 continue
-            moved = (q[0] != at[0], q[1] != at[1])
+            moved = tuple(axis for axis, old, new in zip(p.plane, at, q, strict=True) if old != new)
             distance = (q[0] - at[0]) ** 2 + (q[1] - at[1]) ** 2
             if moved not in found or distance < found[moved].distance:
-                axes = tuple(axis for axis, x in zip(p.plane, moved, strict=True) if x)
-                found[moved] = Near(where.ray(q), axes, name, distance)
-    asked = where.ray(at)
-    structure, why = _solved(p, asked)
-    if not why:
-        return Nearest(p, asked, "", (Near(asked, (), "", Fraction(0), structure),))
+                found[moved] = Near(p.at(q), moved, cell.title, distance)
     rays = []
-    for x in _useful(sorted(found.values(), key=lambda x: x.distance)):
-        structure, failure = _solved(p, x.ray)
-        rays += [] if failure else [replace(x, structure=structure)]
+    for k, x in enumerate(sorted(found.values(), key=lambda x: x.distance)):
+        # A ray that moves two axes is worth naming where it is nearer than those that move one.
+        solution = face.solve(x.ray)[0] if len(x.moved) == 1 or not k else None
+        rays += [] if solution is None else [replace(x, structure=str(solution.structure))]
     return Nearest(p, asked, why, tuple(rays))
-
-
-# inside ------------------------------------------------------------------------------------------------------------
-
-
-def _solved(p: Phases, ray: Ray) -> tuple[str, str]:
-    """Interventions of the parameterization on a ray, and what fails if there is none."""
-    try:
-        return str(Solver(MOE_BLOCK, ray, p.optimizer).solve(p.parameterization).structure), ""
-    except Infeasible as failure:
-        return "", str(failure)
-
-
-def _useful(rays: Iterable[Near]) -> Iterable[Near]:
-    """A ray that moves two axes is worth naming where it is nearer than those that move one."""
-    seen: list[Near] = []
-    for x in rays:
-        if len(x.moved) == 1 or not seen:
-            seen.append(x)
-            yield x
-
-
-def _cells(p: Phases, where: Plane) -> Iterable[tuple[str, list[Linear]]]:
-    for cell in p.cells:
-        if cell.scaling is not None:
-            yield f"cell {cell.name}", _around(p, where, cell.corners)
-
-
-def _edges(p: Phases, where: Plane) -> Iterable[tuple[str, list[Linear]]]:
-    for e in p.edges:
-        if e.scaling is not None:
-            others = [side for side in _around(p, where, e.ends) if side.wall_of != e.wall]
-            yield f"wall {e.wall}", [e.wall, *others]
-
-
-def _around(p: Phases, where: Plane, points: Sequence[Point2]) -> list[Linear]:
-    """The sides of walls on which some points lie, and of the quadrant."""
-    x, y = (sum((point[k] for point in points), Fraction(0)) / len(points) for k in (0, 1))
-    sides = [w.facing(where.size(w, (x, y))) for w in p.walls]
-    return [*sides, *(Linear(((axis, 1),), ">=") for axis in p.plane)]
 
 
 def _candidates(at: Point2, lines: Sequence[tuple[int, ...]], flat: bool) -> Iterable[Point2]:

@@ -1,0 +1,269 @@
+"""The map of rays: cells on which one closed formula holds, as exact polyhedra, and what happens on their walls.
+
+A map is a plane through the cones of a covering: the rays on which one axis has rate 1. Their walls cut it into
+polygons and themselves into edges. Where a polygon or edge lies in no cone on which a formula is proved, the solver has
+looked at a ray inside it. Read next: ``covering.py`` (finds the cones), ``presentation.py`` (what the map says),
+``picture.py`` (draws it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+
+from scaling_algebra.documents import Rendered
+from scaling_algebra.errors import UsageError
+from scaling_algebra.linear.cone import Cone, simplicity
+from scaling_algebra.linear.linear import Linear
+from scaling_algebra.proofs.prover import Prover, provable
+from scaling_algebra.solver.convexity import Looks
+from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
+from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.parameterizations import Parameterization
+from scaling_algebra.spec.parameterizations import parameterization as _parameterization
+from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.spec.trained import OptimizerInput, single
+
+from .covering import Face, Piece, covering
+
+PLANE_AXES = ("N", "N_e", "M")
+"""The axes of rays of the MoE block with K = M."""
+SIDE = Fraction(2)
+"""The map shows rates from 0 to this."""
+Point2 = tuple[Fraction, Fraction]
+Corners = tuple[Point2, ...]
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """A polygon of the map, or a piece of a wall between other walls; and the formula that holds on it.
+
+    Attributes:
+        title: ``cell A``, ``cell B``, ..., where polygons with one formula share a letter; or ``wall M = N``.
+        corners: vertices in the plane, in order; of a piece of a wall its ends.
+        sides: of every wall the side it lies on, e.g. ``M + N_e >= N``.
+        ray: a ray inside it, where the solver looked if ``holds`` is not true.
+        scaling: the formula; None where the search found none, and then ``why`` says what failed without interventions.
+        structure: interventions of the parameterization there.
+        holds: the formula is proved to meet every demand on all of it.
+        also: names of cells whose formula is proved on all of it, too, and another one: there is more than one.
+        proved: a ray inside it on which it is proved that no parameterization exists; None where that is open.
+    """
+
+    title: str
+    corners: Corners
+    sides: tuple[Linear, ...]
+    ray: Ray
+    scaling: Scaling | None
+    structure: str
+    why: str
+    holds: bool
+    also: tuple[str, ...] = ()
+    proved: Ray | None = None
+
+    @property
+    def name(self) -> str:
+        """``A``, or ``M = N``."""
+        return self.title.partition(" ")[2]
+
+    @property
+    def inequalities(self) -> tuple[str, ...]:
+        return tuple(map(str, self.sides))
+
+
+@dataclass(frozen=True, repr=False)
+class Phases(Rendered):
+    """The map of one parameterization and optimizer.
+
+    Attributes:
+        plane: horizontal and vertical axis; the remaining axis has rate 1.
+        walls: of every cone on which a formula is proved; where interventions are allowed also those of muP.
+        cells: every polygon.
+        edges: every piece of a wall. A parameterization may exist there and on neither side.
+    """
+
+    parameterization: Parameterization
+    optimizer: Optimizer
+    plane: tuple[str, str]
+    walls: tuple[Linear, ...]
+    cells: tuple[MapCell, ...]
+    edges: tuple[MapCell, ...]
+
+    @property
+    def third(self) -> str:
+        """The axis of rate 1."""
+        return next(axis for axis in PLANE_AXES if axis not in self.plane)
+
+    def at(self, p: Point2) -> Ray:
+        """The ray of a point."""
+        return Ray(_rates(self.plane, p))
+
+    def point(self, ray: Ray) -> Point2 | None:
+        """Where a ray lies in the plane; None if the axis of rate 1 does not grow on it."""
+        x, y = (ray[axis] for axis in self.plane)
+        return (x / ray[self.third], y / ray[self.third]) if ray[self.third] else None
+
+    def walls_of(self, ray: Ray) -> tuple[Linear, ...]:
+        """The walls a ray lies on."""
+        return tuple(w for w in self.walls if w.at({axis: ray[axis] for axis in PLANE_AXES}) == 0)
+
+    @property
+    def about(self) -> str:
+        epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
+        who = f"{self.parameterization.name}, {self.optimizer.name}{epsilon}"
+        return f"{who}: rates of {self.plane[0]} and {self.plane[1]} where {self.third} = 1 and K = M"
+
+
+def phases(
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
+    parameterization: str = DEFAULT_PARAMETERIZATION,
+    *,
+    plane: tuple[str, str] = ("N_e", "M"),
+    prove: bool = False,
+    epsilon: str | None = None,
+) -> Phases:
+    """Cut the plane of rays into cells on which one formula holds.
+
+    Args:
+        plane: two of N, N_e, M; the third has rate 1.
+        prove: decide by proof, at a ray inside it, whether a cell without a formula has none.
+        epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
+
+    Raises:
+        UsageError: an unknown name, or a plane that is not two of N, N_e, M.
+    """
+    rule, stepper = _parameterization(parameterization), single(optimizer, "the map of rays")
+    stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
+    rule.check_derived(MOE_BLOCK)
+    if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
+        raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
+    if prove and (reason := provable(MOE_BLOCK, REGIMES["III"], stepper)):
+        raise UsageError(f"cannot prove: {reason}")
+    found = _phases(rule, stepper, plane)
+    if not prove:
+        return found
+    base = rule.base_structure(rule.readout_init)
+
+    def proved(cell: MapCell) -> Ray | None:
+        if cell.scaling is not None:
+            return None
+        last = Prover(MOE_BLOCK, cell.ray, stepper).attempts(rule, base)[-1]
+        return cell.ray if last.verdict == "impossible" else None
+
+    return replace(found, cells=tuple(replace(c, proved=proved(c)) for c in found.cells))
+
+
+def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
+    """The map, made anew."""
+    face, looks = Face(MOE_BLOCK, optimizer, rule), Looks()
+    pieces = [p for p in covering(face) if p.scaling is not None]
+    sure = [p for p in pieces if _holds(p, face, looks)]
+    # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
+    walls = set(_phases(_parameterization("mup"), optimizer, plane).walls) if rule.structural else set()
+    walls |= {side.wall_of for p in sure if p.cone.open for side in p.cone.sides if side.sense != "="}
+    ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
+
+    def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
+        """What is found on all of a polygon or segment."""
+        rates = [tuple(_rates(plane, p).values()) for p in corners]
+        return [x for x in among if all(x.cone.contains(r) for r in rates)]
+
+    def cell(title: str, corners: Corners, x: Piece, why: str, also: tuple[str, ...] = ()) -> MapCell:
+        sizes = _rates(plane, inside(corners))
+        sides = tuple(w.facing(w.at(sizes)) for w in ordered)
+        structure = "" if x.scaling is None else str(x.structure)
+        return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
+
+    def look(corners: Corners) -> tuple[Piece, str]:
+        """What the search finds on a ray inside."""
+        found, why = face.solve(Ray(_rates(plane, inside(corners))))
+        nothing = Cone(PLANE_AXES)
+        return Piece(nothing) if found is None else Piece(nothing, found.scaling, found.structure), why
+
+    polygons = _polygons(plane, ordered)
+    on = [(x, next(((p, "") for p in holding(x, [*sure, *pieces])), None) or look(x)) for x in polygons]
+    keys = list(dict.fromkeys(_formula(x) for _, (x, _) in on))
+    names = {key: chr(ord("A") + k) for k, key in enumerate(keys)}
+    cells, edges = [], []
+    for corners, (x, why) in on:
+        there = (names.get(_formula(y), "") for y in holding(corners, sure) if _formula(y) != _formula(x))
+        also = tuple(dict.fromkeys(filter(None, there)))
+        cells.append(cell(f"cell {names[_formula(x)]}", corners, x, why, also))
+    for w in ordered:
+        for ends in _ends(plane, w, polygons):
+            known = min(holding(ends, sure), key=_length, default=None)
+            edges.append(cell(f"wall {w}", ends, *((known, "") if known else look(ends))))
+    return Phases(rule, optimizer, plane, tuple(ordered), tuple(cells), tuple(edges))
+
+
+_phases = lru_cache(maxsize=16)(chart)
+
+
+def inside(corners: Sequence[Point2]) -> Point2:
+    """A point inside a convex polygon or on an edge, off every simple line: a weighted mean of the corners."""
+    weights = [Fraction(1, k + 7) for k in range(len(corners))]
+    x, y = (sum((w * c[k] for w, c in zip(weights, corners, strict=True)), Fraction(0)) / sum(weights) for k in (0, 1))
+    return x, y
+
+
+# inside ------------------------------------------------------------------------------------------------------------
+
+
+def _holds(p: Piece, face: Face, looks: Looks) -> bool:
+    """Is a formula proved on all of its cone?"""
+    assert p.scaling is not None
+    return not face.fails(p.scaling, p.structure, p.cone.rays, looks=looks)
+
+
+def _formula(x: Piece) -> str:
+    """What tells a formula from others."""
+    return "" if x.scaling is None else f"{x.scaling} {x.structure}"
+
+
+def _length(x: Piece) -> int:
+    """How many powers a formula holds."""
+    assert x.scaling is not None
+    powers = [x.scaling.alpha, *(p for t in x.scaling.tensors.values() for p in (t.init_std, t.lr, t.eps))]
+    return sum(len(p.terms) for p in powers if p is not None)
+
+
+def _rates(plane: tuple[str, str], p: Point2) -> dict[str, Fraction]:
+    """Rates of N, N_e, M at a point."""
+    return dict.fromkeys(PLANE_AXES, Fraction(1)) | dict(zip(plane, p, strict=True))
+
+
+def _polygons(plane: tuple[str, str], walls: Iterable[Linear]) -> list[Corners]:
+    """What walls leave of the square that is shown, convex polygons, from left to right."""
+    zero = Fraction(0)
+    polygons: list[Corners] = [((zero, zero), (SIDE, zero), (SIDE, SIDE), (zero, SIDE))]
+    for wall in walls:
+        polygons = [part for p in polygons for part in _cut(plane, p, wall)]
+    return sorted(polygons, key=inside)
+
+
+def _ends(plane: tuple[str, str], wall: Linear, polygons: Iterable[Corners]) -> list[Corners]:
+    """The sides of polygons that lie on a wall, each once."""
+    on = [[p for p in x if wall.at(_rates(plane, p)) == 0] for x in polygons]
+    return sorted({tuple(sorted(x)) for x in on if len(x) == 2})
+
+
+def _cut(plane: tuple[str, str], corners: Corners, wall: Linear) -> list[Corners]:
+    """A convex polygon cut along a wall: one or two polygons."""
+    sizes = [wall.at(_rates(plane, p)) for p in corners]
+    parts = []
+    for sign in (1, -1):
+        kept: list[Point2] = []
+        for (p, u), (q, v) in pairwise([*zip(corners, sizes, strict=True), (corners[0], sizes[0])]):
+            if sign * u >= 0:
+                kept.append(p)
+            if u * v < 0:
+                share = u / (u - v)
+                kept.append((p[0] + share * (q[0] - p[0]), p[1] + share * (q[1] - p[1])))
+        if len(set(kept)) > 2:
+            parts.append(tuple(dict.fromkeys(kept)))
+    return parts

@@ -1,3 +1,0 @@
-"""Where in the space of rays each formula holds."""
-
-from . import presentation as presentation  # registers documents
