@@ -102,9 +102,9 @@ class Exponents:
                 sizes = {f"log log {a}": Fraction(str(e)) for a, e in m.logs if e.is_Rational} if logs else {}
                 given += [_clause(_GIVEN, {size: Fraction(1)}, Fraction(0), ">=") for size in sizes]
                 solver.add(_clause(label, {**counts, **sizes}, constant, "<" if strict and apart else "<="))
-        if solver.possible([*(label for label, *_ in self._rows), _GIVEN], given):
+        if solver.model(given) is not None:
             return ()
-        return tuple(label for label in solver.core(given) if label != _GIVEN)
+        return tuple(label for label in solver.conflict(given)[0] if label != _GIVEN)
 
     def windows(self) -> dict[str, Window]:
         """The values that each unknown may have; there must be some."""

@@ -136,9 +136,10 @@ def _attention(
         source: what queries are read from.
         norms: queries and keys have norms with gains, each along its dimension.
     """
-    heads, key, compared, between = queries.rpartition(",")[0], f"{keys},{cache[-2]}", "qk", ""
+    heads, key = queries.rpartition(",")[0], f"{keys},{cache[-2]}"
+    query, against = ("nq", "nk") if norms else ("q", "k")
+    between = ""
     if norms:
-        compared = ("nq", "nk")
         between = f"""
         rq[{layer}s,{queries}] = rmsnorm(q[{layer}s,{queries}]; {queries[-1]})
         nq[{layer}s,{queries}] = Gq[{queries[-1]}] rq[{layer}s,{queries}]
@@ -150,7 +151,7 @@ def _attention(
     k[{layer}s,{keys}] = Wk[{layer}{key}] {cache}
     v[{layer}s,{keys}] = Wv[{layer}{key}] {cache}
     {between}
-    p[{layer}{heads},t,s] = softmax({scale} {compared[0]}[{layer}t,{queries}] {compared[1]}[{layer}s,{keys}]; s)
+    p[{layer}{heads},t,s] = softmax({scale} {query}[{layer}t,{queries}] {against}[{layer}s,{keys}]; s)
     o[{layer}t,{queries}] = p[{layer}{heads},t,s] v[{layer}s,{keys}]
     u[{layer}t,b] = Wo[{layer}b,{queries}] o[{layer}t,{queries}]
     """
