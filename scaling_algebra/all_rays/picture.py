@@ -22,8 +22,9 @@ from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.scaling import Scaling
 
+from .families import families
 from .phases import PLANE_AXES, SIDE, MapCell, Phases
-from .presentation import families, formulas, span, status
+from .presentation import formulas, span, status
 
 _SIDE, _LEFT, _TOP, _WIDTH, _HEIGHT = 340, 44, 34, 400, 414
 _FILL = ("#dbe9f6", "#e5f5e0", "#fee6ce", "#efedf5", "#fde0dd", "#f0f0f0", "#fff7bc", "#e0f3f8")

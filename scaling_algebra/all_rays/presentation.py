@@ -5,12 +5,7 @@ Read next: ``picture.py`` (draws the map), ``documents`` (how the rest is printe
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from math import log
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scaling_algebra.documents import document_of
@@ -22,39 +17,12 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 from .claims import Theorem
+from .families import families
 from .nearest import Nearest
 from .phases import PLANE_AXES, MapCell, Phases
 from .theorems import Theorems, statement
 
 VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
-
-
-@dataclass(frozen=True)
-class MapFamily:
-    """A family of published models (``families.toml``), and the ray along which it grew.
-
-    Attributes:
-        source: of its shapes.
-        rates: estimated rate of every axis per unit of N between its first and its last member, a logarithm of two
-            shapes and no exact ray; empty if N did not grow.
-    """
-
-    name: str
-    source: str
-    rates: Mapping[str, float]
-
-
-@cache
-def families() -> tuple[MapFamily, ...]:
-    """Every family in the data file."""
-    data = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
-    found = []
-    for entry in data["family"]:
-        first, *_, last = ({k: v for k, v in m.items() if k != "name"} for m in 2 * entry["member"])
-        grown = log(last["N"] / first["N"])
-        rates = {axis: log(last[axis] / first[axis]) / grown for axis in first} if grown else {}
-        found.append(MapFamily(entry["name"], entry["source"], rates))
-    return tuple(found)
 
 
 @document_of.register(Theorems)

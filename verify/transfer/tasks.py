@@ -10,9 +10,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
@@ -89,8 +87,13 @@ def numbers(kind: str, texts: Iterable[str], names: Iterable[str], most: int, wr
 
 
 def _tasks() -> dict[str, Task]:
-    tables = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8"))
-    return {name: msgspec.convert({"name": name, **entry}, Task) for name, entry in tables.items()}
+    tables: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8"))
+    return {name: _task(name, entry) for name, entry in tables.items()}
+
+
+def _task(name: str, entry: dict[str, Any]) -> Task:
+    settings: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in entry.items()}
+    return Task(name, **settings)
 
 
 TASKS = _tasks()

@@ -1,0 +1,38 @@
+"""Families of published models and the ray along which each of them grew, from the shapes in ``families.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import log
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class MapFamily:
+    """A family of published models (``families.toml``), and the ray along which it grew.
+
+    Attributes:
+        source: of its shapes.
+        rates: estimated rate of every axis per unit of N between its first and its last member, a logarithm of two
+            shapes and no exact ray; empty if N did not grow.
+    """
+
+    name: str
+    source: str
+    rates: Mapping[str, float]
+
+
+@cache
+def families() -> tuple[MapFamily, ...]:
+    """Every family in the data file."""
+    data = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
+    found = []
+    for entry in data["family"]:
+        first, *_, last = ({k: v for k, v in m.items() if k != "name"} for m in 2 * entry["member"])
+        grown = log(last["N"] / first["N"])
+        rates = {axis: log(last[axis] / first[axis]) / grown for axis in first} if grown else {}
+        found.append(MapFamily(entry["name"], entry["source"], rates))
+    return tuple(found)
