@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import signal
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from fresh import command, fresh
 
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.networks.library import ARCHITECTURES
@@ -48,20 +47,15 @@ def derived(name: str, where: str, rule: str, seconds: int) -> dict[str, Any]:
     """What ``derive`` says of muP, and the CPU time of its process."""
     place = ["--ray", where] if "=" in where else ["--regime", where.partition(",")[0]]
     asked = ["derive", "--architecture", name, *place, "--optimizer", rule, "--parameterization", "mup"]
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({seconds}, {seconds}))"
-    code = f"{limit}; from scaling_algebra.cli import main; main({asked!r})"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    found = {"network": name, "where": where, "optimizer": rule, "seconds": round(took, 1)}
-    if done.returncode == 0:
-        return {**found, "verdict": "found", "answer": answer(done.stdout)}
-    why = done.stderr.strip().rpartition("\n")[2].partition("): ")[2].partition("; derive --")[0]
+    done = fresh(command(*asked), limit=seconds)
+    found = {"network": name, "where": where, "optimizer": rule, "seconds": round(done.cpu, 1)}
+    if done.status == 0:
+        return {**found, "verdict": "found", "answer": answer(done.out)}
+    why = done.err.strip().rpartition("\n")[2].partition("): ")[2].partition("; derive --")[0]
     verdicts = {1: "none exists", 3: "UNDECIDED", -signal.SIGXCPU: f"no answer within {seconds} s"}
-    if done.returncode not in verdicts:
-        raise click.ClickException(f"{' '.join(asked)}: exit code {done.returncode}\n{done.stderr}")
-    return {**found, "verdict": verdicts[done.returncode], "answer": why}
+    if done.status not in verdicts:
+        raise click.ClickException(f"{' '.join(asked)}: exit code {done.status}\n{done.err}")
+    return {**found, "verdict": verdicts[done.status], "answer": why}
 
 
 def answer(text: str) -> str:

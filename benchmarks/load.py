@@ -9,9 +9,6 @@ Run: ``python benchmarks/load.py [report|resume|plan|derive ...] [--cells 2136] 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,6 +17,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from fresh import command, fresh
 from tabulate import tabulate
 
 from scaling_algebra.solver import derivation
@@ -114,27 +112,6 @@ def campaign(folder: Path, configurations: int) -> Path:
     return path
 
 
-PEAK = "import atexit; atexit.register(lambda: print(*[x for x in open('/proc/self/status') if x[:5] == 'VmHWM']))\n"
-"""A line of Python that prints the largest resident memory at the end."""
-
-
-def fresh(code: str) -> tuple[str, ...]:
-    """Seconds, seconds of CPU time and resident MB of a fresh process, and the last line that it prints."""
-    began = time.perf_counter()
-    with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen([sys.executable, "-c", PEAK + code], stdout=out)
-        used = os.wait4(process.pid, 0)[2]
-        spent, busy = time.perf_counter() - began, used.ru_utime + used.ru_stime
-        out.seek(0)
-        *_, said, peak = [line for line in out.read().decode().split("\n") if line]
-    return f"{spent:.1f}", f"{busy:.1f}", f"{int(peak.split()[1]) / 1024:.0f}", said
-
-
-def command(*arguments: str) -> str:
-    """Python that runs a command line."""
-    return f"from scaling_algebra.cli import main; main({list(arguments)!r})"
-
-
 def here(call: str) -> str:
     """Python that calls a function of this file and prints what it says."""
     return f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import load; print(load.{call})"
@@ -160,7 +137,9 @@ def main(figures: Sequence[str], stored: int, wanted: int, configurations: int) 
             "derive": here(f"derive({str(campaign(Path(name), configurations))!r})"),
         }
         for figure in figures or commands:
-            rows.append((figure, *fresh(commands[figure])))
+            spent = fresh(commands[figure])
+            said = spent.out.rstrip("\n").rpartition("\n")[2]
+            rows.append((figure, f"{spent.seconds:.1f}", f"{spent.cpu:.1f}", f"{spent.megabytes:.0f}", said))
     click.echo(
         tabulate(rows, ("what", "seconds", "CPU seconds", "MB", "said"), tablefmt="github", disable_numparse=True)
     )

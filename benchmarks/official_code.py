@@ -32,13 +32,7 @@ WIDTH, EXPERTS, EXPERT_WIDTH, INPUTS, CLASSES = 256, 16, 128, 48, 10
 """Base sizes."""
 
 MLP = "mlp-moe-experiments/scaling_configs.py"
-ROLES = {
-    "w_in": "input",
-    "w_router": "router",
-    "w_expert1": "expert_in",
-    "w_expert2": "expert_out",
-    "w_out": "readout",
-}
+ROLES = {"w_in": "input", "w_router": "router", "w_expert1": "expert_in", "w_expert2": "expert_out", "w_out": "readout"}
 MLP_CONFIGS = (
     ("I", "sgd", "mup", "fixed_E_mup_multfree"),
     ("I", "sgd", "mssp", "fixed_E_mup_multfree"),
@@ -157,7 +151,7 @@ def derived(roles: Mapping[str, tuple[str, str]], place: str, **asked: Any) -> d
             if what != "eps" or asked["optimizer"] != "sgd":
                 found[tensor, what] = None if told is None else told.on(ray)
         if network == "moe":
-            found["sum", "multiplier"] = (-d.scaling.alpha).on(ray)
+            found["sum", "multiplier"] = -d.scaling.alpha.on(ray)
     return found
 
 

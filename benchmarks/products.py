@@ -8,13 +8,11 @@ Run: ``python benchmarks/products.py [--runs 3] [--every 10] [--against DIR] [NA
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import click
+from fresh import fresh
 from tabulate import tabulate
 
 QUESTIONS = {
@@ -66,11 +64,10 @@ print(json.dumps([len(asked[::every]), nodes, found]))
 def timed(folder: Path, args: str, every: int, runs: int, seconds: float) -> tuple[int, int, float]:
     """Products, nodes of their searches, and median CPU seconds."""
     asked = json.dumps([args.split(), every, runs, seconds])
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    told = subprocess.run(
-        [sys.executable, "-c", TIMED, asked], cwd=folder, env=environment, capture_output=True, text=True, check=True
-    )
-    products, nodes, found = json.loads(told.stdout.splitlines()[-1])
+    spent = fresh(TIMED, asked, folder=folder)
+    if spent.status:
+        raise click.ClickException(spent.err)
+    products, nodes, found = json.loads(spent.out.splitlines()[-1])
     return products, nodes, statistics.median(found)
 
 

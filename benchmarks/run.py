@@ -7,13 +7,13 @@ Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Every cold figur
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
 
 import click
+from fresh import command
+from fresh import median as cold
 from tabulate import tabulate
 
 from scaling_algebra.counting.algebra import Algebra
@@ -22,9 +22,6 @@ from scaling_algebra.counting.kernels import Kernel
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.optimizers import OPTIMIZERS
-
-CLI = "from scaling_algebra.cli import main; main({args!r})"
-
 
 WHOLE = (
     ["formula", "h3.A2.2@1", "--optimizer", "sgd"],
@@ -50,11 +47,6 @@ def median(run: Callable[[], object], runs: int) -> float:
         run()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
-
-
-def cold(code: str) -> Callable[[], object]:
-    """A fresh interpreter running one line."""
-    return lambda: subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
 
 
 def chain(leaves: int) -> TensorNetwork:
@@ -85,15 +77,15 @@ def engine(net: TensorNetwork) -> Fraction:
 @click.option("--runs", default=5, show_default=True, help="Runs per figure.")
 def main(runs: int) -> None:
     """Print all figures."""
-    base = median(cold("import sympy"), runs)
+    base = cold("import sympy", runs)
     rows = [("import sympy", f"{base:.2f}", "1.0")]
     for regime in REGIMES:
         for optimizer in ("sgd", "adam"):
             args = ["derive", "--regime", regime, "--optimizer", optimizer]
-            seconds = median(cold(CLI.format(args=args)), runs)
+            seconds = cold(command(*args), runs)
             rows.append((f"derive {regime} {optimizer} (muP and MSSP)", f"{seconds:.2f}", f"{seconds / base:.1f}"))
     for args in WHOLE:
-        seconds = median(cold(CLI.format(args=args)), max(1, runs // 3))
+        seconds = cold(command(*args), max(1, runs // 3))
         rows.append((" ".join(args), f"{seconds:.2f}", f"{seconds / base:.1f}"))
     print(tabulate(rows, ("cold command", "median s", "x import sympy"), tablefmt="github"), "\n")
     rows, total = [], 0.0
@@ -102,7 +94,7 @@ def main(runs: int) -> None:
             for name in ("mup", "mssp"):
                 for readout in ("maximal", "zero"):
                     args = ["signals", "--regime", regime, "--optimizer", optimizer, "--parameterization", name]
-                    seconds = median(cold(CLI.format(args=[*args, "--readout-init", readout])), max(1, runs // 3))
+                    seconds = cold(command(*args, "--readout-init", readout), max(1, runs // 3))
                     rows.append((regime, optimizer, name, readout, f"{seconds:.2f}"))
                     total += seconds
     rows.append(("all", "", "", "", f"{total:.1f}"))

@@ -13,8 +13,8 @@ import stat
 import time
 import tomllib
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,11 @@ def read_text(path: Path, instead: str, most: int = MOST, ours: bool = False) ->
     Raises:
         UsageError: it cannot be read, is larger than ``most``, or is not text in UTF-8.
     """
-    try:
+    with _one_line(f"read {path}", instead):
         if ours and _special(path):
             raise ValueError("it is no file")
         with open(path, "rb") as file:
             content = file.read(most + 1)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}; {instead}") from None
     if len(content) > most:
         size = f"{most // 2**20} MiB" if most >= 2**20 else f"{most // 2**10} KiB"
         raise UsageError(f"cannot read {path}: it is larger than {size}; {instead}")
@@ -80,7 +78,7 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
         UsageError: it cannot be written.
     """
     content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    try:
+    with _one_line(f"write {path}", instead):
         if _special(path):
             path.write_bytes(content)
             return
@@ -95,8 +93,6 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
             with suppress(OSError):
                 part.unlink()
             raise
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {reason(error)}; {instead}") from None
 
 
 def behind(path: Path) -> Path:
@@ -117,18 +113,16 @@ def check(path: Path, instead: str = "choose another file") -> None:
     Raises:
         UsageError: it could not.
     """
-    try:
+    with _one_line(f"write {path}", instead):
         if _special(path):
             return
         if path.is_dir():
-            raise UsageError(f"cannot write {path}: it is a folder; {instead}")
+            raise ValueError("it is a folder")
         if not path.parent.is_dir():
             raise UsageError(f"cannot write {path}: {path.parent} is not a folder; create it or {instead}")
         if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError(13, "Permission denied")
         check_folder(path.parent)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {reason(error)}; {instead}") from None
 
 
 def make_folder(folder: Path, instead: str = "choose another folder") -> None:
@@ -137,11 +131,9 @@ def make_folder(folder: Path, instead: str = "choose another folder") -> None:
     Raises:
         UsageError: it cannot be made, or not be written into.
     """
-    try:
+    with _one_line(f"write into {folder}", instead):
         folder.mkdir(parents=True, exist_ok=True)
         check_folder(folder)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot write into {folder}: {reason(error)}; {instead}") from None
 
 
 def check_place(folder: Path, instead: str = "choose another folder") -> None:
@@ -150,11 +142,8 @@ def check_place(folder: Path, instead: str = "choose another folder") -> None:
     Raises:
         UsageError: it could not.
     """
-    try:
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        check_folder(there)
-    except OSError as error:
-        raise UsageError(f"cannot write into {folder}: {reason(error)}; {instead}") from None
+    with _one_line(f"write into {folder}", instead):
+        check_folder(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
 
 
 def check_folder(folder: Path) -> None:
@@ -180,6 +169,17 @@ def sweep(folder: Path) -> None:
 def part_name() -> str:
     """A name for a part of a file: which machine and process it belongs to."""
     return f".scalecalc-{_host()}-{os.getpid()}-{uuid.uuid4().hex}.part"
+
+
+@contextmanager
+def _one_line(what: str, instead: str) -> Iterator[None]:
+    """An error of the system in one line: what cannot be done, why, and what to do instead."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot {what}: {reason(error)}; {instead}") from None
 
 
 def reason(error: Exception) -> str:

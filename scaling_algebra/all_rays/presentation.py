@@ -46,7 +46,7 @@ def _theorem(x: Theorem, found: Theorems) -> list[Block]:
     if x.scaling is not None and " exists" in x.name:
         columns = ("init std", "lr", "eps") if found.whole.optimizer.epsilon else ("init std", "lr")
         blocks.append(formulas(x.scaling, columns))
-        blocks += [Lines.of((f"{name}: ", -power)) for name, power in x.scaling.multipliers.items()]
+        blocks += [Lines.of((f"{name}: ", 1 / power)) for name, power in x.scaling.multipliers.items()]
     if x.decision.core:
         blocks += [Lines.of("from:"), Lines.of(*map(typeset, x.decision.core), listed=True)]
     return blocks
@@ -131,32 +131,29 @@ def _edge(e: MapCell) -> Piece:
 
 
 def _record(p: Phases) -> dict[str, Any]:
-    """The JSON contract: exact rationals as strings."""
+    """The JSON contract."""
 
     def tensor(t: TensorScaling) -> dict[str, Any]:
-        powers = {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}
-        return {name: None if power is None else power.as_strings() for name, power in powers.items()}
+        return {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}
 
     def record(c: MapCell) -> dict[str, Any]:
         s = c.scaling
         formulas = s and {role: {**tensor(t), "tied": role in s.tied} for role, t in s.tensors.items()}
-        corners = [[str(x), str(y)] for x, y in c.corners]
         found = {"structure": c.structure, "why": c.why}
-        ray = {"ray": str(c.ray), "proved": c.holds}
+        ray = {"ray": c.ray, "proved": c.holds}
         if c in p.edges:
-            return {"wall": c.name, "ends": corners, **ray, **found, "formulas": formulas}
-        lies = {"name": c.name, "corners": corners, "inequalities": list(c.inequalities)}
-        none = {"proved_impossible_at": None if c.proved is None else str(c.proved)}
-        return {**lies, **ray, "also": list(c.also), **found, **none, "formulas": formulas}
+            return {"wall": c.name, "ends": c.corners, **ray, **found, "formulas": formulas}
+        lies = {"name": c.name, "corners": c.corners, "inequalities": c.inequalities}
+        return {**lies, **ray, "also": c.also, **found, "proved_impossible_at": c.proved, "formulas": formulas}
 
     return {
         "parameterization": p.parameterization.name,
         "optimizer": p.optimizer.name,
         "epsilon": p.optimizer.regime,
-        "plane": list(p.plane),
-        "walls": [str(w) for w in p.walls],
+        "plane": p.plane,
+        "walls": p.walls,
         "cells": [record(c) for c in p.cells],
         "edges": [record(e) for e in p.edges],
-        "regimes": {name: [str(w) for w in p.walls_of(ray)] for name, ray in REGIMES.items()},
+        "regimes": {name: p.walls_of(ray) for name, ray in REGIMES.items()},
         "families": {f.name: {k: round(v, 4) for k, v in f.rates.items()} for f in families()},
     }

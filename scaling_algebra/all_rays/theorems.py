@@ -143,7 +143,7 @@ def written(s: Scaling) -> dict[str, Any]:
         }
         for role, t in s.tensors.items()
     }
-    return {"tensors": tensors, "multipliers": {m: str(-x) for m, x in s.multipliers.items()}, "tied": list(s.tied)}
+    return {"tensors": tensors, "multipliers": {m: str(1 / x) for m, x in s.multipliers.items()}, "tied": list(s.tied)}
 
 
 def theorems(

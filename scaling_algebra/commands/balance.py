@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
 from scaling_algebra.errors import UsageError
 
-from .options import emit, examples, printed
+from .options import Answer, examples, printed
 
 
 @click.command(
@@ -30,7 +29,7 @@ from .options import emit, examples, printed
 @click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents: beta=1,d=32.")
 @click.option("--reach", metavar="MONOMIAL", help="Also the size at which the minimum equals this, e.g. eps**2.")
 @click.option("--check", "rates", metavar="RATES", help="Minimise numerically over twelve decades, e.g. n=1,R=1/2.")
-@printed
+@printed()
 def command(
     expression: str,
     minimise: str,
@@ -40,9 +39,7 @@ def command(
     values: str,
     reach: str | None,
     rates: str | None,
-    form: str | None,
-    output: Path | None,
-) -> int:
+) -> tuple[Answer, int]:
     """Minimise a SUM of monomials exactly: the powers of the minimum and of where it lies, and which terms balance.
 
     Names in bases are quantities, names in exponents positive parameters. Without --min: which term is the largest
@@ -54,8 +51,7 @@ def command(
     b = balance(expression, names(minimise), names(growing), constraints, names(fixed), parameters(values))
     checks = () if rates is None else (checked(b, parameters(rates, "1")),)
     b = replace(b, reach=reach, checks=checks)
-    emit(b.document(), form, output)
-    return 0 if b.agrees else 1
+    return b.document(), 0 if b.agrees else 1
 
 
 def names(text: str) -> list[str]:

@@ -27,10 +27,10 @@ from .options import (
     GAUGE,
     GIVEN,
     READOUT_INIT,
+    SMTLIB,
     STRICT,
     WHERE,
-    PathType,
-    emit,
+    Answer,
     examples,
     network_of,
     parameterization,
@@ -72,14 +72,9 @@ CODES = {True: 0, False: 1, None: 3}
     help=f"Leave a function out: its value is its argument (repeatable); '{EACH}': every one by itself.",
 )
 @click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
-@click.option(
-    "--smtlib",
-    type=PathType(),
-    metavar="FILE.smt2",
-    help="With --prove: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
-)
+@SMTLIB
 @STRICT
-@printed
+@printed()
 def command(
     parameterization: str | None,
     gauge: str,
@@ -89,10 +84,8 @@ def command(
     relaxing: bool,
     drop: bool,
     smtlib: Path | None,
-    form: str | None,
-    output: Path | None,
     **where: Any,
-) -> int:
+) -> Answer | tuple[Answer, int]:
     """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
 
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
@@ -123,10 +116,9 @@ def command(
         Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
     ]
     if EACH in left_out:
-        emit([obstacles(x).document() for x in asked], form, output)
-        return 0
+        return [obstacles(x).document() for x in asked]
     if proving:
-        return _prove(asked, gauge, drop, smtlib, form, output)
+        return _prove(asked, gauge, drop, smtlib)
     codes, documents = [0], []
     for configuration in asked:
         try:
@@ -143,8 +135,7 @@ def command(
             click.echo(f"scalecalc: {error}", err=True)
             codes.append(3)
             documents.append(_record(configuration, None, "UNDECIDED", str(error)))
-    emit(documents, form, output)
-    return 1 if 1 in codes else max(codes)
+    return documents, 1 if 1 in codes else max(codes)
 
 
 def missing(error: NotFound) -> tuple[int, Document]:
@@ -169,9 +160,7 @@ def _record(asked: Configuration, unique: bool | None, verdict: str, why: str) -
     return Document((), {**asked.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 
-def _prove(
-    asked: list[Configuration], gauge: str, drop: bool, file: Path | None, form: str | None, output: Path | None
-) -> int:
+def _prove(asked: list[Configuration], gauge: str, drop: bool, file: Path | None) -> tuple[Answer, int]:
     """Derivations with their proofs; the proof alone where nothing was derived."""
     codes, documents, scripts = [0], [], []
     for configuration in asked:
@@ -194,5 +183,4 @@ def _prove(
             write(file, decided)
         else:
             click.echo("scalecalc: nothing was decided, so there is nothing to write to the file", err=True)
-    emit(documents, form, output)
-    return 1 if 1 in codes else max(codes)
+    return documents, 1 if 1 in codes else max(codes)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import PathType, completing, configured, emit, examples, printed, quantity_names, tried
+from .options import COMPLETED, PathType, configured, examples, printed, tried
 
 
 @click.command(
@@ -21,16 +22,13 @@ from .options import PathType, completing, configured, emit, examples, printed, 
         "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph h3.svg",
     ),
 )
-@click.argument("what", metavar="WHAT", **completing(quantity_names))
+@click.argument("what", metavar="WHAT", **COMPLETED)
 @configured
 @click.option(
-    "--graph",
-    type=PathType(),
-    metavar="FILE",
-    help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot.",
+    "--graph", type=PathType(), metavar="FILE", help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot."
 )
-@printed
-def command(asked: Configuration, what: str, graph: Path | None, form: str | None, output: Path | None) -> None:
+@printed()
+def command(asked: Configuration, what: str, graph: Path | None) -> Document:
     """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
@@ -48,4 +46,4 @@ def command(asked: Configuration, what: str, graph: Path | None, form: str | Non
         if picture is None:
             raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
         draw(picture, graph)
-    emit(found.document(), form, output)
+    return found.document()

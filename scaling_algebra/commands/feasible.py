@@ -12,7 +12,7 @@ from scaling_algebra.laws.feasible import assumptions, feasible
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.limits import real
 
-from .options import PathType, emit, examples, printed
+from .options import Answer, PathType, examples, printed
 
 
 @click.command(
@@ -30,10 +30,8 @@ from .options import PathType, emit, examples, printed
 )
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out an assumption (repeatable).")
 @click.option("--onset", metavar="Q=X,...", help="From which size on each inequality holds, at these values.")
-@printed
-def command(
-    what: Path, laws: tuple[str, ...], drop: tuple[str, ...], onset: str | None, form: str | None, output: Path | None
-) -> int:
+@printed()
+def command(what: Path, laws: tuple[str, ...], drop: tuple[str, ...], onset: str | None) -> tuple[Answer, int]:
     """Windows of the exponents that assumptions allow, and the assumption that binds each end; or a contradiction.
 
     Assumptions are relations (<<, <=, =) between monomials in quantities that are powers of one that grows; constants
@@ -46,8 +44,7 @@ def command(
             raise UsageError(f"--set is {text!r}; give one law for each quantity, as K=d**kappa")
         given[name.strip()] = monomial(law)
     f = feasible(assumptions(str(what)), given, drop)
-    emit(f.document(() if onset is None else f.onsets(_values(onset))), form, output)
-    return 1 if f.core else 0
+    return f.document(() if onset is None else f.onsets(_values(onset))), 1 if f.core else 0
 
 
 def _values(text: str) -> dict[str, float]:

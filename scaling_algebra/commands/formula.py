@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from scaling_algebra.documents import FORMATS
 from scaling_algebra.formulas.formula import formula
 from scaling_algebra.formulas.presentation import formula as document
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.trained import single
 
-from .options import (
-    OPTIMIZER,
-    READOUT_INIT,
-    Name,
-    PathType,
-    completing,
-    emit,
-    examples,
-    network_of,
-    quantity_names,
-    tried,
-    write,
-)
+from .options import COMPLETED, OPTIMIZER, READOUT_INIT, Answer, examples, network_of, printed
 
 SYMPY = "sympy"
 """A format of this command alone: the expression as sympy writes and reads it."""
@@ -38,7 +23,7 @@ SYMPY = "sympy"
         "scalecalc formula h2@1 --architecture mlp --format sympy",
     ),
 )
-@click.argument("what", metavar="QUANTITY[@t]", **completing(quantity_names))
+@click.argument("what", metavar="QUANTITY[@t]", **COMPLETED)
 @OPTIMIZER
 @network_of
 @READOUT_INIT
@@ -50,14 +35,7 @@ SYMPY = "sympy"
 )
 @click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, e.g. M (may be repeated).")
 @click.option("--where", is_flag=True, help="Also say on which rays each monomial is the largest.")
-@click.option(
-    "--format",
-    "form",
-    type=Name("format", (*FORMATS, SYMPY)),
-    metavar="FORMAT",
-    help=f"{', '.join(FORMATS)} or {SYMPY}; by default text, or what the ending of -o FILE says.",
-)
-@click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
+@printed({SYMPY: ""})
 def command(
     what: str,
     optimizer: str,
@@ -69,24 +47,15 @@ def command(
     fixed: tuple[str, ...],
     where: bool,
     form: str | None,
-    output: Path | None,
-) -> None:
+) -> Answer:
     """The size of a quantity after t updates (default 1) as a formula: true on every ray, at every parameter.
 
     Printed is a maximum of monomials in the axes N, N_e, M and in sigma (init std), lr, eps and multiplier of every
     tensor, with the mechanism behind each. Every monomial that leads on some ray is printed;
     if one may be missing, a line says so.
     """
-    tried(output, form)
     rule = single(optimizer, "a formula")
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
     readout = readout_init or "maximal"
     found = formula(what, rule, network=network, structure=structure, readout_init=readout, sparse=sparse, fixed=fixed)
-    if form != SYMPY:
-        emit(document(found, where), form, output)
-        return
-    text = str(found.expr)
-    if output is None:
-        click.echo(text)
-    else:
-        write(output, text + "\n")
+    return str(found.expr) if form == SYMPY else document(found, where)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from scaling_algebra.errors import UsageError, unknown_name
@@ -12,7 +10,7 @@ from scaling_algebra.recipes import horizon as laws
 from scaling_algebra.recipes.published_rules import audit as rules
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 
-from .options import Name, emit, examples, printed
+from .options import Answer, Name, examples, printed
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
 BASE |= {"warmup": "warmup"}
@@ -48,7 +46,7 @@ BASE |= {"warmup": "warmup"}
 @click.option("--base", metavar="NAME=X,...", help="Values before: lr, eps, beta1, beta2, wd, warmup.")
 @click.option("--experts", is_flag=True, help="Also by what an expert under top-K differs, in K/M.")
 @click.option("--audit", is_flag=True, help="Rules of papers and public code, and the invariants each keeps.")
-@printed
+@printed()
 def command(
     hold: str | None,
     optimizer: str,
@@ -58,9 +56,7 @@ def command(
     base: str | None,
     experts: bool,
     audit: bool,
-    form: str | None,
-    output: Path | None,
-) -> int:
+) -> Answer | tuple[Answer, int]:
     """What learning rate, epsilon, betas and weight decay do when batch B and number of tokens T change.
 
     Invariants are monomials that stay Theta(1); what they determine, what they leave free and which of them contradict
@@ -69,8 +65,7 @@ def command(
     if audit:
         if any(x is not None for x in (hold, batch, tokens, base)):
             raise UsageError("--audit is about every rule; leave out --hold, --batch, --tokens and --base")
-        emit(rules().document(), form, output)
-        return 0
+        return rules().document()
     h = laws.horizon(optimizer, None if hold is None else _names(hold), _names(axes))
     values = {} if base is None else _base(base)
     numbers = None
@@ -80,8 +75,7 @@ def command(
         for name in values:
             if name not in factors:
                 raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
-    emit(h.document(numbers, experts), form, output)
-    return 1 if h.conflicts else 0
+    return h.document(numbers, experts), 1 if h.conflicts else 0
 
 
 def _names(text: str) -> list[str]:

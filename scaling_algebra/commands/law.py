@@ -10,7 +10,7 @@ import click
 from scaling_algebra.errors import UsageError
 
 from .balance import names, parameters
-from .options import PathType, emit, examples, printed
+from .options import Answer, PathType, examples, printed
 
 FIT = "fit"
 
@@ -36,7 +36,7 @@ FIT = "fit"
 @click.option("--invert", metavar="NAME=VALUE", help="The parameter that gives an exponent this value: alpha_N=0.076.")
 @click.option("--check", "rates", metavar="RATES", help="With --axis: minimise numerically, e.g. n=1,R=1/4.")
 @click.option("--against", default="moe-transformer", show_default=True, metavar="NAME", help="With fit: the law.")
-@printed
+@printed()
 def command(
     name: str,
     fits: Path | None,
@@ -48,9 +48,7 @@ def command(
     invert: str | None,
     rates: str | None,
     against: str,
-    form: str | None,
-    output: Path | None,
-) -> int:
+) -> tuple[Answer, int]:
     """What a law says: on every axis the optimum and the exponents, with the identities between them.
 
     NAME is a law that ships (moe-transformer, chinchilla) or a TOML file of your own: sum = "N**-alpha + N/n",
@@ -77,8 +75,7 @@ def command(
         raise UsageError(f"--check is about one axis; give --axis, one of {', '.join(a.axes)}")
     if fits is not None:
         comparison = compared(a, read_fits(fits, list(a.exponents)))
-        emit(comparison.document(), form, output)
-        return 0 if comparison.agrees else 1
+        return comparison.document(), 0 if comparison.agrees else 1
     if invert is not None:
         of, equals, number = invert.partition("=")
         if not equals or len(names(of)) != 1:
@@ -86,5 +83,4 @@ def command(
         a = replace(a, inverted=(of.strip(), number.strip(), inverted(a, of.strip(), exponent(number))))
     if rates is not None:
         a = replace(a, axes={n: replace(b, checks=(checked(b, parameters(rates, "1")),)) for n, b in a.axes.items()})
-    emit(a.document(), form, output)
-    return 0 if a.agrees else 1
+    return a.document(), 0 if a.agrees else 1

@@ -24,7 +24,7 @@ from scaling_algebra.spec.networks.printing import as_text, latex_sides
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .options import chosen, emit, examples, network_options, printed
+from .options import chosen, examples, network_options, printed
 
 
 @click.command(
@@ -37,16 +37,13 @@ from .options import chosen, emit, examples, network_options, printed
 )
 @network_options()
 @click.option("--glossary", is_flag=True, help="What every word, quantity, desideratum and mechanism is.")
-@printed
-def command(
-    architecture: str | None, network: Path | None, glossary: bool, form: str | None, output: Path | None
-) -> None:
+@printed()
+def command(architecture: str | None, network: Path | None, glossary: bool) -> Document:
     """List every name the other commands accept; or, of one network, its equations and quantities."""
     found = chosen(architecture, network)
     if glossary and found is not None:
         raise UsageError("--glossary is about no network; leave out --architecture and --network")
-    document = glossary_document() if glossary else names_document() if found is None else network_document(found)
-    emit(document, form, output)
+    return glossary_document() if glossary else names_document() if found is None else network_document(found)
 
 
 def names_document() -> Document:

@@ -6,7 +6,7 @@ Read next: any other file of this folder, each one verb.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from shutil import get_terminal_size
@@ -123,11 +123,14 @@ def completing(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
     return {"shell_complete": complete}
 
 
-def quantity_names() -> Iterable[str]:
-    """What can be asked about the network that is the default."""
+def _quantities() -> Iterable[str]:
     from scaling_algebra.dynamics.quantities import quantities
 
     return quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
+
+
+COMPLETED = completing(_quantities)
+"""Of what names a quantity: those of the network that is the default."""
 
 
 def examples(*lines: str) -> str:
@@ -257,51 +260,56 @@ def configured(command: Command) -> Command:
     """Options that name one configuration; the command gets it as its first argument."""
 
     @wraps(command)
-    def run(
-        *arguments: Any,
-        regime: str | None,
-        ray: str | None,
-        optimizer: str,
-        parameterization: str,
-        readout_init: str | None,
-        network: Network,
-        epsilon: str | None,
-        given: tuple[str, ...],
-        **rest: Any,
-    ) -> Any:
-        where: dict[str, Any] = {
-            "ray": ray,
-            "readout_init": readout_init,
-            "network": network,
-            "epsilon": epsilon,
-            "given": given,
-        }
+    def run(*arguments: Any, regime: str | None, optimizer: str, parameterization: str, **rest: Any) -> Any:
+        where: Any = {key: rest.pop(key) for key in ("ray", "readout_init", "network", "epsilon", "given")}
         return command(Configuration.of(regime, optimizer, parameterization, **where), *arguments, **rest)
 
     return options(WHERE, parameterization(), network_of, READOUT_INIT, GIVEN)(run)
 
 
-FORMAT = click.option(
-    "--format",
-    "form",
-    type=Name("format", FORMATS),
-    metavar="FORMAT",
-    help=f"{', '.join(FORMATS)}; by default text, or what the ending of -o FILE says.",
+def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:
+    """--format, with formats that a command has besides those of documents, and what to say of them."""
+    names = tuple(dict.fromkeys((*FORMATS, *extra)))
+    said = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
+    return click.option("--format", "form", type=Name("format", names), metavar="FORMAT", help=said)
+
+
+FORMAT = format_option()
+OUTPUT = click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
+SMTLIB = click.option(
+    "--smtlib",
+    type=PathType(),
+    metavar="FILE.smt2",
+    help="Of a proof: write the unsatisfiable systems as SMT-LIB 2, for another solver.",
 )
 
+Answer = str | Document | Sequence[Document]
+"""What a command prints: documents, in the format that is asked for, or a text as it is."""
 
-def printed(command: Command) -> Command:
-    """--format and -o; the command gets ``form`` (None: not given) and ``output``, for ``emit``."""
 
-    @wraps(command)
-    def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> Any:
-        tried(output, form)
-        return command(*arguments, form=form, output=output, **rest)
+def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[[Command], Command]:
+    """--format and -o: prints or writes what the command returns, an ``Answer`` or that with an exit code.
 
-    return options(
-        FORMAT,
-        click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout."),
-    )(run)
+    Args:
+        extra: formats that the command has besides those of documents, with the endings of their files. Then the
+            command gets ``form``, the format, and returns a text in these; None: text, or what an ending says.
+        more: what the help text says of them.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> int:
+            if extra and form is None and output is not None:
+                form = next((name for name, ending in extra.items() if ending == output.suffix.lower() != ""), None)
+            tried(output, form)
+            found = command(*arguments, **rest, **({"form": form} if extra else {}))
+            answer, code = found if isinstance(found, tuple) else (found, 0)
+            emit(answer, form, output)
+            return int(code)
+
+        return options(format_option(extra or (), more), OUTPUT)(run)
+
+    return decorate
 
 
 def tried(file: Path | None, form: str | None = None, option: str = "-o") -> None:
@@ -317,12 +325,10 @@ def tried(file: Path | None, form: str | None = None, option: str = "-o") -> Non
     files.check(files.behind(file), f"choose another {option} FILE")
 
 
-def emit(
-    documents: Document | Sequence[Document], form: str | None, output: Path | None, default: str = "text"
-) -> None:
+def emit(answer: Answer, form: str | None, output: Path | None, default: str = "text") -> None:
     """Print documents, or write them to a file; what cannot be written is printed, so that it is not lost."""
-    chosen = form or (format_of(output, default) if output is not None else default)
-    text = render(documents, chosen)
+    form = form or (format_of(output, default) if output is not None else default)
+    text = answer if isinstance(answer, str) else render(answer, form)
     if output is not None:
         try:
             write(output, text + "\n")
@@ -330,7 +336,7 @@ def emit(
             click.echo(text)
             raise
     elif text:
-        click.echo(fitted(text, get_terminal_size().columns) if chosen == "text" and sys.stdout.isatty() else text)
+        click.echo(fitted(text, get_terminal_size().columns) if form == "text" and sys.stdout.isatty() else text)
 
 
 def fitted(text: str, width: int) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from scaling_algebra.all_rays.nearest import nearest
 from scaling_algebra.all_rays.phases import phases
-from scaling_algebra.documents import FORMATS
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.parameterizations import DERIVED
 
-from .options import OPTIMIZER, Name, PathType, emit, examples, parameterization, tried, write
+from .options import OPTIMIZER, Answer, examples, parameterization, printed
+
+DRAWINGS = ("svg", "html")
+"""Formats that draw the map."""
 
 
 @click.command(
@@ -33,14 +33,7 @@ from .options import OPTIMIZER, Name, PathType, emit, examples, parameterization
     "--near", metavar="RATES", help="Instead of the map: the rays next to this one that have a parameterization."
 )
 @click.option("--prove", is_flag=True, help="Prove for every cell without a formula that a ray inside it has none.")
-@click.option(
-    "--format",
-    "form",
-    type=Name("format", (*FORMATS, "svg")),
-    metavar="FORMAT",
-    help=f"{', '.join(FORMATS)}, svg; by default text, or what the ending of -o FILE says. html and svg draw the map.",
-)
-@click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file.")
+@printed({drawing: f".{drawing}" for drawing in DRAWINGS}, " html and svg draw the map.")
 def command(
     parameterization: str,
     optimizer: str,
@@ -49,28 +42,19 @@ def command(
     near: str | None,
     prove: bool,
     form: str | None,
-    output: Path | None,
-) -> None:
+) -> Answer:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    drawn = form or (output.suffix.lstrip(".").lower() if output is not None else "")
-    tried(output, drawn if drawn in ("svg", "html") else form)
     ray = None if near is None else Ray.parse(near)
-    if ray is not None and (prove or drawn in ("svg", "html")):
+    if ray is not None and (prove or form in DRAWINGS):
         raise UsageError("--near prints rays, no map: leave out --prove, svg and html")
     found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
     if ray is not None:
-        emit(nearest(found, ray).document(), form, output)
-        return
-    if drawn not in ("svg", "html"):
-        emit(found.document(), form, output)
-        return
+        return nearest(found, ray).document()
+    if form not in DRAWINGS:
+        return found.document()
     from scaling_algebra.all_rays.picture import phases_html, phases_svg
 
-    text = (phases_svg if drawn == "svg" else phases_html)(found)
-    if output is None:
-        click.echo(text)
-    else:
-        write(output, text + "\n")
+    return (phases_svg if form == "svg" else phases_html)(found)

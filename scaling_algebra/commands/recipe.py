@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from scaling_algebra.documents import FORMATS
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
@@ -19,18 +18,19 @@ from .options import (
     GAUGE,
     OPTIMIZER,
     READOUT_INIT,
+    Answer,
     Command,
-    Name,
     PathType,
     chosen,
-    emit,
     examples,
     network_options,
     options,
     parameterization,
-    tried,
-    write,
+    printed,
 )
+
+ENDINGS = {"toml": ".toml", "python": ".py"}
+"""Of the files of ``FORMS``."""
 
 
 def _tuned(name: str, what: str) -> Callable[[Command], Command]:
@@ -59,14 +59,7 @@ def _tuned(name: str, what: str) -> Callable[[Command], Command]:
 @click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
-@click.option(
-    "--format",
-    "form",
-    type=Name("format", (*FORMATS, *FORMS)),
-    metavar="FORMAT",
-    help=f"{', '.join((*FORMATS, *FORMS))}; by default text, or what the ending of -o FILE says.",
-)
-@click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
+@printed(ENDINGS)
 def command(
     base: str | None,
     target: str | None,
@@ -82,18 +75,14 @@ def command(
     readout_init: str | None,
     gauge: str,
     form: str | None,
-    output: Path | None,
     **tuned: tuple[str, ...],
-) -> int:
+) -> tuple[Answer, int]:
     """Init std, learning rate, epsilon and weight decay of every tensor at a target size, from those at a base size.
 
     Without --architecture the model is a Transformer with depth L: embedding, norm gains, hidden matrices (attention
     and dense layers), biases, router, experts and readout (the unembedding). Exit code 1 where no parameterization
     exists on the ray between the sizes; the powers of the nearest one are printed then, with what they do not keep.
     """
-    if output is not None and form is None and output.suffix.lower() in (".toml", ".py"):
-        form = {".toml": "toml", ".py": "python"}[output.suffix.lower()]
-    tried(output, form)
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
     given: dict[str, Any] = {
         name: {**start.values.get(name, {}), **values(name, texts)} or None for name, texts in tuned.items()
@@ -111,13 +100,8 @@ def command(
         **given,
         **{k: v for k, v in where.items() if v is not None},
     )
-    if form is None or form not in FORMS:
-        emit(made.document(), form, output)
-    elif output is None:
-        click.echo(FORMS[form](made))
-    else:
-        write(output, FORMS[form](made) + "\n")
-    return 1 if made.instead is not None else 0
+    answer = FORMS[form](made) if form and form in FORMS else made.document()
+    return answer, 1 if made.instead is not None else 0
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from scaling_algebra import limits
+from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.every_ray import every_ray as _every_ray
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import STRICT, Count, completing, configured, emit, examples, printed, quantity_names
+from .options import COMPLETED, STRICT, Count, configured, examples, printed
 
 
 @click.command(
@@ -33,20 +32,12 @@ from .options import STRICT, Count, completing, configured, emit, examples, prin
     multiple=True,
     metavar="NAME",
     help="Only this quantity (may be repeated).",
-    **completing(quantity_names),
+    **COMPLETED,
 )
 @click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
 @STRICT
-@printed
-def command(
-    asked: Configuration,
-    steps: int,
-    names: tuple[str, ...],
-    every_ray: bool,
-    strict: bool,
-    form: str | None,
-    output: Path | None,
-) -> None:
+@printed()
+def command(asked: Configuration, steps: int, names: tuple[str, ...], every_ray: bool, strict: bool) -> Document:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 
     An exponent without a certificate is printed as undecided; with --strict also one that rests on an assumption.
@@ -56,6 +47,6 @@ def command(
     if every_ray and strict:
         raise UsageError("--strict is about the exponents of one ray; leave out --every-ray")
     if every_ray:
-        return emit(_every_ray(asked, steps=steps, quantities=names or None).document(), form, output)
+        return _every_ray(asked, steps=steps, quantities=names or None).document()
     found = signals(asked, steps=steps, quantities=names or None)
-    emit((found.strict() if strict else found).document(), form, output)
+    return (found.strict() if strict else found).document()

@@ -11,7 +11,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.parameterizations import DERIVED
 
 from .derive import CODES
-from .options import OPTIMIZER, PathType, emit, examples, network_of, parameterization, printed, tried, write
+from .options import OPTIMIZER, SMTLIB, Answer, examples, network_of, parameterization, printed, tried, write
 
 
 @click.command(
@@ -26,13 +26,8 @@ from .options import OPTIMIZER, PathType, emit, examples, network_of, parameteri
 @OPTIMIZER
 @network_of
 @click.option("--only", multiple=True, metavar="NAME", help="Only this theorem, e.g. 'B unique' (may be repeated).")
-@click.option(
-    "--smtlib",
-    type=PathType(),
-    metavar="FILE.smt2",
-    help="Write the unsatisfiable systems as SMT-LIB 2, for another solver.",
-)
-@printed
+@SMTLIB
+@printed()
 def command(
     parameterization: str,
     optimizer: str,
@@ -40,9 +35,7 @@ def command(
     network: Network,
     only: tuple[str, ...],
     smtlib: Path | None,
-    form: str | None,
-    output: Path | None,
-) -> int:
+) -> tuple[Answer, int]:
     """Prove for whole cones of rays of a network that a parameterization exists, that it is the only one, or that there
     is none.
 
@@ -56,5 +49,4 @@ def command(
             write(smtlib, scripts)
         else:
             click.echo("scalecalc: no theorem here is an unsatisfiable system; nothing is written", err=True)
-    emit(found.document(), form, output)
-    return CODES[found.proved]
+    return found.document(), CODES[found.proved]

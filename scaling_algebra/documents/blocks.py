@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.records import plain
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Code:
     text: str
 
 
-Piece: TypeAlias = "str | Text | Fraction | Power | Size | Marked | Code"
+Piece: TypeAlias = str | Text | Fraction | Power | Size | Marked | Code
 """What stands in a line or a cell; a str is rich text."""
 ZERO = Size(None)
 """Exactly zero."""
@@ -69,8 +70,7 @@ class Lines:
     @classmethod
     def of(cls, *lines: Piece | Sequence[Piece], listed: bool = False) -> Lines:
         """Each line one piece or several."""
-        single = (str, Text, Fraction, Power, Size, Marked, Code)
-        return cls(tuple((x,) if isinstance(x, single) else tuple(x) for x in lines), listed)
+        return cls(tuple((x,) if isinstance(x, Piece) else tuple(x) for x in lines), listed)
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,11 @@ class Grid:
         """Headings of the leading columns."""
         return [self.heads[1]] if self.sections else list(self.heads)
 
+    @property
+    def header(self) -> list[Label]:
+        """Headings of all columns."""
+        return [*self.stub, *(column for _, columns in self.columns for column in columns)]
+
     def groups(self) -> Iterator[tuple[Label, list[Row]]]:
         """The row groups with their rows."""
         for group, rows in groupby(self.rows, key=lambda row: row.group):
@@ -176,13 +181,16 @@ class Document:
 
     Attributes:
         blocks: for people, in order.
-        record: for programs: the JSON contract.
+        record: for programs: the JSON contract, made of typed values (``spec/records.py``).
         source: the command that writes it, said in a comment where the format has one.
     """
 
     blocks: tuple[Block, ...]
     record: Mapping[str, Any]
     source: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record", plain(self.record))
 
 
 def literal(text: str) -> str:

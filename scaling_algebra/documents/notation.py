@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from html import escape, unescape
 from html.entities import html5
 
@@ -26,9 +27,9 @@ def rich(piece: Piece | None) -> str:
     if isinstance(piece, Text):
         return piece.rich
     if isinstance(piece, Power):
-        return f"${latex_power(piece)}$"
+        return f"${piece.latex}$"
     if isinstance(piece, Marked):
-        return rf"$({latex_power(piece.power)})^{{\mathrm{{{piece.mark}}}}}$"
+        return rf"$({piece.power.latex})^{{\mathrm{{{piece.mark}}}}}$"
     if isinstance(piece, Size):
         e = piece.exponent
         return "$0$" if e is None else rf"$\Theta({'n' if e == 1 else f'n^{{{e}}}' if e else '1'})$"
@@ -40,7 +41,7 @@ def plain(piece: Piece | None) -> str:
     if piece is None:
         return "-"
     if isinstance(piece, str):
-        return "".join(_read(text, _PLAIN) if formula else text for formula, text in spans(piece))
+        return "".join(_PLAIN.formula(text) if formula else text for formula, text in spans(piece))
     if isinstance(piece, Text):
         return piece.plain
     if isinstance(piece, Marked):
@@ -54,7 +55,7 @@ def html(piece: Piece | None) -> str:
     """A piece as HTML: formulas are set with characters, subscripts and superscripts."""
     if isinstance(piece, Code):
         return f"<code>{escape(piece.text)}</code>"
-    return "".join(_read(text, _HTML) if formula else escape(text) for formula, text in spans(rich(piece)))
+    return "".join(_HTML.formula(text) if formula else escape(text) for formula, text in spans(rich(piece)))
 
 
 def width(piece: Piece | None) -> int:
@@ -72,14 +73,6 @@ def spans(text: str) -> Iterator[tuple[bool, str]]:
     for k, part in enumerate(re.split(r"(?<!\\)\$(.*?)(?<!\\)\$", text)):
         if part:
             yield bool(k % 2), part if k % 2 else part.replace(r"\$", "$")
-
-
-def latex_power(p: Power) -> str:
-    """``M^{1/2} N_{e}^{-1/2}``: an axis has at most one index."""
-    named = (
-        (name + f"_{{{index}}}" * bool(index), e) for axis, e in p.ordered() for name, _, index in [axis.partition("_")]
-    )
-    return " ".join(base if e == 1 else f"{base}^{{{e}}}" for base, e in named) or "1"
 
 
 # from LaTeX ----------------------------------------------------------------------------------------------------
@@ -100,65 +93,85 @@ _ENTITIES = {
 _MARKS = {"dot": "\u0307", "hat": "\u0302", "widehat": "\u0302", "tilde": "\u0303", "widetilde": "\u0303"}
 _MARKS |= {"bar": "\u0304", "overline": "\u0304", "mathring": "\u030a"}
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|.", re.DOTALL)
-_HTML, _PLAIN = 0, 1
 
 
-def _read(tex: str, form: int) -> str:
-    """A formula without its LaTeX."""
-    return re.sub(" {2,}", " ", _sequence(_TOKEN.findall(tex), form)).strip(" ")
+@dataclass(frozen=True)
+class Printer:
+    """How a format writes the parts of a formula.
+
+    Attributes:
+        sign: a character. symbol: what a LaTeX command of this name stands for.
+        script: what stands below (``_``) or above (``^``). accent: a letter with the mark of this name.
+    """
+
+    sign: Callable[[str], str]
+    symbol: Callable[[str], str]
+    script: Callable[[str, str], str]
+    accent: Callable[[str, str], str]
+
+    def formula(self, tex: str) -> str:
+        """A formula that is written in LaTeX."""
+        return re.sub(" {2,}", " ", self._sequence(_TOKEN.findall(tex))).strip(" ")
+
+    def _sequence(self, tokens: list[str]) -> str:
+        """Up to the end of the group; tokens are used up."""
+        out = ""
+        while tokens and tokens[0] != "}":
+            mark = tokens.pop(0) if tokens[0] in "_^" else ""
+            item = self._item(tokens)
+            out += self.script(mark, item) if mark else item
+        return out
+
+    def _item(self, tokens: list[str]) -> str:
+        """One token with its argument."""
+        if not tokens:
+            return ""
+        token = tokens.pop(0)
+        if token == "{":
+            inside = self._sequence(tokens)
+            del tokens[:1]
+            return inside
+        if not token.startswith("\\") or len(token) == 1:
+            return self.sign(token)
+        name = token[1:].strip() or " "
+        if name == "frac":
+            return f"({self._item(tokens)})/({self._item(tokens)})"
+        if name == "sqrt":
+            return f"{self.symbol(name)}({self._item(tokens)})"
+        if name in _MARKS:
+            return self.accent(self._item(tokens), name)
+        if name in ("mathrm", "text", "mathbf", "mathbb", "mathcal"):
+            return ""  # what it is about follows as a group
+        if not name.isalpha():
+            return {",": " ", ";": " ", "!": ""}.get(name, self.sign(name))
+        if tokens[:1] == [" "] and not _apart(name):
+            del tokens[:1]  # a letter, and a space that only ends its name
+        return self.symbol(name)
 
 
-def _sequence(tokens: list[str], form: int) -> str:
-    """Up to the end of the group; tokens are used up."""
-    out = ""
-    while tokens and tokens[0] != "}":
-        mark = tokens.pop(0) if tokens[0] in "_^" else ""
-        item = _item(tokens, form)
-        out += _raised(mark, item, form) if mark else item
-    return out
+def _apart(name: str) -> bool:
+    """Does a command stand between spaces?"""
+    return _PLAIN_NAMES.get(name, "").startswith(" ")
 
 
-def _raised(mark: str, item: str, form: int) -> str:
-    if form == _HTML:
-        tag = "sub" if mark == "_" else "sup"
-        return f"<{tag}>{item}</{tag}>"
-    return mark + (item if re.fullmatch(r"-?\w+|'", item) else f"({item})")
-
-
-def _item(tokens: list[str], form: int) -> str:
-    """One token with its argument."""
-    if not tokens:
-        return ""
-    token = tokens.pop(0)
-    if token == "{":
-        inside = _sequence(tokens, form)
-        del tokens[:1]
-        return inside
-    if not token.startswith("\\") or len(token) == 1:
-        return escape(token) if form == _HTML else token
-    name = token[1:].strip() or " "
-    if name == "frac":
-        return f"({_item(tokens, form)})/({_item(tokens, form)})"
-    if name == "sqrt":
-        return f"{_symbol(name, form)}({_item(tokens, form)})"
-    if name in _MARKS:
-        return _item(tokens, form) + (_MARKS[name] if form == _HTML else "'" if name == "dot" else "")
-    if name in ("mathrm", "text", "mathbf", "mathbb", "mathcal"):
-        return ""  # what it is about follows as a group
-    if not name.isalpha():
-        return {",": " ", ";": " ", "!": ""}.get(name, escape(name) if form == _HTML else name)
-    symbol = _symbol(name, form)
-    if not _PLAIN_NAMES.get(name, "").startswith(" ") and tokens[:1] == [" "]:
-        del tokens[:1]  # a letter, and a space that only ends its name
-    return symbol
-
-
-def _symbol(name: str, form: int) -> str:
-    if form == _PLAIN:
-        return _PLAIN_NAMES.get(name, name)
+def _entity(name: str) -> str:
     entity = f"{_ENTITIES.get(name, name)};"
     shown = f"&{entity}" if entity in html5 else name
-    return f" {shown} " if _PLAIN_NAMES.get(name, "").startswith(" ") else shown
+    return f" {shown} " if _apart(name) else shown
+
+
+def _tagged(mark: str, item: str) -> str:
+    tag = "sub" if mark == "_" else "sup"
+    return f"<{tag}>{item}</{tag}>"
+
+
+_PLAIN = Printer(
+    sign=str,
+    symbol=lambda name: _PLAIN_NAMES.get(name, name),
+    script=lambda mark, item: mark + (item if re.fullmatch(r"-?\w+|'", item) else f"({item})"),
+    accent=lambda item, name: item + "'" if name == "dot" else item,
+)
+_HTML = Printer(escape, _entity, _tagged, lambda item, name: item + _MARKS[name])
 
 
 # to LaTeX ------------------------------------------------------------------------------------------------------

@@ -196,11 +196,11 @@ def _setting_record(found: SettingExplanation) -> dict[str, Any]:
     return {
         **found.derivation.configuration.as_json(),
         "parameter": found.name,
-        "value": None if found.value is None else found.value.as_strings(),
+        "value": found.value,
         "reason": found.reason,
         "because": found.because,
         "equation": found.equation,
-        "structure": list(found.structure),
+        "structure": found.structure,
         "behind": None if found.behind is None else _explanation_record(found.behind),
     }
 
@@ -211,13 +211,10 @@ def _explanation_record(found: Explanation) -> dict[str, Any]:
         "quantity": found.quantity,
         "step": found.step,
         "formula": found.formula,
-        "exponent": None if found.exponent is None else str(found.exponent),
+        "exponent": found.exponent,
         "reason": found.reason,
         "note": found.note,
-        "sums": [
-            {"name": c.name, "parts": [[n, None if e is None else str(e)] for n, e in c.parts], "leads": c.chosen}
-            for c in found.choices
-        ],
+        "sums": [{"name": c.name, "parts": c.parts, "leads": c.chosen} for c in found.choices],
         "outer": found.outer,
         "constants": _constants(found.constants),
         "leading": found.leading,
@@ -226,21 +223,20 @@ def _explanation_record(found: Explanation) -> dict[str, Any]:
 
 
 def _constants(constants: Iterable[Constant]) -> list[list[object]]:
-    return [[c.label, c.power.as_strings(), str(c.exponent)] for c in constants]
+    return [[c.label, c.power, c.exponent] for c in constants]
 
 
 def _term_json(term: LeadingTerm) -> dict[str, Any]:
     m = term.monomial
     return {
-        "before_matching": str(m.contracted),
+        "before_matching": m.contracted,
         "factors": [[f.tensor, [m.indices[c].name for c in f.classes]] for f in m.factors],
         "pairs": [[p.left + 1, p.right + 1] for p in m.pairs],
         "indices": [
-            {"name": i.name, "axis": i.axis, "weight": str(i.weight), "dimension": str(i.rate)}
-            for i in m.indices.values()
+            {"name": i.name, "axis": i.axis, "weight": i.weight, "dimension": i.rate} for i in m.indices.values()
         ],
         "constants": _constants(term.constants),
         "mechanisms": [{"letter": x.letter, "title": x.title, "evidence": x.evidence} for x in term.mechanisms],
         "arithmetic": term.arithmetic,
-        "exponent": str(term.exponent),
+        "exponent": term.exponent,
     }

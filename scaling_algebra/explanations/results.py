@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from math import prod
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
@@ -53,12 +54,12 @@ class LeadingTerm:
     @property
     def added(self) -> Power:
         """What the sums contribute, as a power of the axes."""
-        return sum((i.gives for i in self.monomial.indices.values() if i.rate), Power())
+        return prod((i.gives for i in self.monomial.indices.values() if i.rate), start=Power())
 
     @property
     def power(self) -> Power:
         """Its size as a power of the axes."""
-        return sum((c.power for c in self.constants), self.added)
+        return prod((c.power for c in self.constants), start=self.added)
 
     @property
     def arithmetic(self) -> str:
@@ -180,9 +181,9 @@ class SettingExplanation(Rendered):
         times = len(term.constants) - len(others)
         if not times:
             return f"{because}. {behind}"
-        rest = term.power + -self.value * times
+        rest = term.power / self.value**times
         without = f" {rest}" if rest.terms else ""
-        same = "" if rest == -self.value * times else " (the same power of n here)"
+        same = "" if rest == 1 / self.value**times else " (the same power of n here)"
         unknown = wanted if times == 1 else f"{wanted}^{times}"
         return (
             f"{_sums(term.monomial)}. Besides {wanted} it carries {_factors(others)}; so {self.behind.quantity} ~ "

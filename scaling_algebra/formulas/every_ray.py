@@ -21,7 +21,6 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.documents import Rendered
 from scaling_algebra.documents.blocks import ZERO, Piece, Text
-from scaling_algebra.documents.notation import latex_power
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantity
 from scaling_algebra.errors import UsageError
@@ -70,7 +69,7 @@ class Largest:
         """For documents: ``max(M^(-1/2), N_e N^-1)``."""
         if not self.powers:
             return ZERO if self.decided else "undecided"
-        inside = ", ".join(map(latex_power, self.powers))
+        inside = ", ".join(p.latex for p in self.powers)
         return self.powers[0] if len(self.powers) == 1 else Text(str(self), rf"$\max({inside})$")
 
     def __str__(self) -> str:
@@ -100,13 +99,10 @@ class EveryRay(Rendered):
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract: sizes as lists of exponents by axis."""
-        cells = {
-            name: [[p.as_strings() for p in x.powers] if x.decided else "undecided" for x in row]
-            for name, row in self.sizes.items()
-        }
-        rays = [{axis: str(rate) for axis, rate in ray.rates.items()} for ray in rays_of(self.cone)]
-        head = {**self.configuration.as_json(), "structure": str(self.structure)}
-        return {**head, "cone": list(self.cone.inequalities), "rays": rays} | {
+        cells = {name: [x.powers if x.decided else "undecided" for x in row] for name, row in self.sizes.items()}
+        rays = [ray.rates for ray in rays_of(self.cone)]
+        head = {**self.configuration.as_json(), "structure": self.structure}
+        return {**head, "cone": self.cone.inequalities, "rays": rays} | {
             "steps": list(range(self.steps + 1)),
             "quantities": cells,
         }

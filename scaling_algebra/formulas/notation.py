@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from scaling_algebra.documents.notation import latex_power
 from scaling_algebra.spec.powers import Form, Power, symbol
 
 _GREEK = {"sigma": r"\sigma", "lr": r"\eta", "eps": r"\epsilon", "v": "v"}
@@ -22,7 +21,7 @@ def latex(forms: Sequence[Form], complete: bool) -> str:
     """The same in LaTeX."""
     if not forms:
         return "0"
-    inside = maximum(_groups(forms, _latex_parameters, latex_power, r"\max"), r"\max")
+    inside = maximum(_groups(forms, _latex_parameters, lambda p: p.latex, r"\max"), r"\max")
     order = r"\Theta" if complete else r"\Omega"
     return rf"{order}\left({inside}\right)"
 
@@ -32,7 +31,7 @@ def monomial(form: Form) -> str:
 
 
 def latex_monomial(form: Form) -> str:
-    return _joined(_latex_parameters(form), latex_power(form.power) if form.power.terms else "")
+    return _joined(_latex_parameters(form), form.power.latex if form.power.terms else "")
 
 
 def maximum(parts: Sequence[str], word: str = "max") -> str:

@@ -33,10 +33,10 @@ def record(f: Formula) -> dict[str, object]:
     """The JSON contract."""
     terms = [
         {
-            "axes": t.form.power.as_strings(),
+            "axes": t.form.power,
             "parameters": {symbol(u): -n for u, n in t.form.unknowns},
-            "mechanisms": [str(m) for m in t.mechanisms],
-            "leads": list(f.leads(t)),
+            "mechanisms": t.mechanisms,
+            "leads": f.leads(t),
         }
         for t in f.terms
     ]
@@ -44,15 +44,15 @@ def record(f: Formula) -> dict[str, object]:
         "network": f.of.network.name,
         "optimizer": f.of.optimizer.name,
         "epsilon": f.of.optimizer.regime,
-        "structure": str(f.of.structure),
+        "structure": f.of.structure,
         "quantity": f.quantity,
         "step": f.step,
         "complete": f.complete,
-        "slack": None if f.slack is None else str(f.slack),
+        "slack": f.slack,
         "terms": terms,
-        "divisors": {name: list(found) for name, found in f.divisors.items()},
-        "assumes": list(f.assumes),
-        "grow": list(f.averaged),
+        "divisors": f.divisors,
+        "assumes": f.assumes,
+        "grow": f.averaged,
         "fixed": sorted(f.of.fixed),
     }
 

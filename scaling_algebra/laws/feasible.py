@@ -166,8 +166,8 @@ class Feasible(Rendered):
         """The JSON contract."""
 
         def ends(w: Window) -> dict[str, Any]:
-            return {side: {"exponent": None if e.value is None else str(e.value), "binding": list(e.binding),
-                           "open": e.open} for side, e in (("low", w.low), ("high", w.high))}  # fmt: skip
+            sides = {"low": w.low, "high": w.high}
+            return {side: {"exponent": e.value, "binding": e.binding, "open": e.open} for side, e in sides.items()}
 
         wrong = self.system.misprints()
         defined = {

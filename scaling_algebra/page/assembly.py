@@ -29,12 +29,7 @@ MANIFEST = "page.json"
 MADE_BY = "scalecalc page"
 ANSWERED = ("adam", "adamw", "sgd")
 """Optimizers whose answers in the regimes are made beforehand."""
-FIRST = {
-    "ask": "derive",
-    "regime": "III",
-    "optimizer": DEFAULT_OPTIMIZER,
-    "parameterization": DEFAULT_PARAMETERIZATION,
-}
+FIRST = {"ask": "derive", "regime": "III", "optimizer": DEFAULT_OPTIMIZER, "parameterization": DEFAULT_PARAMETERIZATION}
 """What the page shows at first: what ``derive`` prints by default."""
 
 

@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files as resources
@@ -117,11 +117,7 @@ def _run(command: Sequence[str], what: str) -> None:
 
 
 def _offline(what: str, why: str) -> UsageError:
-    files = ", ".join(_files())
+    files = ", ".join(asset.file for asset in (runtime(), *wheels()))
     return UsageError(
         f"cannot download {what} ({why.strip()[:160]}); go online, or give --assets a folder with {files}"
     )
-
-
-def _files() -> Iterator[str]:
-    yield from (asset.file for asset in (runtime(), *wheels()))

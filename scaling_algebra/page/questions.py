@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from scaling_algebra import files
@@ -47,21 +47,9 @@ COPIES = ("markdown", "latex", "json", "python", "command")
 _FILE = "mine.toml"
 
 
-@dataclass(frozen=True)
-class PageAnswer:
-    """What a question gives.
-
-    Attributes:
-        document: what it says.
-        picture: SVG of the leading monomial of an explanation.
-        place: where the ray lies on the map, in a line.
-        more: what else the page uses, by name.
-    """
-
-    document: Document
-    picture: str = ""
-    place: str = ""
-    more: Mapping[str, Any] | None = None
+PageAnswer = tuple[Document, Mapping[str, Any]]
+"""What a question gives: a document, and what else the page uses, by name; ``picture`` is the SVG of the leading
+monomial of an explanation, ``place`` says where the ray lies on the map, in a line."""
 
 
 def answer(question: str) -> str:
@@ -80,9 +68,8 @@ def answered(question: Question) -> dict[str, Any]:
             raise unknown_name("word in a question", min(wrong), ("ask", "as", "what", *ASKED, *SIZES))
         if "as" in question:
             return {"text": copied(question, question["as"])}
-        found = named("question", question.get("ask", ""), ASKS)(question)
-        html = fragment([found.document])
-        return {"html": html, "picture": found.picture, "place": found.place, **(found.more or {})}
+        document, more = named("question", question.get("ask", ""), ASKS)(question)
+        return {"html": fragment([document]), "picture": "", "place": "", **more}
     except ModuleNotFoundError as error:
         return {"needs": error.name}
     except UsageError as error:
@@ -103,7 +90,7 @@ def copied(question: Question, form: str) -> str:
         return _python(asked)
     if form == "command":
         return _command(asked)
-    return render(named("question", asked.get("ask", ""), ASKS)(asked).document, form)
+    return render(named("question", asked.get("ask", ""), ASKS)(asked)[0], form)
 
 
 # questions -----------------------------------------------------------------------------------------------------------
@@ -126,7 +113,7 @@ def _network(question: Question) -> dict[str, Network]:
 
 def _derive(question: Question) -> PageAnswer:
     asked = _configuration(question)
-    return PageAnswer(derive(asked).document(), place=_lies(asked))
+    return derive(asked).document(), {"place": _lies(asked)}
 
 
 def _lies(asked: Configuration) -> str:
@@ -146,7 +133,7 @@ def _explain(question: Question) -> PageAnswer:
     found = explain(question.get("what", ""), _configuration(question))
     explained = behind(found)
     drawn = picture(explained) if explained is not None and explained.terms else ""
-    return PageAnswer(found.document(), picture=drawn)
+    return found.document(), {"picture": drawn}
 
 
 def _prove(question: Question) -> PageAnswer:
@@ -158,11 +145,11 @@ def _prove(question: Question) -> PageAnswer:
         derived = replace(derive(asked), unique=proof.unique)
     except Infeasible:
         derived = None
-    return PageAnswer(proved(proof, derived), more={"unique": proof.unique})
+    return proved(proof, derived), {"unique": proof.unique}
 
 
 def _recipe(question: Question) -> PageAnswer:
-    return PageAnswer(_recipe_of(question).document())
+    return _recipe_of(question).document(), {}
 
 
 def _recipe_of(question: Question) -> Any:
@@ -179,8 +166,7 @@ def _recipe_of(question: Question) -> Any:
 def _read(question: Question) -> PageAnswer:
     """How a network is read: its equations, and the quantities that may be explained."""
     found = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
-    more = {"equations": as_text(found), "quantities": list(quantities(found))}
-    return PageAnswer(Document((), {}), more=more)
+    return Document((), {}), {"equations": as_text(found), "quantities": list(quantities(found))}
 
 
 ASKS: Mapping[str, Callable[[Question], PageAnswer]] = {

@@ -170,7 +170,7 @@ def relax(
     for role in asked.network.tensors:
         std, eps = point.b[role], power(point.d[role]) if asked.optimizer.of(role).epsilon else None
         tensors[role] = TensorScaling(None if std is None else power(std), power(point.c[role]), eps)
-    scaling = Scaling(tensors, {m: -power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
+    scaling = Scaling(tensors, {m: 1 / power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
     unmet = {
         demand: f"{label(demand)}, but {' + '.join(demand.quantities)} ~ n^({-by})" for demand, by in short.items()
     }

@@ -24,6 +24,7 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling
 
 from .sizes import Sizes, Way, through
@@ -53,7 +54,7 @@ class NextTerm:
     def as_json(self) -> dict[str, Any]:
         """JSON: the ratio as exponents by axis, signals as texts."""
         return {
-            "ratio": self.ratio.as_strings(),
+            "ratio": plain(self.ratio),
             "base": self.base,
             "target": self.target,
             "small_from": None if self.small_from is None else {a: round(x) for a, x in self.small_from.items()},
@@ -107,7 +108,7 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
 def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
     """Each monomial over the leading one, where it falls along the ray: one that does not only adds a constant."""
     lead = max(sizes, key=lambda p: (p.on(ray), p.at(base)))
-    return (p + -lead for p in sizes if p.on(ray) < lead.on(ray))
+    return (p / lead for p in sizes if p.on(ray) < lead.on(ray))
 
 
 def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:

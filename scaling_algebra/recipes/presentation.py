@@ -9,7 +9,7 @@ from typing import Any
 
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.documents.notation import latex_power, typeset
+from scaling_algebra.documents.notation import typeset
 
 from .next_terms import SMALL, NextTerm, NextTerms
 from .recipe import Recipe
@@ -74,7 +74,7 @@ def _next_terms(answer: NextTerms) -> Iterator[Block]:
 def _next_term(x: NextTerm) -> tuple[Piece, ...]:
     small = ", ".join(f"{axis}={math.ceil(float(f'{size:.3g}'))}" for axis, size in (x.small_from or {}).items())
     signals, more = ", ".join(f"{name}@{t}" for name, t in x.of[:_NAMED]), len(x.of) - _NAMED
-    ratio = Text(str(x.ratio), f"${latex_power(x.ratio)}$")
+    ratio = Text(str(x.ratio), f"${x.ratio.latex}$")
     others = f" and {more} more" if more > 0 else ""
     return ratio, f"{x.base:.2g}", f"{x.target:.2g}", literal(small), literal(signals + others)
 

@@ -236,7 +236,9 @@ def recipe(
             for what, pair in zip(TUNED, powers, strict=True)
             if (what != "eps" or rules[role].epsilon) and (what != "decay" or rules[role].decoupled_decay)
         }
-    multipliers = {m: _setting(going, -before.multipliers[m], -power, None) for m, power in after.multipliers.items()}
+    multipliers = {
+        m: _setting(going, 1 / before.multipliers[m], 1 / power, None) for m, power in after.multipliers.items()
+    }
     broken = tuple(_breaks(derivations, going)) if instead else ()
     return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, held, run)
 
@@ -248,7 +250,7 @@ def _value(tuned: Tuned, what: str, role: str) -> float | None:
 
 def _settings(t: TensorScaling) -> tuple[Power | None, Power, Power, Power]:
     """In the order of ``TUNED``: torch multiplies weight decay by the learning rate, and their product stays."""
-    return t.init_std, t.lr, t.eps or Power(), -t.lr
+    return t.init_std, t.lr, t.eps or Power(), 1 / t.lr
 
 
 def _setting(going: Way, before: Power | None, after: Power | None, base: float | None, more: float = 1.0) -> Setting:

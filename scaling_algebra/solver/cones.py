@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
@@ -111,7 +112,7 @@ def reach(
 def descent(scaling: Scaling) -> Scaling:
     """Gradient descent with learning rate over epsilon, which is what mu-3 makes of an optimizer with an epsilon."""
     tensors = {
-        role: t if t.eps is None else replace(t, lr=t.lr + -t.eps, eps=None) for role, t in scaling.tensors.items()
+        role: t if t.eps is None else replace(t, lr=t.lr / t.eps, eps=None) for role, t in scaling.tensors.items()
     }
     return replace(scaling, tensors=tensors)
 
@@ -135,7 +136,7 @@ def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
     """Gradient descent that multiplies gradients by what the last step of the horizon does on a ray, by its power of
     the axes: what an optimizer that normalises is where its normalisers are these powers."""
     found = {role: [x.form for x in look.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
-    rates = {role: sum(map(scaling.size, forms), Power()) for role, forms in found.items()}
+    rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in found.items()}
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 
 

@@ -196,6 +196,6 @@ def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis,
         return ""
     first = 1 if demand.kind == "scale" else 0
     answers = (inside(name, t) for name in demand.quantities for t in range(first, demand.horizon + 1))
-    sizes = (scaling.size(a.form) + -eps for a in answers if a.form is not None)
+    sizes = (scaling.size(a.form) / eps for a in answers if a.form is not None)
     reached = any(all(not power.on(look.ray) for look in corners) for power in sizes)
     return "" if reached else "no monomial of it is Theta(1) on all rays"

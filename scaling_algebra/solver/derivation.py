@@ -27,6 +27,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
 
@@ -147,29 +148,30 @@ class Derivation(Rendered):
         for role, s in self.tensors.items():
             b, c, d = self.exponents(role)
             tensors[role] = {
-                "a": str(-s.multiplier.on(self.ray)),
-                "b": "zero" if b is None else str(b),
-                "c": str(c),
-                "d": None if d is None else str(d),
-                "multiplier": s.multiplier.as_strings(),
-                "init_std": None if s.init_std is None else s.init_std.as_strings(),
-                "lr": s.lr.as_strings(),
-                "eps": None if s.eps is None else s.eps.as_strings(),
+                "a": -s.multiplier.on(self.ray),
+                "b": "zero" if b is None else b,
+                "c": c,
+                "d": d,
+                "multiplier": s.multiplier,
+                "init_std": s.init_std,
+                "lr": s.lr,
+                "eps": s.eps,
                 "because": {what: why for (r, what), why in self.reasons.items() if r == role},
             }
-        return {
+        record = {
             **self.configuration.as_json(),
             "gauge": self.gauge,
-            "alpha": str(self.scaling.alpha.on(self.ray)),
-            "aggregation": (-self.scaling.alpha).as_strings(),
-            "tied": list(self.scaling.tied),
-            "structure": list(self.structure),
+            "alpha": self.scaling.alpha.on(self.ray),
+            "aggregation": 1 / self.scaling.alpha,
+            "tied": self.scaling.tied,
+            "structure": self.structure,
             "unique": self.unique,
-            "unmet": list(self.unmet),
-            "assumes": list(self.assumes),
-            "cone": None if self.cone is None else list(self.cone.inequalities),
+            "unmet": self.unmet,
+            "assumes": self.assumes,
+            "cone": None if self.cone is None else self.cone.inequalities,
             "tensors": tensors,
         }
+        return {key: plain(value) for key, value in record.items()}
 
     @property
     def about(self) -> str:
@@ -203,9 +205,7 @@ class Signals(Rendered):
     def as_json(self) -> dict[str, Any]:
         """The JSON contract: exponents are strings, null is exactly zero, ``"undecided"`` where no certificate held."""
         cells = {
-            name: [
-                None if a.decided and a.exponent is None else str(a.exponent) if a.decided else "undecided" for a in row
-            ]
+            name: [plain(a.exponent) if a.decided else "undecided" for a in row]
             for name, row in self.quantities.items()
         }
         return {
@@ -444,7 +444,7 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     scaling = replace(scaling, tensors={r: replace(s, eps=eps) for r, s in scaling.tensors.items()})
     size = look(scaling)(f"{first}.change", 1).exponent
     factor = Power() if size is None else Power.of({"N": -size / ray["N"]})
-    return replace(scaling, tensors={r: replace(s, lr=s.lr + factor) for r, s in scaling.tensors.items()})
+    return replace(scaling, tensors={r: replace(s, lr=s.lr * factor) for r, s in scaling.tensors.items()})
 
 
 def _with_readout(scaling: Scaling, std: Power | None) -> Scaling:

@@ -54,7 +54,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             sizes = (updated(e.source), -look.point.multipliers[multiplier])
             s = alignment(updated(e.aggregation.out), sizes, over)
             if s is not None:
-                powers[multiplier] = over * s
+                powers[multiplier] = over**s
     for statement in network.statements:
         if not isinstance(statement, Product) or statement.tensor or len(statement.factors) != 1:
             continue
@@ -62,7 +62,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             sizes = (last(f"{statement.factors[0].name}.change"), -look.point.multipliers[multiplier])
             s = alignment(last(f"{statement.out}.change"), sizes, counts[multiplier])
             if s is not None:
-                powers[multiplier] = counts[multiplier] * s
+                powers[multiplier] = counts[multiplier] ** s
     above = {e.source: e.aggregation for e in experts(network)}
     for statement in network.linear:
         assert statement.tensor
@@ -78,22 +78,24 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
         )
         if q is not None:
-            powers[f"b.{role}"] = fan_in * q
+            powers[f"b.{role}"] = fan_in**q
             aggregate = above.get(out)
             multiplier = next((m for m in aggregate.multipliers if m in powers), "") if aggregate else ""
             if out in structure.exempt and aggregate and multiplier:
                 parts = (last(f"{out}.propagating"), -look.point.multipliers[multiplier])
                 more = alignment(last(f"{aggregate.out}.propagating"), parts, counts[multiplier])
                 if more is not None:
-                    powers[f"b.{role}"] += counts[multiplier] * more + -powers[multiplier]
+                    powers[f"b.{role}"] *= counts[multiplier] ** more / powers[multiplier]
         p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
         gradient = gradient_power(network, statement)
         if p is not None:
             rule = look.optimizer.of(role)
-            step = rule.shaped(network, role, look.ray) + -rule.entries(network, role) if rule.normalises else -gradient
-            powers[f"c.{role}"] = fan_in * p + step
+            step = (
+                rule.shaped(network, role, look.ray) / rule.entries(network, role) if rule.normalises else 1 / gradient
+            )
+            powers[f"c.{role}"] = fan_in**p * step
             if rule.relative and b is not None:
-                powers[f"c.{role}"] += -powers.get(f"b.{role}", Power())
+                powers[f"c.{role}"] /= powers.get(f"b.{role}", Power())
         powers[f"d.{role}"] = gradient
     return powers
 
@@ -125,5 +127,5 @@ def axes_power(network: Network, letters: str) -> Power:
     total = Power()
     for x in letters:
         if network.axes[x] in AXES:
-            total += Power.of({network.axes[x]: 1})
+            total *= Power.of({network.axes[x]: 1})
     return total

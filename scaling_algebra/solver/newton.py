@@ -148,7 +148,7 @@ class Solver:
             statement, rule = self.network.uses(role)[0], self.optimizer.of(role)
             columns = axes_power(self.network, tensor.fan_in).on(self.ray)
             rows = axes_power(self.network, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
-            entries = (rule.entries(self.network, role) + -rule.shaped(self.network, role, self.ray)).on(self.ray)
+            entries = (rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)).on(self.ray)
             gradient = gradient_power(self.network, statement).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries}[rule.normalises]
@@ -339,9 +339,9 @@ class Solver:
         powers |= given.held
         tensors = {
             role: TensorScaling(
-                None if look.point.b[role] is None else -powers[f"b.{role}"],
-                -powers[f"c.{role}"],
-                -powers[f"d.{role}"] if f"d.{role}" in powers else None,
+                None if look.point.b[role] is None else 1 / powers[f"b.{role}"],
+                1 / powers[f"c.{role}"],
+                1 / powers[f"d.{role}"] if f"d.{role}" in powers else None,
             )
             for role in self.network.tensors
         }

@@ -36,7 +36,7 @@ def derivation(d: Derivation) -> Document:
         blocks += [
             Lines.of((
                 f"{'aggregation multiplier' if name in summed else f'multiplier {name}'}: ",
-                -power, "   (", typeset(d.reasons["aggregation", name]), ")",
+                1 / power, "   (", typeset(d.reasons["aggregation", name]), ")",
             ))
             for name, power in d.scaling.multipliers.items()
         ]  # fmt: skip

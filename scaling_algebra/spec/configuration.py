@@ -18,6 +18,7 @@ from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
 from .optimizers import Trained
 from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
+from .records import plain
 from .trained import OptimizerInput, trained
 
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
@@ -150,7 +151,7 @@ class Configuration:
             "architecture": self.network.name,
             **own,
             "regime": self.ray.name or None,
-            "ray": {axis: str(rate) for axis, rate in self.ray.rates.items()},
+            "ray": plain(self.ray.rates),
             "optimizer": self.optimizer.name,
             "epsilon": self.optimizer.regime,
             "parameterization": self.parameterization.name,

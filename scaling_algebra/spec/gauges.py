@@ -5,11 +5,11 @@ Adding one: one more entry in ``GAUGES``. Read next: ``scaling_algebra/solver/de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .axes import AXES, Ray
+from .axes import Ray
 from .networks.language import Network, Tensor
 from .optimizers import Optimizer, Trained
 from .powers import Power
@@ -26,12 +26,12 @@ def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> Tenso
     Assumes: weight decay, if any, decoupled, so that its product with the learning rate is kept.
     Source: Yang et al. (2022), Lemma J.1; Yang and Hu (2021), abc-parameterizations.
     """
-    m = multiplier + -t.multiplier
+    m = multiplier / t.multiplier
     factors = 1 if optimizer.relative and t.init_std is None else optimizer.factors
     return TensorScaling(
-        init_std=None if t.init_std is None else t.init_std + -m,
-        lr=t.lr + m * -factors,
-        eps=None if t.eps is None else t.eps + m,
+        init_std=None if t.init_std is None else t.init_std / m,
+        lr=t.lr / m**factors,
+        eps=None if t.eps is None else t.eps * m,
         multiplier=multiplier,
     )
 
@@ -53,12 +53,13 @@ class Gauge:
 
     def multiplier(self, network: Network, tensor: Tensor, ray: Ray) -> Power:
         """That of one tensor. Copies of a tensor, one for each expert, are a dimension; layers are none."""
-        copies = [x for x in tensor.letters if x == tensor.experts]
-        fan_out = [x for x in tensor.letters if x not in tensor.fan_in and x not in copies]
-        read, made, experts = (_width(network, letters) for letters in (tensor.fan_in, fan_out, copies))
+        letters = [x for x in tensor.letters if network.axes[x] != "L"]
+        read = network.size(x for x in letters if x in tensor.fan_in)
+        made = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)
+        experts = network.size(x for x in letters if x == tensor.experts)
         if sum(size.on(ray) > 0 for size in (read, made, experts)) != 1:
             return Power()
-        return read * self.output if read.on(ray) else made * self.input
+        return read**self.output if read.on(ray) else made**self.input
 
     def tensors(
         self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Trained
@@ -70,23 +71,13 @@ class Gauge:
         }
 
 
-def _width(network: Network, letters: Iterable[str]) -> Power:
-    """The product of the sizes of some indices, layers left out."""
-    axes = [network.axes[x] for x in letters]
-    return sum((Power.of({axis: 1}) for axis in axes if axis in AXES and axis != "L"), Power())
-
-
 OWN = "table3"
 """The gauge that everything is derived in."""
 GAUGES: dict[str, Gauge] = {
     g.name: g
     for g in (
         Gauge(OWN, "no multipliers (Tensor Programs V, Table 3)"),
-        Gauge(
-            "table8",
-            "readouts multiplied by 1/fan_in, as in mup (Tensor Programs V, Table 8)",
-            output=Fraction(-1),
-        ),
+        Gauge("table8", "readouts multiplied by 1/fan_in, as in mup (Tensor Programs V, Table 8)", output=Fraction(-1)),
         Gauge(
             "table9",
             "readouts multiplied by fan_in^(-1/2), inputs by fan_out^(1/2) (Tensor Programs V, Table 9)",

@@ -74,7 +74,7 @@ class Given:
     def held(self) -> dict[str, Power]:
         """The unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha`` that are held, each as the power of the axes whose
         exponent it is: 1/sigma, 1/lr, 1/eps, 1/multiplier."""
-        return {unknown(name): -power for name, power in self.items if power is not None}
+        return {unknown(name): 1 / power for name, power in self.items if power is not None}
 
     @property
     def started(self) -> frozenset[str]:
@@ -103,7 +103,7 @@ class Given:
             elif setting == "eps":
                 tensors[role] = replace(tensors[role], eps=power)
             else:
-                multipliers[unknown(name)] = -power
+                multipliers[unknown(name)] = 1 / power
         return replace(scaling, tensors=tensors, multipliers=multipliers)
 
     def as_json(self) -> dict[str, str]:

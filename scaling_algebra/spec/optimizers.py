@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, Self
 
 from scaling_algebra.errors import UsageError, named
 
-from .axes import AXES, Ray
+from .axes import Ray
 from .networks.language import Network
 from .networks.roles import matrix
 from .powers import Power
@@ -49,17 +50,17 @@ SHAPES: dict[str, Shape] = {
     "original": Shape(
         "sqrt(max(1, out/in)): torch.optim.Muon by default (Jordan et al., 2024)",
         lambda out, into: max(1.0, out / into) ** 0.5,
-        lambda out, into, ray: _larger(out + -into, Power(), ray) * _HALF,
+        lambda out, into, ray: _larger(out / into, Power(), ray) ** _HALF,
     ),
     "match_rms_adamw": Shape(
         "0.2 sqrt(max(out, in)): torch.optim.Muon(adjust_lr_fn=...), sqrt(max(out, in)) in Megatron (Moonlight, 2025)",
         lambda out, into: 0.2 * max(out, into) ** 0.5,
-        lambda out, into, ray: _larger(out, into, ray) * _HALF,
+        lambda out, into, ray: _larger(out, into, ray) ** _HALF,
     ),
     "unit_rms_norm": Shape(
         "sqrt(out/in): steps of one size from root-mean-square to root-mean-square (Bernstein, 2025)",
         lambda out, into: (out / into) ** 0.5,
-        lambda out, into, ray: (out + -into) * _HALF,
+        lambda out, into, ray: (out / into) ** _HALF,
     ),
 }
 """Factors that implementations of Muon multiply the learning rate of a matrix with."""
@@ -67,8 +68,52 @@ FLATTENED = "flattened"
 """The reading in which the matrices of all experts are one."""
 
 
+class _Rules:
+    """One rule for all tensors, or one for each."""
+
+    name: str
+
+    def of(self, role: str) -> Optimizer:
+        """The rule of a tensor."""
+        raise NotImplementedError
+
+    @property
+    def rules(self) -> tuple[Optimizer, ...]:
+        """Every rule that trains some tensor, each once."""
+        raise NotImplementedError
+
+    def each(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
+        """The same with every rule changed."""
+        raise NotImplementedError
+
+    @property
+    def with_descent(self) -> Self:
+        """What a run is whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
+        return self.each(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
+
+    @property
+    def regime(self) -> Epsilon | None:
+        """That of the epsilons; None if there is none."""
+        if any(rule.negligible for rule in self.rules):
+            return "negligible"
+        return "derived" if any(rule.epsilon for rule in self.rules) else None
+
+    def with_epsilon(self, regime: str) -> Self:
+        """The same rules, those that have an epsilon with it in a regime, one of ``EPSILONS``.
+
+        Raises:
+            UsageError: no such regime, or none of them has an epsilon.
+        """
+        named("epsilon regime", regime, EPSILONS)
+        if self.regime is None:
+            raise UsageError(f"{self.name} has no epsilon; leave out epsilon {regime!r}")
+        negligible = regime.lower() == "negligible"
+        chosen = partial(replace, epsilon=not negligible, negligible=negligible)
+        return self.each(lambda rule: rule if rule.regime is None else chosen(rule))
+
+
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(_Rules):
     """How one step turns a gradient into an update.
 
     Law: update = lr * gradient / normaliser, times the size of the tensor for a relative one. The normaliser is the
@@ -124,28 +169,24 @@ class Optimizer:
         if self.normalises != "matrix":
             return Power()
         one = matrix(network, role, self.flattened)
-        return (_sizes(network, one.rows) + _sizes(network, one.columns)) * Fraction(1, 2)
+        return network.size(one.rows + one.columns) ** _HALF
 
     def shaped(self, network: Network, role: str, ray: Ray) -> Power:
         """What the learning rate of a tensor is multiplied with, on a ray: 1, or the factor of its shape."""
         if self.normalises != "matrix":
             return Power()
         one = matrix(network, role, self.flattened)
-        return SHAPES[self.shape].power(_sizes(network, one.rows), _sizes(network, one.columns), ray)
+        return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
 
     def of(self, role: str) -> Optimizer:
-        """The rule of a tensor: one optimizer trains all of them."""
         return self
 
     @property
     def rules(self) -> tuple[Optimizer, ...]:
-        """Every rule that trains some tensor, each once."""
         return (self,)
 
-    @property
-    def with_descent(self) -> Optimizer:
-        """What a run is whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
-        return OPTIMIZERS["sgd"] if self.epsilon else self
+    def each(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
+        return changed(self)  # type: ignore[return-value]
 
     @property
     def factors(self) -> int:
@@ -179,23 +220,6 @@ class Optimizer:
         """Why it cannot be trained where only steps of entries are taken."""
         why = "its step is of whole tensors, and only steps of entries are taken here; take another optimizer"
         return f"{self.name} cannot be trained: {why}"
-
-    @property
-    def regime(self) -> Epsilon | None:
-        """That of its epsilon; None if it has none."""
-        return "negligible" if self.negligible else "derived" if self.epsilon else None
-
-    def with_epsilon(self, regime: str) -> Optimizer:
-        """The same rule with its epsilon in a regime, one of ``EPSILONS``.
-
-        Raises:
-            UsageError: no such regime, or an optimizer without an epsilon.
-        """
-        named("epsilon regime", regime, EPSILONS)
-        if self.regime is None:
-            raise UsageError(f"{self.name} has no epsilon; leave out epsilon {regime!r}")
-        negligible = regime.lower() == "negligible"
-        return replace(self, epsilon=not negligible, negligible=negligible)
 
     def normaliser(self, gradients: Sequence[int], epsilon: int, entries: int) -> int:
         """Packed exponent the gradient of this step is divided by.
@@ -287,7 +311,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 @dataclass(frozen=True)
-class Optimizers:
+class Optimizers(_Rules):
     """An optimizer for every tensor, where one does not train all of them.
 
     Attributes:
@@ -300,36 +324,13 @@ class Optimizers:
     tensors: tuple[tuple[str, Optimizer], ...]
 
     def of(self, role: str) -> Optimizer:
-        """The rule of a tensor."""
         return dict(self.tensors).get(role, self.rest)
 
     @property
     def rules(self) -> tuple[Optimizer, ...]:
-        """Every rule that trains some tensor, each once."""
         return tuple(dict.fromkeys((self.rest, *(rule for _, rule in self.tensors))))
 
-    @property
-    def with_descent(self) -> Optimizers:
-        """What a run is whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
-        return self._each(lambda rule: rule.with_descent)
-
-    @property
-    def regime(self) -> Epsilon | None:
-        """That of the epsilons; None if there is none."""
-        return next((rule.regime for rule in self.rules if rule.regime is not None), None)
-
-    def with_epsilon(self, regime: str) -> Optimizers:
-        """The same rules, those that have an epsilon with it in a regime, one of ``EPSILONS``.
-
-        Raises:
-            UsageError: no such regime, or none of them has an epsilon.
-        """
-        named("epsilon regime", regime, EPSILONS)
-        if self.regime is None:
-            raise UsageError(f"{self.name} has no epsilon; leave out epsilon {regime!r}")
-        return self._each(lambda rule: rule if rule.regime is None else rule.with_epsilon(regime))
-
-    def _each(self, changed: Callable[[Optimizer], Optimizer]) -> Optimizers:
+    def each(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
         pairs = tuple((role, changed(rule)) for role, rule in self.tensors)
         return replace(self, rest=changed(self.rest), tensors=pairs)
 
@@ -354,9 +355,3 @@ def optimizer(name: str) -> Optimizer:
         found = replace(found, **(flat if chosen == FLATTENED else {"shape": chosen}))
     said = [*[found.shape] * (found.shape != "none"), *[FLATTENED] * found.flattened]
     return replace(found, name=":".join([found.name, *said])) if said else found
-
-
-def _sizes(network: Network, letters: str) -> Power:
-    """The product of the sizes of some indices that grow."""
-    axes = (network.axes[x] for x in letters)
-    return sum((Power.of({axis: 1}) for axis in axes if axis in AXES), Power())

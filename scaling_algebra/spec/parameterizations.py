@@ -13,7 +13,6 @@ from typing import Literal
 
 from scaling_algebra.errors import UsageError, named, unknown_name
 
-from .axes import AXES
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .gauges import regauged
 from .networks.language import Network
@@ -108,25 +107,24 @@ class Parameterization:
         return Scaling(tensors, {m: Power.of({"M": int(m in summed)}) for m in network.free_multipliers})
 
 
+ROOT = Fraction(-1, 2)
+
+
 def sp(network: Network, role: str) -> Abc:
     """Standard parameterization: no multiplier, init std 1/sqrt(fan_in), one learning rate."""
-    return Abc(Power(), _fan_in(network, role, Fraction(-1, 2)), Power())
+    return Abc(Power(), network.size(network.tensors[role].fan_in) ** ROOT, Power())
 
 
 def ntp(network: Network, role: str) -> Abc:
     """Neural tangent parameterization: multiplier 1/sqrt(fan_in), unit init, one learning rate."""
-    return Abc(_fan_in(network, role, Fraction(-1, 2)), Power(), Power())
+    return Abc(network.size(network.tensors[role].fan_in) ** ROOT, Power(), Power())
 
 
 def mean_field(network: Network, role: str) -> Abc:
     """Mean-field parameterization: as NTP, but multiplier 1/fan_in in the output layer and one learning rate N."""
-    output_like = not network.tensors[role].fan_out
-    return Abc(_fan_in(network, role, Fraction(-1) if output_like else Fraction(-1, 2)), Power(), Power.of({"N": 1}))
-
-
-def _fan_in(network: Network, role: str, power: Fraction) -> Power:
-    axes = [network.axes[x] for x in network.tensors[role].fan_in]
-    return Power.of({axis: power for axis in axes if axis in AXES})
+    tensor = network.tensors[role]
+    power = ROOT if tensor.fan_out else Fraction(-1)
+    return Abc(network.size(tensor.fan_in) ** power, Power(), Power.of({"N": 1}))
 
 
 PARAMETERIZATIONS: dict[str, Parameterization] = {

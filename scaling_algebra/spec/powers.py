@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, unknown_name
@@ -35,8 +35,8 @@ class Power:
 
     Examples:
         >>> p = Power.of({"M": 1, "N": Fraction(-1, 2)})
-        >>> str(p), str(p * 2), str(p + p)
-        ('M N^(-1/2)', 'M^2 N^-1', 'M^2 N^-1')
+        >>> str(p), str(p**2), str(p * p), str(1 / p), str(p / p)
+        ('M N^(-1/2)', 'M^2 N^-1', 'M^2 N^-1', 'N^(1/2) M^-1', '1')
     """
 
     terms: tuple[tuple[str, Fraction], ...] = ()
@@ -77,21 +77,26 @@ class Power:
                     exponent = rational(factor["e"] or 1)
                 except ValueError as error:
                     raise UsageError(f"cannot read the power {text!r}, {factor['e']} is {error}") from None
-                found += cls.of({axis: -exponent if factor["by"] == "/" else exponent})
+                found *= cls.of({axis: -exponent if factor["by"] == "/" else exponent})
             at = factor.end()
         return found
 
     def __getitem__(self, axis: str) -> Fraction:
         return dict(self.terms).get(axis, Fraction(0))
 
-    def __add__(self, other: Power) -> Power:
+    def __mul__(self, other: Power) -> Power:
+        if not isinstance(other, Power):
+            return NotImplemented
         return Power.of({axis: self[axis] + other[axis] for axis in AXES})
 
-    def __mul__(self, factor: Fraction | int) -> Power:
-        return Power.of({axis: e * factor for axis, e in self.terms})
+    def __pow__(self, exponent: Fraction | int) -> Power:
+        return Power.of({axis: e * exponent for axis, e in self.terms})
 
-    def __neg__(self) -> Power:
-        return self * -1
+    def __truediv__(self, other: Power) -> Power:
+        return self * other**-1
+
+    def __rtruediv__(self, one: Literal[1]) -> Power:
+        return self**-1 if one == 1 else NotImplemented
 
     def on(self, ray: Ray) -> Fraction:
         """The exponent of n on a ray."""
@@ -125,15 +130,24 @@ class Power:
         """
         return _product(self.terms)
 
-    def as_strings(self) -> dict[str, str]:
-        """For JSON: ``{"N": "-1/2"}``."""
-        return {axis: str(e) for axis, e in self.terms}
-
     def __repr__(self) -> str:
         return f"<Power: {self}>"
 
     def __str__(self) -> str:
         return " ".join(axis if e == 1 else f"{axis}^{exponent_text(e)}" for axis, e in self.ordered()) or "1"
+
+    @property
+    def latex(self) -> str:
+        """``M^{1/2} N_{e}^{-1/2}``: an axis has at most one index."""
+        factors = []
+        for axis, e in self.ordered():
+            name, _, index = axis.partition("_")
+            base = f"{name}_{{{index}}}" if index else name
+            factors.append(base if e == 1 else f"{base}^{{{e}}}")
+        return " ".join(factors) or "1"
+
+    def _repr_latex_(self) -> str:
+        return f"${self.latex}$"
 
     def ordered(self) -> list[tuple[str, Fraction]]:
         """Terms with positive exponents first, as people write them: ``M N^-1``."""

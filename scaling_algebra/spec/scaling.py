@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import prod
 
 from .axes import Ray
 from .powers import Form, Power
@@ -28,6 +29,14 @@ class TensorScaling:
     lr: Power
     eps: Power | None = None
     multiplier: Power = field(default_factory=Power)
+
+    def _repr_latex_(self) -> str:
+        """What a notebook shows: the powers, without those that an optimizer or a gauge does not have."""
+        powers = {r"\sigma": self.init_std, r"\eta": self.lr}
+        powers |= {} if self.eps is None else {r"\epsilon": self.eps}
+        powers |= {} if self.multiplier == Power() else {"a": self.multiplier}
+        shown = (rf"{name} \sim {'0' if power is None else power.latex}" for name, power in powers.items())
+        return "$" + r",\quad ".join(shown) + "$"
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,11 @@ class Scaling:
         if not role:
             return self.multipliers.get(name, Power())
         s = self.tensors[role]
-        return -({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
+        return 1 / ({"b": s.init_std, "c": s.lr, "d": s.eps}[letter] or Power())
 
     def size(self, form: Form) -> Power:
         """The power of the axes behind a form, its unknowns replaced by this parameterization."""
-        return sum((self.unknown(name) * count for name, count in form.unknowns), form.power)
+        return prod((self.unknown(name) ** count for name, count in form.unknowns), start=form.power)
 
     def point(self, ray: Ray) -> Point:
         """The exponents b, c, d of n on a ray, and those of the multipliers.

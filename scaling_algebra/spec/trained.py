@@ -78,9 +78,7 @@ def hidden(network: Network) -> tuple[str, ...]:
     )
 
 
-def read(
-    given: str | Mapping[str, str],
-) -> tuple[Optimizer, Optimizer | None, list[tuple[str, Optimizer]]]:
+def read(given: str | Mapping[str, str]) -> tuple[Optimizer, Optimizer | None, list[tuple[str, Optimizer]]]:
     """The rule of the rest, that of hidden matrices, and those of tensors by name.
 
     Raises:

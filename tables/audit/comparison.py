@@ -272,7 +272,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
     mine: Power | None
     tied = True
     if role == "aggregation" or role in d.network.free_multipliers:
-        mine = -(d.scaling.alpha if role == "aggregation" else d.scaling.multipliers[role])
+        mine = 1 / (d.scaling.alpha if role == "aggregation" else d.scaling.multipliers[role])
     elif role not in d.scaling.tensors:
         raise NotComparable(f"the network has no tensor {role}")
     elif cell.setting.get("gauge") == "multiplier":

@@ -7,11 +7,10 @@ Read next: ``audit/comparison.py`` (the comparison), ``audit/errata.py`` (what i
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
-from scaling_algebra.commands.options import Name, emit, examples, printed
+from scaling_algebra.commands.options import Answer, Name, examples, printed
 from scaling_algebra.errors import UsageError
 from scaling_algebra.tables.audit.comparison import Audit, Key, audit
 from scaling_algebra.tables.audit.errata import errata, unlisted
@@ -37,8 +36,8 @@ from scaling_algebra.tables.published.reading import SOURCES
 )
 @click.option("--measure", is_flag=True, help="Also train torch models and fit the slope of every disagreement.")
 @click.option("--implementations", is_flag=True, help="Instead of papers, the rules that public code ships.")
-@printed
-def command(source: str | None, measure: bool, implementations: bool, form: str | None, output: Path | None) -> int:
+@printed()
+def command(source: str | None, measure: bool, implementations: bool) -> tuple[Answer, int]:
     """Hold every published table against the engine, cell by cell.
 
     Each cell AGREES, DISAGREES or is NOT COMPARABLE, with the reason. Exit code 0 when every disagreement is a listed
@@ -51,16 +50,15 @@ def command(source: str | None, measure: bool, implementations: bool, form: str 
         if measure:
             raise UsageError("--measure is about the cells of papers; leave it out with --implementations")
         rules = shipped(source)
-        emit(rules.document(), form, output)
-        return 3 if any(h.undecided for h in rules.held) else 0
+        return rules.document(), 3 if any(h.undecided for h in rules.held) else 0
     found = audit(source)
     new, gone = unlisted(found, errata())
-    emit((replace(found, slopes=_slopes(found)) if measure else found).document(), form, output)
     for c in new:
         click.echo(f"scalecalc: not in the errata: {difference(c)}", err=True)
     for key in gone:
         click.echo(f"scalecalc: listed in the errata, but it agrees: {' '.join(map(str, key))}", err=True)
-    return 1 if new or gone else 0
+    document = (replace(found, slopes=_slopes(found)) if measure else found).document()
+    return document, 1 if new or gone else 0
 
 
 def _slopes(found: Audit) -> dict[Key, str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from scaling_algebra.commands.options import emit, examples, printed
+from scaling_algebra.commands.options import Answer, examples, printed
 from scaling_algebra.tables.audit.errata import errata
 
 
 @click.command("errata", epilog=examples("scalecalc errata", "scalecalc errata -o errata.tex"))
-@printed
-def command(form: str | None, output: Path | None) -> None:
+@printed()
+def command() -> Answer:
     """List the published cells that differ from the derived ones: place, printed, derived, measured, and why."""
-    emit(errata().document(), form, output)
+    return errata().document()

@@ -133,7 +133,7 @@ def table_b2() -> Grid:
 
     rows = list(_rows(tensors, QUANTITIES, powers))
     for name, (network, symbol) in multipliers.items():
-        cells = tuple(Cell((-d.scaling.multipliers[symbol],)) for d in found[network])
+        cells = tuple(Cell((1 / d.scaling.multipliers[symbol],)) for d in found[network])
         rows.append(Row(_capital(Label(name, name)), Label("multiplier"), cells))
     return Grid(
         "b2",
@@ -384,7 +384,7 @@ def _convention(letters: str) -> str:
 
 def _multiplier(found: Iterable[Derivation]) -> str:
     """The aggregation multiplier of all these derivations, where the experts grow."""
-    powers = dict.fromkeys(-d.scaling.alpha for d in found if d.ray["M"])
+    powers = dict.fromkeys(1 / d.scaling.alpha for d in found if d.ray["M"])
     return ", ".join(map(rich, powers))
 
 
@@ -467,9 +467,9 @@ def _record(cell: Cell) -> object:
 
 def _value(piece: Piece | None) -> object:
     if isinstance(piece, Power):
-        return {"power": piece.as_strings(), "tied": False}
+        return {"power": piece, "tied": False}
     if isinstance(piece, Marked):
-        return {"power": piece.power.as_strings(), "tied": True}
+        return {"power": piece.power, "tied": True}
     if isinstance(piece, Size):
-        return "zero" if piece.exponent is None else {"exponent": str(piece.exponent)}
+        return "zero" if piece.exponent is None else {"exponent": piece.exponent}
     return None if piece is None else plain(piece)

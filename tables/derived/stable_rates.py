@@ -67,7 +67,7 @@ def assumed(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
     letters omega = 1/2), so that it never limits a rate.
     """
     abc = _abc(gauge)
-    std = {role: (x.multiplier + x.init_std)["N"] for role, x in abc.items()}
+    std = {role: (x.multiplier * x.init_std)["N"] for role, x in abc.items()}
     step = {role: -p * len([x for x in MLP.tensors[role].fan_in if MLP.axes[x] == "N"]) for role in abc}
     above = max(std["readout"], step["readout"])
     gradient = {role: Fraction(0) if role == "readout" else above for role in abc}
@@ -134,18 +134,18 @@ def _abc(gauge: str) -> dict[str, Abc]:
 
 
 def _asked(rule: Optimizer, abc: Mapping[str, Abc]) -> dict[str, Any]:
-    given = {f"{role}.init": x.multiplier + x.init_std for role, x in abc.items()}
+    given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
     return {"epsilon": rule.regime, "given": given}
 
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:
     """Rates of tensors without multipliers as those of tensors with multipliers."""
-    return {role: rates[role] + -(abc[role].multiplier * rule.factors) for role in abc}
+    return {role: rates[role] / abc[role].multiplier ** rule.factors for role in abc}
 
 
 def _scaled(scaling: Scaling, role: str, by: Fraction) -> Scaling:
     s = scaling.tensors[role]
-    return replace(scaling, tensors={**scaling.tensors, role: replace(s, lr=s.lr + Power.of({"N": by}))})
+    return replace(scaling, tensors={**scaling.tensors, role: replace(s, lr=s.lr * Power.of({"N": by}))})
 
 
 def _largest(d: Derivation, scaling: Scaling) -> Fraction:

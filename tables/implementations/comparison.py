@@ -193,7 +193,7 @@ def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
     role, _, setting = name.partition(".")
     derived: Power | None
     if not setting:
-        derived = -(d.scaling.alpha if name == AGGREGATION else d.scaling.multipliers[name])
+        derived = 1 / (d.scaling.alpha if name == AGGREGATION else d.scaling.multipliers[name])
     else:
         s = d.scaling.tensors[role]
         derived = {"init": s.init_std, "lr": s.lr, "eps": s.eps}[setting]
@@ -203,7 +203,7 @@ def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
 
 def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
     """A weight decay beside one over the rule's own learning rate: with it a step takes one share at every size."""
-    return ComparedPower(f"{role}.decay", decay, -lr, decay.on(d.ray) == (-lr).on(d.ray))
+    return ComparedPower(f"{role}.decay", decay, 1 / lr, decay.on(d.ray) == -lr.on(d.ray))
 
 
 def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -108,7 +108,7 @@ class ShippedRule:
             for setting, factor in factors.items():
                 if setting in settings and (setting != "eps" or rule.epsilon):
                     power = settings[setting]
-                    found[f"{role}.{setting}"] = None if power is None else power + forward * factor
+                    found[f"{role}.{setting}"] = None if power is None else power * forward**factor
         return found | dict(self.multipliers)
 
     @property

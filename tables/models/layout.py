@@ -212,7 +212,7 @@ def _scale(r: Recipe | str, gate: str, last: PublishedModel | None) -> Power | N
         return None
     scale, axis = next(iter(r.multipliers.values())), gate.removeprefix("1/")
     grows = axis in r.way.base and r.way.base[axis] != r.way.target[axis]
-    return None if scale.rule is None or scale.before else scale.rule + Power.parse(axis if grows else "1")
+    return None if scale.rule is None or scale.before else scale.rule * Power.parse(axis if grows else "1")
 
 
 def _way(family: ModelFamily) -> Way:

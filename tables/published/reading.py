@@ -141,7 +141,7 @@ def _definitions(head: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[
                 setting["tied"] = True
             value = _power(text)
             if what == "init_variance" and isinstance(value, Power):
-                value = value * Fraction(1, 2)
+                value = value ** Fraction(1, 2)
             notation = entry["notation"][what].get(role, "")
             label = f"Definition {entry['id']}"
             yield Printed(head["source"], head["id"], label, notation, setting, f"{role}.{quantity}", None, value)

@@ -29,14 +29,23 @@ def paths(value, at=()):
 
 
 def documented(section):
-    """The keys of a section as tuples of names, those on the way to them and the head's included."""
-    keys = set()
-    for row in re.findall(r"^\| (\S+) \|", SECTIONS[section], re.M):
-        if row == "[head](#head)":
-            keys |= documented("Head")
-        elif row.startswith("`"):
-            key = tuple(part for name in row.strip("`").split(".") for part in re.findall(r"\[\]|[^\[\]]+", name))
-            keys |= {key[:k] for k in range(1, len(key) + 1) if key[k - 1] != "[]"}
+    """The keys of a section as tuples of names, those on the way to them and the head's included.
+
+    A line has keys with commas between them; those inside them stand below, further right.
+    """
+    keys, above = {("schema",)} if section != "Head" else set(), {}
+    for block in re.findall(r"^```text\n(.*?)^```$", SECTIONS[section], re.M | re.S):
+        for line in block.splitlines():
+            names = line.partition(": ")[0].strip().split(", ")
+            depth = len(line) - len(line.lstrip())
+            above[depth + 2] = [
+                (*outer, *(part for name in key.split(".") for part in re.findall(r"\[\]|[^\[\]]+", name)))
+                for outer in (above[depth] if depth else [()])
+                for key in names
+                if key != "(head)"
+            ]
+            keys |= {key[:k] for key in above[depth + 2] for k in range(1, len(key) + 1) if key[k - 1] != "[]"}
+            keys |= documented("Head") if "(head)" in names else set()
     return keys
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 HOME = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(HOME))  # as a script that is run has it
 
 
 def script(name):

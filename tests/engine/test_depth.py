@@ -42,13 +42,13 @@ def test_a_second_pass_through_the_same_layers_changes_no_exponent(optimizer, de
     where = {"ray": f"N=1,L={depth}", "optimizer": optimizer}
     once, twice = found(f"{ONE}f = U[a] h1[a]", **where), found(f"{ONE}{AGAIN}f = U[a] h2[a]", **where)
     assert once.scaling == twice.scaling
-    assert -once.scaling.multipliers["res"] == Power.of({"L": -1})
+    assert 1 / once.scaling.multipliers["res"] == Power.of({"L": -1})
 
 
 def test_complete_p():
     """No learning rate of Adam depends on depth; epsilon does, in every tensor of a layer."""
     d = derive(None, "adamw", "mup", architecture="deep-mlp", ray="N=1,L=1/2")
-    assert -d.scaling.multipliers["res"] == Power.of({"L": -1})
+    assert 1 / d.scaling.multipliers["res"] == Power.of({"L": -1})
     assert all("L" not in str(t.lr) and "L" not in str(t.init_std) for t in d.scaling.tensors.values())
     assert {role for role, t in d.scaling.tensors.items() if "L^-1" in str(t.eps)} == {
         "gain",

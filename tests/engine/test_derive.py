@@ -53,7 +53,7 @@ def test_every_demand_holds_and_every_exponent_matters(regime, rule, name):
     for role, s in d.scaling.tensors.items():
         for field in ("lr", "init_std") if s.init_std is not None else ("lr",):
             for bump in (HALF, -HALF):
-                wrong = changed(d.scaling, role, **{field: getattr(s, field) + N(bump)})
+                wrong = changed(d.scaling, role, **{field: getattr(s, field) * N(bump)})
                 assert next(failures(d, wrong, certified=False), None), (role, field, bump)
 
 

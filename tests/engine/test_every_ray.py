@@ -90,7 +90,7 @@ def test_a_planted_power_and_a_missing_one_are_seen():
     assert [str(x) for x in row] == ["0", "N_e N^-1", "max(M^(-1/2), N_e N^-1)"]
     for k, power in enumerate(row[2].powers):
         rest = tuple(p for p in row[2].powers if p != power)
-        for powers in (rest, (*rest, power + Power.of({"N": Fraction(1, 4)}))):
+        for powers in (rest, (*rest, power * Power.of({"N": Fraction(1, 4)}))):
             planted = (*row[:2], replace(row[2], powers=powers))
             assert disagreements(replace(table, sizes={"h3.A2.2": planted}), 8), k
 

@@ -99,7 +99,7 @@ def test_each_monomial_is_needed(name):
     assert len(found.terms) == 2
     for term in found.terms:
         rest = tuple(t for t in found.terms if t is not term)
-        planted = FormulaTerm(Form(term.form.power + Power.of({"M": Fraction(1, 2)}), term.form.unknowns))
+        planted = FormulaTerm(Form(term.form.power * Power.of({"M": Fraction(1, 2)}), term.form.unknowns))
         assert disagreements(replace(found, terms=rest), name, "sgd", 60)[0]
         assert disagreements(replace(found, terms=(*rest, planted)), name, "sgd", 60)[0]
 

@@ -9,28 +9,19 @@ from click.testing import CliRunner
 from scaling_algebra import Power, UsageError, derive, recipe
 from scaling_algebra.cli import main
 from scaling_algebra.spec.gauges import GAUGES, OWN, regauged
+from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.parameterizations import sp
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 SHIFTED = sorted(set(GAUGES) - {OWN})
 
 # Yang et al. (2022), Tables 3, 8 and 9 at fan_in = fan_out = N, d fixed: multiplier, init var, SGD lr, Adam lr
+HIDDEN = {"hidden": ("1", "N^-1", "1", "N^-1")}
 PRINTED = {
-    "table3": {
-        "input": ("1", "1", "N", "1"),
-        "readout": ("1", "N^-2", "N^-1", "N^-1"),
-        "hidden": ("1", "N^-1", "1", "N^-1"),
-    },
-    "table8": {
-        "input": ("1", "1", "N", "1"),
-        "readout": ("N^-1", "1", "N", "1"),
-        "hidden": ("1", "N^-1", "1", "N^-1"),
-    },
-    "table9": {
-        "input": ("N^1/2", "N^-1", "1", "N^-1/2"),
-        "readout": ("N^-1/2", "N^-1", "1", "N^-1/2"),
-        "hidden": ("1", "N^-1", "1", "N^-1"),
-    },
+    "table3": HIDDEN | {"input": ("1", "1", "N", "1"), "readout": ("1", "N^-2", "N^-1", "N^-1")},
+    "table8": HIDDEN | {"input": ("1", "1", "N", "1"), "readout": ("N^-1", "1", "N", "1")},
+    "table9": HIDDEN | {"input": ("N^1/2", "N^-1", "1", "N^-1/2"), "readout": ("N^-1/2", "N^-1", "1", "N^-1/2")},
 }
 
 
@@ -44,7 +35,7 @@ def test_the_tables_of_tensor_programs_v(gauge):
     for role, (multiplier, variance, *lrs) in PRINTED[gauge].items():
         for (_, d), lr in zip(rates.items(), lrs, strict=True):
             t = d[role]
-            assert (t.multiplier, t.init_std * 2, t.lr) == tuple(map(Power.parse, (multiplier, variance, lr))), role
+            assert (t.multiplier, t.init_std**2, t.lr) == tuple(map(Power.parse, (multiplier, variance, lr))), role
 
 
 @pytest.mark.parametrize(
@@ -62,20 +53,26 @@ def test_no_gauge_changes_what_training_sees(gauge, optimizer, parameterization,
     other = own.in_gauge(gauge)
     moved = 0
     for role, t in other.tensors.items():
-        before, a = own[role], -t.multiplier
+        before, a = own[role], 1 / t.multiplier
         moved += t.multiplier != Power()
         assert (t.init_std is None) == (before.init_std is None)
         if t.init_std is not None:
-            assert a + -t.init_std == -before.init_std
+            assert a / t.init_std == 1 / before.init_std
         rule = own.optimizer
         times = 1 if rule.normalises else 2
         if rule.relative:
             times = 0 if t.init_std is not None else 1
-        assert a * times + -t.lr == -before.lr
+        assert a**times / t.lr == 1 / before.lr
         if t.eps is not None:
-            assert -t.eps + -a == -before.eps
+            assert 1 / t.eps / a == 1 / before.eps
     assert moved and other.scaling is own.scaling  # the engine's numbers are those without multipliers
     assert other.in_gauge(OWN).tensors == own.tensors == own.scaling.tensors
+
+
+def test_fan_in_counts_every_index():
+    """Of a tensor that sums two indices of one axis: 1/sqrt(N^2)."""
+    two = network("two", "h[a,b] = W[a,b,x] data[x]\nf = V[a,b] h[a,b]", {"a": "N", "b": "N", "x": "D"})
+    assert [sp(two, role).init_std for role in ("W", "V")] == [Power(), Power.of({"N": -1})]
 
 
 def test_a_gauge_of_a_gauge():

@@ -30,7 +30,7 @@ def settings_of(d):
         if s.eps is not None:
             yield f"{role}.eps", s.eps
     if d.network.aggregations:
-        yield "aggregation", -d.scaling.alpha
+        yield "aggregation", 1 / d.scaling.alpha
 
 
 @drawn(st.dictionaries(st.sampled_from(list(AXES)), st.fractions(-3, 3, max_denominator=8)))
@@ -93,11 +93,7 @@ def test_axes_are_those_of_the_network():
 
 @pytest.mark.parametrize(
     ("regime", "rule", "epsilon", "parameterization"),
-    [
-        ("I", "sgd", None, "mup"),
-        ("II", "adam", "derived", "mup"),
-        ("III", "adam", "negligible", "mup"),
-    ],
+    [("I", "sgd", None, "mup"), ("II", "adam", "derived", "mup"), ("III", "adam", "negligible", "mup")],
 )
 def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
     """Any one of the derived exponents, or all of them: the rest is as before and every desideratum holds."""
@@ -116,7 +112,7 @@ def test_another_value_breaks_a_desideratum(regime, rule):
     plain = derive(regime, rule, "mup")
     for name, power in settings_of(plain):
         for step in (HALF, -HALF):
-            moved = power + Power.of({"N": step})
+            moved = power * Power.of({"N": step})
             try:
                 d = derive(regime, rule, "mup", given={name: moved})
             except NotFound as failure:

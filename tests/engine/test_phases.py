@@ -243,7 +243,7 @@ def test_epsilon_must_be_the_gradient_on_the_whole_cone():
     d = derive(None, "adam", "mup", ray="N=1,N_e=5/4,M=3/2")
     assert d.cone is not None
     more = Power.of({"N": 1})
-    wrong = {r: TensorScaling(t.init_std, t.lr + more, t.eps + more) for r, t in d.scaling.tensors.items()}
+    wrong = {r: TensorScaling(t.init_std, t.lr * more, t.eps * more) for r, t in d.scaling.tensors.items()}
     found = cone_holds(Scaling(wrong, d.scaling.multipliers), d.optimizer, MUP, rays_of(d.cone), Structure())
     assert "mu-3" in found
 

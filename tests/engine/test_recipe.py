@@ -33,7 +33,7 @@ def test_every_number_is_the_derived_power_of_the_ratio(found):
     ratio = {"N": 4, "N_e": 2, "M": 4, "K": 1}
     assert str(found.way.ray) == f"{ray},L=0" and found.way.exact
     for role, t in own.items():
-        wanted = {"init_std": t.init_std, "lr": t.lr, "eps": t.eps, "decay": -t.lr}
+        wanted = {"init_std": t.init_std, "lr": t.lr, "eps": t.eps, "decay": 1 / t.lr}
         for what, power in wanted.items():
             setting = found[role][what]
             assert setting.rule == power, (role, what)

@@ -40,7 +40,7 @@ def test_the_batch_average_is_exact():
     for chosen in choices:  # every token with its own experts
         mask = torch.zeros(dims["M"], dtype=h3i.dtype)
         mask[list(chosen)] = 1
-        h3 = (-d.scaling.alpha).at(dims) * torch.einsum("si,i,sib->sb", phi, mask, h3i)
+        h3 = (1 / d.scaling.alpha).at(dims) * torch.einsum("si,i,sib->sb", phi, mask, h3i)
         whole = whole + (w["W4"] * h3).sum() / len(choices)
     grads = torch.autograd.grad(whole, list(w.values()))
     wrong = w["W3"].grad * dims["M"] / dims["K"]  # negative control: without the share

@@ -323,7 +323,7 @@ def test_a_divisor_of_two_sizes_proves_nothing():
     on, found = face(rule="signsgd", network="bottleneck"), known("mup", "signsgd", "bottleneck")
     for name, rays in (("A exists", [(0, 1), (1, 1)]), ("B exists", [(1, 0), (1, 1)])):
         assert holds(on, found[name].scaling, Structure(), rays).verdict != "proved"
-    slow = {r: replace(t, lr=t.lr + Power.of({"N": -5})) for r, t in found["A exists"].scaling.tensors.items()}
+    slow = {r: replace(t, lr=t.lr * Power.of({"N": -5})) for r, t in found["A exists"].scaling.tensors.items()}
     slow["readout"] = replace(slow["readout"], init_std=Power.of({"N": -6, "N_e": 2}))  # its change is of size N^-5
     decision = holds(on, replace(found["A exists"].scaling, tensors=slow), Structure(), [(1, 0), (1, 1)])
     assert decision.verdict == "undecided" and "is not one power on the cone" in decision.why

@@ -268,9 +268,9 @@ def test_an_epsilon_above_the_gradient_divides_the_update(role):
     d = derive("III", "adam", "mssp")
     eps = d.scaling.tensors[role].eps
     for delta in (Fraction(2, 5), Fraction(2)):
-        large = look(d, changed(d.scaling, role, eps=eps + N(delta)))
+        large = look(d, changed(d.scaling, role, eps=eps * N(delta)))
         assert size(large, UPDATES[role], 2) == size(look(d), UPDATES[role], 2) - delta
-    assert sizes(look(d, changed(d.scaling, role, eps=eps + N(Fraction(-1, 3))))) == sizes(look(d))
+    assert sizes(look(d, changed(d.scaling, role, eps=eps * N(Fraction(-1, 3))))) == sizes(look(d))
 
 
 def test_one_epsilon_for_all_tensors():

@@ -25,7 +25,7 @@ class Stream(nn.Module):
     def __init__(self, scaling, n, layers):
         super().__init__()
         sizes, tensors = {"N": n, "L": layers}, scaling.tensors
-        self.res = (-scaling.multipliers["res"]).at(sizes)
+        self.res = (1 / scaling.multipliers["res"]).at(sizes)
         shapes = {"embedding": (n, 4), "hidden": (layers, n, n), "hidden_out": (layers, n, n), "readout": (1, n)}
         for role, shape in shapes.items():
             setattr(self, role, nn.Parameter(torch.randn(shape) * tensors[role].init_std.at(sizes)))
@@ -60,7 +60,7 @@ def changes(optimizer, scaling, n, seed):
 
 def slopes(optimizer, given=()):
     scaling = derive(ray="N=1,L=1", optimizer=optimizer, architecture="deep-mlp", parameterization="mup").scaling
-    multipliers = {**scaling.multipliers, **{k: -Power.parse(v) for k, v in given}}
+    multipliers = {**scaling.multipliers, **{k: 1 / Power.parse(v) for k, v in given}}
     scaling = type(scaling)(scaling.tensors, multipliers)
     found = [[changes(optimizer, scaling, n, seed) for seed in range(SEEDS)] for n in SIZES]
     return {k: fit(list(SIZES), [np.array([one[k] for one in row]) for row in found]) for k in ("h", "m", "f")}

@@ -30,24 +30,14 @@ f     = W2[a] h1[a]
 """
 QUESTIONS = [
     {"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mssp"},
-    {
-        "ask": "derive",
-        "ray": "N=1,N_e=1/2,M=3/2",
-        "optimizer": "sgd",
-        "parameterization": "mup",
-        "readout_init": "zero",
-    },
+    {"ask": "derive", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "sgd", "parameterization": "mup"}
+    | {"readout_init": "zero"},
     {"ask": "derive", "regime": "I", "optimizer": "adam", "parameterization": "sp", "architecture": "swiglu"},
     {"ask": "derive", "ray": "N=1", "optimizer": "adamw", "parameterization": "mup", "network": OWN},
     {"ask": "explain", "what": "h3.A2.2@1", "regime": "III", "optimizer": "sgd", "parameterization": "mup"},
     {"ask": "explain", "what": "V.lr", "ray": "N=1", "optimizer": "sgd", "parameterization": "mup", "network": OWN},
-    {
-        "ask": "recipe",
-        "base": "N=64,L=2",
-        "target": "N=256,L=8",
-        "lr": "3e-3, embedding=1e-2",
-        "parameterization": "mup",
-    },
+    {"ask": "recipe", "base": "N=64,L=2", "target": "N=256,L=8", "parameterization": "mup"}
+    | {"lr": "3e-3, embedding=1e-2"},
     {"ask": "prove", "regime": "II", "optimizer": "sgd", "parameterization": "mup"},
 ]
 

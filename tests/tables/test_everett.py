@@ -29,8 +29,8 @@ def test_mup_is_the_largest_stable_one(rule):
     free = {role: mup(MLP, role) for role in MLP.tensors}
     found = certified("mup", RULES[rule])
     for role, abc in free.items():
-        assert found[role] + abc.multiplier * RULES[rule].factors == d[role].lr
-        assert abc.multiplier + abc.init_std == d[role].init_std
+        assert found[role] * abc.multiplier ** RULES[rule].factors == d[role].lr
+        assert abc.multiplier * abc.init_std == d[role].init_std
 
 
 def test_known_limits():
@@ -60,8 +60,8 @@ def test_rates_without_alignment_diverge(gauge, layers, rule):
     """Negative control, at the first update: the formula for no alignment makes the network blow up."""
     rates, factors = assumed(gauge, RULES[rule], HALF), RULES[rule].factors
     abc = {role: layers(MLP, role) for role in MLP.tensors}
-    given = {f"{role}.init": x.multiplier + x.init_std for role, x in abc.items()}
-    given |= {f"{role}.lr": rates[role] + x.multiplier * factors for role, x in abc.items()}
+    given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
+    given |= {f"{role}.lr": rates[role] * x.multiplier**factors for role, x in abc.items()}
     d = derive("I", rule, "mup", architecture="mlp", epsilon=RULES[rule].regime, given=given)
     look = d.analysis()
     assert max(look(name, t).exponent or 0 for name in ("h1", "h2", "f") for t in (1, 2) if look(name, t).decided) > 0
@@ -73,7 +73,7 @@ def test_moving_a_multiplier_changes_no_size():
     for rule in RULES.values():
         one, other = certified("sp", rule), certified("ntp", rule)
         for role in MLP.tensors:
-            assert one[role] == other[role] + ntp(MLP, role).multiplier * rule.factors
+            assert one[role] == other[role] * ntp(MLP, role).multiplier ** rule.factors
 
 
 def test_the_table_shows_all_of_it():
@@ -94,7 +94,7 @@ def test_adafactor_is_sign_descent_with_a_relative_rate(regime):
     """lr times the init std is the rate of sign descent, tensor by tensor; it cannot be trained here."""
     one, other = derive(regime, "adafactor", "mup"), derive(regime, "signsgd", "mup")
     for role, s in one.scaling.tensors.items():
-        assert s.init_std == other[role].init_std and s.lr + s.init_std == other[role].lr
+        assert s.init_std == other[role].init_std and s.lr * s.init_std == other[role].lr
     zero = derive(regime, "adafactor", "mssp")["readout"]
     assert zero.init_std is None and zero.lr == derive(regime, "signsgd", "mssp")["readout"].lr
     assert "whole tensors" in optimizer("adafactor").untrained
@@ -108,7 +108,7 @@ def test_a_relative_step_follows_the_tensor():
     sizes = []
     for by in (Fraction(0), HALF):
         s = d.scaling.tensors["hidden"]
-        tensors = {**d.scaling.tensors, "hidden": replace(s, lr=s.lr + Power.of({"N": HALF + by}))}
+        tensors = {**d.scaling.tensors, "hidden": replace(s, lr=s.lr * Power.of({"N": HALF + by}))}
         look = Analysis(d.ray, replace(d.scaling, tensors=tensors).point(d.ray), d.optimizer, MLP)
         sizes.append([look("dW2", t).exponent for t in (1, 2)])
     assert sizes == [[-HALF, -HALF], [0, HALF]]

@@ -50,14 +50,8 @@ VALUES: dict[str, Kind] = {
     **{"Q=LAW": Maker.growth, "Q=X,...": Maker.before, "NAME=X,...": Maker.before, "N,N,...": Maker.sizes},
     **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
-    **{
-        "[FILE.py:NAME]": Maker.text,
-        "PATTERN=ROLE": Maker.text,
-        "[FITS.csv]": Maker.read,
-        "PATH": Maker.written,
-        "[NAME]": Maker.text,
-        "[NAME]...": Maker.text,
-    },
+    **dict.fromkeys(("[FILE.py:NAME]", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
+    **{"[FITS.csv]": Maker.read, "PATH": Maker.written},
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {

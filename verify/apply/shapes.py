@@ -125,7 +125,7 @@ def refitted(settings: Settings, role: str, rule: Optimizer, sides: Fans, number
             assert x.rule is not None
             alone, factor = {"before": x.before or x.rule, "after": x.rule}, x.factor
         factor *= s.factor * width["before"].at(base) / width["after"].at(target)
-        before, after = (ends[end] + -width[end] + alone[end] for end in ends)
+        before, after = (ends[end] / width[end] * alone[end] for end in ends)
         return replace(s, rule=after, factor=factor, before=None if before == after else before)
 
     return {what: moved(what, s) for what, s in settings.items()}, note

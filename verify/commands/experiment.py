@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Count, emit, examples, printed
+from scaling_algebra.commands.options import Answer, Count, examples, printed
 from scaling_algebra.errors import UsageError, named
 
 from .shared import DEVICE, RESUME, again, integers, kept, progress
@@ -29,7 +29,7 @@ from .shared import DEVICE, RESUME, again, integers, kept, progress
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @RESUME
-@printed
+@printed()
 def command(
     names: tuple[str, ...],
     listing: bool,
@@ -38,9 +38,7 @@ def command(
     sizes: str | None,
     seeds: int | None,
     resume: Path | None,
-    form: str | None,
-    output: Path | None,
-) -> int:
+) -> tuple[Answer, int]:
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
@@ -60,8 +58,7 @@ def command(
         if not chosen:
             raise UsageError(f"no trial has {only!r} in its title; see scalecalc experiment --list")
     if listing:
-        emit(listed(chosen), form, output)
-        return 0
+        return listed(chosen), 0
     values = None if sizes is None else integers("sizes", sizes)
     plans = [planned(e, device, values, seeds) for e in chosen]
     results, store = [], kept(resume)
@@ -70,7 +67,6 @@ def command(
             results.append(perform(e, how, partial(watch, len(e.trials)), store))
             if results[-1].interrupted:
                 break
-    emit(shown(results), form, output)
     if any(result.interrupted for result in results):
         click.echo(f"scalecalc: interrupted; {again(resume)}", err=True)
-    return worst(results)
+    return shown(results), worst(results)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import WHERE, Count, Name, emit, examples, printed
+from scaling_algebra.commands.options import WHERE, Answer, Count, Name, examples, printed
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
@@ -84,8 +84,8 @@ from .shared import DEVICE, RESUME, integers, kept, progress, reals, resumable
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
 @DEVICE
 @RESUME
-@printed
-def command(**given: Any) -> int:
+@printed()
+def command(**given: Any) -> tuple[Answer, int]:
     """Sweep the learning rate at several widths and say whether the optimum stays where it is.
 
     Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. With a negative control beside
@@ -119,8 +119,7 @@ def command(**given: Any) -> int:
         result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
-    emit(replace(document, record=record), given["form"], given["output"])
-    return result.exit_code
+    return replace(document, record=record), result.exit_code
 
 
 def _base(text: str | None) -> Dims:

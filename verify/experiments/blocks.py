@@ -64,7 +64,7 @@ def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") ->
         given = epsilon.get(role, epsilon.get("all"))
         if given is not None:
             return Power.parse(given)
-        return None if derived is None else derived * Fraction(share)
+        return None if derived is None else derived ** Fraction(share)
 
     tensors = {role: replace(t, eps=changed(role, t.eps)) for role, t in d.scaling.tensors.items()}
     return replace(d, scaling=replace(d.scaling, tensors=tensors))

@@ -82,7 +82,7 @@ class MoEBlock(nn.Module):
     def __init__(self, replicas: Replicas, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
         super().__init__()
         self.replicas, self.scaling, dims = replicas, scaling, replicas.dims
-        self.multiplier = (-scaling.alpha).at(dims) * dims.get("K", dims["M"]) / dims["M"]
+        self.multiplier = (1 / scaling.alpha).at(dims) * dims.get("K", dims["M"]) / dims["M"]
         self.weights = nn.ParameterDict()
         streams = generators(replicas.seeds, replicas.device)
         for role, tensor in MOE_BLOCK.tensors.items():

@@ -166,7 +166,7 @@ class TorchNetwork(nn.Module):
         self.constants: Constants = constants(network)
         dims = {"L": LAYERS, **FIXED_SIZES, **draw.dims}
         self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
-        self.multipliers = {m: (-scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
+        self.multipliers = {m: (1 / scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
         self.weights: dict[str, nn.Parameter] = {}
         own, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():

@@ -62,9 +62,8 @@ def _grid(g: Grid) -> str:
     if any(group.name for group, _ in g.columns):
         groups = "".join(f'<th colspan="{len(columns)}">{set_(group.piece)}</th>' for group, columns in g.columns)
         lines.append("<tr>" + "<th></th>" * len(g.stub) + groups + "</tr>")
-    heads = [*g.stub, *(c for _, columns in g.columns for c in columns)]
-    if any(label.name for label in heads):
-        lines.append("<tr>" + "".join(f"<th>{set_(label.piece)}</th>" for label in heads) + "</tr>")
+    if any(label.name for label in g.header):
+        lines.append("<tr>" + "".join(f"<th>{set_(label.piece)}</th>" for label in g.header) + "</tr>")
     lines += ["</thead>", "<tbody>"]
     for group, rows in g.groups():
         if g.sections and group.name:

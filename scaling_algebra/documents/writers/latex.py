@@ -8,18 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from scaling_algebra.documents.blocks import (
-    Block,
-    Cell,
-    Code,
-    Document,
-    Grid,
-    Heading,
-    Label,
-    Piece,
-    Row,
-    Text,
-)
+from scaling_algebra.documents.blocks import Block, Cell, Code, Document, Grid, Heading, Label, Piece, Row, Text
 from scaling_algebra.documents.notation import NOTHING, joined, plain, rich, spans, width
 
 SUFFIX = ".tex"
@@ -58,24 +47,26 @@ Page = list[tuple[Label, list[Row]]]
 
 
 def _inline(g: Grid) -> list[str]:
-    opens, closes = _environment(g)
     lines = [r"\begingroup", *_SMALL]
     for rows in _pages(g):
-        lines += [r"\par\smallskip\noindent", opens, r"\toprule", *_head(g), *_body(g, rows), r"\bottomrule", closes]
+        lines += [r"\par\smallskip\noindent", *_tabular(g, rows)]
     return [*lines, r"\par\smallskip", r"\endgroup"]
 
 
-def _float(g: Grid) -> list[str]:
-    parts = _pages(g)
+def _tabular(g: Grid, rows: Page) -> list[str]:
     opens, closes = _environment(g)
-    lines = []
+    return [opens, r"\toprule", *_head(g), *_body(g, rows), r"\bottomrule", closes]
+
+
+def _float(g: Grid) -> list[str]:
+    parts, lines = _pages(g), []
     for k, rows in enumerate(parts):
         lines += [r"\begin{table*}[tp]", r"\centering", *_SMALL]
         if k == 0:
             lines += [rf"\caption{{\textbf{{{_set(g.title)}.}} {_set(g.caption)}}}", rf"\label{{tab:{g.name}}}"]
         else:
             lines += [r"\addtocounter{table}{-1}", rf"\caption{{\textbf{{{_set(g.title)}, continued.}}}}"]
-        lines += [r"\par\smallskip", opens, r"\toprule", *_head(g), *_body(g, rows), r"\bottomrule", closes]
+        lines += [r"\par\smallskip", *_tabular(g, rows)]
         if k == len(parts) - 1 and g.footnotes:
             notes = r" \\ ".join(map(_set, g.footnotes))
             lines += [r"\par\medskip", rf"\parbox{{\linewidth}}{{\footnotesize {notes}}}"]
@@ -128,11 +119,11 @@ def _environment(g: Grid) -> tuple[str, str]:
 
 def _columns(g: Grid) -> list[list[Piece | None]]:
     """What stands in each column, its heading first."""
-    stub: list[list[Piece | None]] = [[g.heads[1].piece, *(row.label.piece for row in g.rows)]]
-    if not g.sections:
-        stub.insert(0, [g.heads[0].piece, *(row.group.piece for row in g.rows)])
-    heads = [column.piece for _, columns in g.columns for column in columns]
-    return [*stub, *([head, *(_as_piece(row.cells[k]) for row in g.rows)] for k, head in enumerate(heads))]
+    lines: list[list[Piece | None]] = [[label.piece for label in g.header]]
+    for row in g.rows:
+        stub = [row.label] if g.sections else [row.group, row.label]
+        lines.append([*(label.piece for label in stub), *map(_as_piece, row.cells)])
+    return [list(column) for column in zip(*lines, strict=True)]
 
 
 def _as_piece(cell: Cell) -> Piece | None:
@@ -190,9 +181,8 @@ def _head(g: Grid) -> list[str]:
         first += len(columns)
     if any(group.name for group, _ in g.columns):
         lines = [" & ".join(groups) + r" \\", " ".join(rules)]
-    names = [*g.stub, *(c for _, columns in g.columns for c in columns)]
-    if any(label.name for label in names):
-        lines.append(" & ".join(_set(label.piece) for label in names) + r" \\")
+    if any(label.name for label in g.header):
+        lines.append(" & ".join(_set(label.piece) for label in g.header) + r" \\")
     return lines
 
 

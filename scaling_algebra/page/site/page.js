@@ -3,6 +3,12 @@ import { Cancelled, Engine, key } from "./engine.js";
 import { RayMap, point } from "./map.js";
 
 const $ = (id) => document.getElementById(id);
+const make = (tag, properties = {}, ...inside) => {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...inside);
+  return made;
+};
+const folded = (title, ...inside) => make("details", {}, make("summary", { textContent: title }), ...inside);
 const page = await (await fetch(new URL("page.json", import.meta.url))).json();
 const { choices } = page;
 const FIELDS = ["ray", "base", "target", "lr", "eps", "std", "decay", "optimizer", "parameterization", "readout_init", "epsilon", "architecture", "network"];
@@ -25,11 +31,9 @@ function options(id, entries) {
 
 $("modes").replaceChildren(
   ...MODES.map((name) => {
-    const label = document.createElement("label");
-    const radio = Object.assign(document.createElement("input"), { type: "radio", name: "mode", value: name });
-    label.append(radio, { ray: "Ray", sizes: "Sizes" }[name] ?? name);
+    const radio = make("input", { type: "radio", name: "mode", value: name });
     if (choices.regimes[name]) radio.setAttribute("aria-label", `regime ${name}`);
-    return label;
+    return make("label", {}, radio, { ray: "Ray", sizes: "Sizes" }[name] ?? name);
   }),
 );
 options("optimizer", Object.entries(choices.optimizers));
@@ -147,7 +151,7 @@ async function draw() {
 function number(wrong = 0) {
   const count = $("network").value.split("\n").length;
   $("lines").replaceChildren(
-    ...Array.from({ length: count }, (_, k) => Object.assign(document.createElement("li"), { textContent: k + 1, className: k + 1 === wrong ? "wrong" : "" })),
+    ...Array.from({ length: count }, (_, k) => make("li", { textContent: k + 1, className: k + 1 === wrong ? "wrong" : "" })),
   );
   $("network").rows = Math.max(6, Math.min(24, count));
 }
@@ -256,15 +260,12 @@ function write(place, html, title) {
   }
   for (const old of made.querySelectorAll("h1, h2, h3")) {
     const level = Number(old.tagName[1]) + (title?.tagName === "H2" && place.id === "document" ? 1 : 2);
-    const heading = document.createElement(`h${level}`);
-    heading.innerHTML = old.innerHTML;
-    old.replaceWith(heading);
+    old.replaceWith(make(`h${level}`, { innerHTML: old.innerHTML }));
   }
-  const folded = { why: () => "Why each number, in a line", structure: (list) => list?.querySelector("li")?.textContent };
-  for (const heading of [...made.querySelectorAll("h3")].filter((h) => h.textContent in folded)) {
-    const details = document.createElement("details");
-    const text = folded[heading.textContent](heading.nextElementSibling) ?? heading.textContent;
-    details.append(Object.assign(document.createElement("summary"), { textContent: text[0].toUpperCase() + text.slice(1) }));
+  const titles = { why: () => "Why each number, in a line", structure: (list) => list?.querySelector("li")?.textContent };
+  for (const heading of [...made.querySelectorAll("h3")].filter((h) => h.textContent in titles)) {
+    const text = titles[heading.textContent](heading.nextElementSibling) ?? heading.textContent;
+    const details = folded(text[0].toUpperCase() + text.slice(1));
     while (heading.nextElementSibling && !/^H\d$/.test(heading.nextElementSibling.tagName)) details.append(heading.nextElementSibling);
     heading.replaceWith(details);
   }
@@ -281,7 +282,7 @@ function numbers(asked) {
     [...row.cells].forEach((cell, k) => {
       const what = { "init std": "init", lr: "lr", eps: "eps" }[heads[k]];
       if (!what || cell.textContent === "–") return;
-      const button = Object.assign(document.createElement("button"), { type: "button", className: "number", innerHTML: cell.innerHTML });
+      const button = make("button", { type: "button", className: "number", innerHTML: cell.innerHTML });
       button.setAttribute("aria-label", `${role} ${heads[k]}: ${cell.textContent}; why?`);
       button.setAttribute("aria-pressed", "false");
       button.addEventListener("click", () => reason(asked, `${role}.${what}`, button));
@@ -298,22 +299,14 @@ async function further(asked, text) {
   const panel = $("more");
   panel.replaceChildren();
   panel.hidden = false;
-  if (found.error) panel.append(Object.assign(document.createElement("p"), { className: "error", textContent: found.error }));
+  if (found.error) panel.append(make("p", { className: "error", textContent: found.error }));
   else {
-    const title = document.createElement("h3");
-    const body = document.createElement("div");
+    const [title, body] = [make("h3"), make("div")];
     write(body, found.html, title);
     if (asked.ask === "prove") proof(body, title);
     const first = body.querySelector("p");
-    panel.append(title, ...(first && found.picture ? [first] : []));
-    if (found.picture) {
-      const picture = Object.assign(document.createElement("div"), { className: "picture", innerHTML: found.picture, tabIndex: 0 });
-      panel.append(picture);
-      const details = document.createElement("details");
-      details.append(Object.assign(document.createElement("summary"), { textContent: "Step by step" }), body);
-      panel.append(details);
-    } else panel.append(body);
-    panel.append(copies(asked));
+    const picture = make("div", { className: "picture", innerHTML: found.picture, tabIndex: 0 });
+    panel.append(title, ...(found.picture ? [...(first ? [first] : []), picture, folded("Step by step", body)] : [body]), copies(asked));
   }
   panel.dataset.state = found.error ? "error" : "shown";
   panel.dataset.key = key(asked);
@@ -326,9 +319,7 @@ async function further(asked, text) {
 function proof(body, title) {
   const begins = [...body.children].findIndex((x) => x.textContent.startsWith("proof: "));
   if (begins <= 0) return;
-  const details = document.createElement("details");
-  details.append(Object.assign(document.createElement("summary"), { textContent: title.textContent }));
-  details.append(...[...body.children].slice(0, begins));
+  const details = folded(title.textContent, ...[...body.children].slice(0, begins));
   const head = body.querySelector(":scope > :first-child");
   title.textContent = head.textContent;
   head.replaceWith(details);
@@ -351,15 +342,13 @@ $("prove").addEventListener("click", () => shown && further({ ...shown, ask: "pr
 // copies ----------------------------------------------------------------------------------------------------------------
 
 function copies(asked) {
-  const group = document.createElement("div");
-  group.className = "copies";
+  const group = make("div", { className: "copies" }, make("span", { textContent: "Copy as", ariaHidden: "true" }));
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", "Copy as");
-  group.append(Object.assign(document.createElement("span"), { textContent: "Copy as", ariaHidden: "true" }));
   const titles = { latex: "LaTeX", json: "JSON" };
   for (const form of choices.copies) {
     const title = titles[form] ?? form[0].toUpperCase() + form.slice(1);
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: title });
+    const button = make("button", { type: "button", textContent: title });
     button.dataset.form = form;
     button.addEventListener("click", async () => {
       const found = await wait({ ...(asked ?? shown), as: form }, `writing ${title}`);

@@ -8,12 +8,14 @@ one rule for each. Read next: ``grammar.py`` (reads equations), ``library.py`` (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, Literal
 
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.powers import Power
 
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
@@ -251,6 +253,11 @@ class Network:
                 found[x.name] = (*found.get(x.name, ()), (s, k))
         return found
 
+    def size(self, letters: Iterable[str]) -> Power:
+        """The product of the sizes of some indices, as a power of the axes."""
+        axes = (self.axes[x] for x in letters)
+        return prod((Power.of({axis: 1}) for axis in axes if axis in AXES), start=Power())
+
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
         return tuple(s for s in self.linear if s.tensor and s.tensor.name == role)
@@ -280,8 +287,11 @@ class Network:
 
     def experts(self, statement: Product) -> str:
         """The expert letters that a product sums."""
-        own = self.signals[statement.out]
-        return "".join(x for x in statement.letters if self.axes[x] in ("M", "K") and x not in own)
+        return "".join(x for x in self.summed(statement) if self.axes[x] in ("M", "K"))
+
+    def summed(self, statement: Product) -> str:
+        """The letters that a product sums."""
+        return "".join(x for x in statement.letters if x not in self.signals[statement.out])
 
     @cached_property
     def multipliers(self) -> tuple[str, ...]:
@@ -296,8 +306,7 @@ class Network:
         found: list[str] = []
         for s in self.statements:
             if isinstance(s, Product):
-                summed = set(s.letters) - set(self.signals[s.out])
-                grows = not s.tensor and any(self.axes[x] in AXES for x in summed)
+                grows = not s.tensor and any(self.axes[x] in AXES for x in self.summed(s))
                 if grows or (s.tensor and len(self.uses(s.tensor.name)) > 1):
                     found += s.multipliers
         return tuple(dict.fromkeys(found))

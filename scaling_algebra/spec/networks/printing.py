@@ -77,6 +77,6 @@ def _latex_right(network: Network, statement: Statement) -> str:
     parts: Sequence[str] = [_latex(x) for x in _factors(network, statement)]
     if isinstance(statement, Sum):
         return " + ".join(parts)
-    summed = ",".join(x for x in statement.letters if x not in network.signals[statement.out])
-    sign = [rf"\sum_{{{summed}}}"] if summed else []
+    summed = network.summed(statement)
+    sign = [rf"\sum_{{{','.join(summed)}}}"] if summed else []
     return " ".join((*(_latex(Factor(m, "")) for m in statement.multipliers), *sign, *parts))

@@ -1,0 +1,37 @@
+"""Typed values as JSON has them: the one place where a result becomes a record.
+
+Read next: ``docs/json.md`` (the keys of every command).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from .powers import Power
+
+
+def plain(value: object) -> Any:
+    """A value of objects, lists, texts and numbers.
+
+    A power is an object from axis to exponent; what prints itself, such as an exact number or a ray, is that text; any
+    other dataclass is an object of its fields.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> plain({"lr": Power.parse("M N^-1/2"), "steps": (Fraction(1, 2), None, 3)})
+        {'lr': {'N': '-1/2', 'M': '1'}, 'steps': ['1/2', None, 3]}
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Power):
+        return {axis: str(e) for axis, e in value.terms}
+    if isinstance(value, Mapping):
+        return {key: plain(x) for key, x in value.items()}
+    if type(value).__str__ is not object.__str__:
+        return str(value)
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    assert isinstance(value, Iterable)
+    return [plain(x) for x in value]
