@@ -102,7 +102,7 @@ class Algebra(SignalSizes):
         loss = larger(s.loss, s.tail) if along is s else s.loss
         return s.but(terms=terms, least=None, leaf=None, made=Made("doubted", (s,)), loss=loss)
 
-    def apart(self, s: Signal, other: Signal) -> Signal:
+    def less_multiple(self, s: Signal, other: Signal) -> Signal:
         """A signal with a lower bound on what is left of it where a random multiple of another one, entry by entry, is
         taken away: the size of its kernels that are none."""
         multiples = self.multiples(s, other).terms.keys() - other.terms.keys()

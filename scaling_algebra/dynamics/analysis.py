@@ -57,8 +57,8 @@ _PARTS = (
     Rung(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),
     Rung(Fraction(1, 64), most=60, work=8_000, total=160_000, doubts=96),
 )
-"""Those of a run in which little happens: all that is as large as the leading kernel is kept. The second decides what
-the first found as large as its bound."""
+"""Those of a run in which little happens: all that is as large as the leading kernel is kept, on the first with
+polynomials of degree one. The second decides what the first found as large as its bound."""
 _DEEP = 24
 """Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""
 _FRAMES, _DEEPEST = 200, 60_000

@@ -318,13 +318,13 @@ class _Norm:
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        if apart(tr, s):
+        if of_few_entries(tr, s):
             return _DIRECTION.value(tr, s, t)
         return self._over(tr, s, self._argument(tr, s, "value", t), t)
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        if apart(tr, s):
+        if of_few_entries(tr, s):
             return _DIRECTION.change(tr, s, t)
         first, now = self._argument(tr, s, "initial", 0), self._argument(tr, s, "value", t)
         own = tr.algebra.reduced(self._argument(tr, s, "change", t), first)
@@ -335,7 +335,7 @@ class _Norm:
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
-        if apart(tr, s):
+        if of_few_entries(tr, s):
             return _DIRECTION.adjoint(tr, s, k, above, t, modes)
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:  # what the tensors that read y learned is along y
@@ -348,7 +348,7 @@ class _Norm:
     def _orthogonal(self, tr: TrainingRun, s: Function, own: Signal, along: Signal, direction: Signal) -> Signal:
         """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
         finitely many entries all may be along it."""
-        left = tr.algebra.apart(own, direction) if tr.grows(s.over) else tr.algebra.doubted(own, own)
+        left = tr.algebra.less_multiple(own, direction) if tr.grows(s.over) else tr.algebra.doubted(own, own)
         return tr.algebra.add([left, tr.algebra.doubted(along, along)])
 
     def _argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -371,7 +371,7 @@ class _Direction(_Entrywise):
     Law: y = x / r is odd and of degree zero in finitely many entries of x, and r is as random as they are; so y is
     (x + x^3 + ...) / r with generic coefficients. A change and a gradient lose what is along x: a share of what is
     independent of x, and perhaps all of what is a multiple of x. Fails: where y meets y along that index, or what a
-    tensor learned from y (``apart``); there the rule of a growing index holds, which certifies less.
+    tensor learned from y (``of_few_entries``); there the rule of a growing index holds, which certifies less.
     """
 
     def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
@@ -417,7 +417,7 @@ class _Noise:
         raise AssertionError("noise reads nothing")
 
 
-def apart(tr: TrainingRun, s: Function) -> bool:
+def of_few_entries(tr: TrainingRun, s: Function) -> bool:
     """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
 
     Law: x is what a tensor makes; every sum over the index is of y and of signals that this tensor has no part in.
