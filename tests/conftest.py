@@ -1,5 +1,6 @@
 """What tests of several rooms share."""
 
+import gc
 import html
 import json
 import re
@@ -7,6 +8,8 @@ import shutil
 import subprocess
 
 import pytest
+
+from scaling_algebra.cli import GARBAGE
 
 from . import lanes
 
@@ -21,6 +24,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    gc.set_threshold(*GARBAGE)
     config.pluginmanager.register(lanes.Lanes(config))
 
 

@@ -109,7 +109,7 @@ def test_a_wrong_formula_is_not_proved(monkeypatch):
 
 
 def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(monkeypatch):
-    """Pictures of `table --all`, and the maps of the page; that of Adam and MSSP: `tests/page/test_questions.py`."""
+    """Pictures of `table --all`, and the maps of the page; that of Adam and MSSP: `tests/measure/test_cones.py`."""
     for optimizer_of, rule in (("sgd", "mup"), ("sgd", "mssp"), ("adam", "mup")):
         p = phases(optimizer_of, rule)
         monkeypatch.setattr(kept_maps, "phases", lambda *_, p=p: p)

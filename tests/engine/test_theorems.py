@@ -189,13 +189,9 @@ def test_what_is_not_proved_says_so():
     assert found.verdict == "refuted" and "meets the desiderata on N=1" in found.why
 
 
-def test_mup_is_unique_on_a_whole_cell():
-    """Result 1 of the MSSP paper (all cells: ``tests/measure/test_cones.py``; controls: the dense networks)."""
-    answer("B unique")
-
-
 def test_mssp_is_unique_on_a_wall_and_nowhere_beside_it():
-    """N_e = N with tied experts; negative control: off the other wall alone, one is found on this one."""
+    """N_e = N with tied experts; negative control: off the other wall alone, one is found on this one. Of muP the cells
+    take minutes (``tests/measure/test_cones.py``); here are the dense networks."""
     answer("b unique", "mssp")
     tied = next(s for s in interventions(MOE_BLOCK, MSSP.base_structure("zero")) if len(s.tied) == 2 and not s.exempt)
     found = nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))

@@ -1,14 +1,20 @@
-"""Every theorem on whole cones of rays that takes minutes: the fast ones are in ``tests/engine/test_theorems.py``."""
+"""Every theorem on whole cones of rays that takes minutes, and the map that does; the fast ones are in
+``tests/engine/test_theorems.py`` and ``test_phases.py``."""
+
+import json
 
 import pytest
+
+from scaling_algebra.page.maps import drawn, kept
 
 from ..engine.test_theorems import answer, claims, face, few_active, known, mssp_on_walls
 
 DEPENDS = ("proves", "scaling_algebra/all_rays", "tests/engine/test_theorems.py")
 
 
-@pytest.mark.parametrize("name", ["A none", "C unique", "D unique", "E unique"])
+@pytest.mark.parametrize("name", ["A none", "B unique", "C unique", "D unique", "E unique"])
 def test_mup_is_unique_on_whole_cells_and_only_there(name):
+    """Result 1 of the MSSP paper."""
     answer(name)
 
 
@@ -33,3 +39,7 @@ def test_no_mssp_of_a_fixed_number_of_experts_with_any_structure():
     found = claims(face("mssp"), ["a exists, M fixed"])
     nones = [claim for name, claim in found.items() if name.startswith("none")]
     assert len(nones) == 16 and {claim.decision.verdict for claim in nones} == {"proved"}
+
+
+def test_the_map_of_adam_and_mssp_that_the_page_keeps_is_that_of_today():
+    assert json.loads(json.dumps(drawn("adam", "mssp"))) == kept()["adam-mssp"]

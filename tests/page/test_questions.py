@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.graph import picture
 from scaling_algebra.explanations.layers import graph_of
 from scaling_algebra.page import assembly, assets, package
-from scaling_algebra.page.maps import drawn, kept, place
+from scaling_algebra.page.maps import kept, place
 from scaling_algebra.page.questions import answer, answered, choices, copied
 
 OWN = """axes = { a = "N", b = "N", x = "D" }
@@ -162,11 +162,6 @@ def test_a_ray_lies_in_a_cell_or_on_walls(rates, says):
 
 def test_regimes_lie_on_two_walls():
     assert all("on the walls" in place(ray, record) for ray in REGIMES.values() for record in kept().values())
-
-
-def test_the_map_of_adam_and_mssp_is_that_of_today():
-    """The others are compared in `tests/engine/test_phases.py`, which has them anyway."""
-    assert json.loads(json.dumps(drawn("adam", "mssp"))) == kept()["adam-mssp"]
 
 
 # the folder ----------------------------------------------------------------------------------------------------------
