@@ -25,8 +25,10 @@ from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
+from .functions import mean, unbounded
+from .norms import normed
 from .quantities import Quantity
-from .rules import mean, normed, rule, unbounded
+from .rules import rule
 from .run import BeyondPowerCounting, Increment, Modes
 from .trajectory import Trajectory
 

@@ -16,7 +16,7 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import Factor, Function, Sum
 from scaling_algebra.spec.networks.roles import matrix
 
-from .rules import mean
+from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
 
 Factors = tuple[Signal, ...]

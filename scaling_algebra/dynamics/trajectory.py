@@ -17,7 +17,8 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.networks.language import Function, Product
 
-from .rules import over, rule
+from .norms import over
+from .rules import rule
 from .run import Increment, Known, Modes, TrainingRun
 from .steps import apart, signs
 

@@ -1,0 +1,140 @@
+"""What training makes of a norm: division by the root-mean-square of its argument along an index.
+
+Read next: ``functions.py`` (functions of the entries), ``rules.py`` (all kinds of statements), ``parts.py`` (runs in
+which little happens, for what a norm may take away).
+"""
+
+from __future__ import annotations
+
+from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.spec.networks.language import Function, Product, Statement
+
+from .functions import Entrywise
+from .run import BeyondPowerCounting, Modes, TrainingRun, Which
+
+
+class Norm:
+    """Division by the root-mean-square r along an index: y = x / r. A LayerNorm centres first.
+
+    Law: the change of y and the gradient at x are orthogonal to x. A multiple of x in dx, or of y in the gradient, is
+    removed exactly. What is left, v, is not along it: the change is (v - x_0 <x_0 + x_t, v> / (dim r_0 r)) / r_t with r
+    the larger of r_0 and r_t, and the gradient (v - y <y, v> / dim) / r_t. They are as large as v / r_t; but what they
+    share with x may cancel in later products.
+    """
+
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        if of_few_entries(tr, s):
+            return DIRECTION.value(tr, s, t)
+        return over(tr, s, normed(tr, s, "value", t), t)
+
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        if of_few_entries(tr, s):
+            return DIRECTION.change(tr, s, t)
+        first, now = normed(tr, s, "initial", 0), normed(tr, s, "value", t)
+        own = tr.algebra.reduced(normed(tr, s, "change", t), first)
+        turned = self._along(tr, s, tr.algebra.add([first, now]), own, first)
+        larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
+        turned = over(tr, s, over(tr, s, turned, 0), larger)
+        return over(tr, s, self._orthogonal(tr, s, own, turned, first), t)
+
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Function)
+        if of_few_entries(tr, s):
+            return DIRECTION.adjoint(tr, s, k, above, t, modes)
+        y = tr.value(s.out, t)
+        if tr.change(s.out, t).zero:  # what the tensors that read y learned is along y
+            readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
+            above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
+        own = tr.algebra.reduced(above, y)
+        left = self._orthogonal(tr, s, own, self._along(tr, s, y, own, y), y)
+        return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
+
+    def _orthogonal(self, tr: TrainingRun, s: Function, own: Signal, along: Signal, direction: Signal) -> Signal:
+        """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
+        finitely many entries all may be along it."""
+        left = tr.algebra.less_multiple(own, direction) if tr.grows(s.over) else tr.algebra.doubted(own, own)
+        return tr.algebra.add([left, tr.algebra.doubted(along, along)])
+
+    def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
+        """``direction <a, b> / dim``."""
+        letters = tr.network.signals[s.out]
+        inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
+        whole = tr.algebra.contract(direction, inner, letters)
+        return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
+
+
+class Direction(Entrywise):
+    """A norm along an index that does not grow, of independent entries that meet others than their own.
+
+    Law: y = x / r is odd and of degree zero in finitely many entries of x, and r is as random as they are; so y is
+    (x + x^3 + ...) / r with generic coefficients. A change and a gradient lose what is along x: a share of what is
+    independent of x, and perhaps all of what is a multiple of x. Fails: where y meets y along that index, or what a
+    tensor learned from y (``of_few_entries``); there the rule of a growing index holds, which certifies less.
+    """
+
+    def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
+        x = super().argument(tr, s, which, t)
+        if which != "change":
+            return x
+        first = super().argument(tr, s, "initial", 0)
+        own = tr.algebra.reduced(x, first)
+        return tr.algebra.doubted(own, tr.algebra.multiples(own, first))
+
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        assert isinstance(s, Function)
+        return self._over(tr, s, super().change(tr, s, t), t)
+
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        assert isinstance(s, Function)
+        return over(tr, s, super().adjoint(tr, s, k, above, t, modes), t)
+
+    def _polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
+        return self._over(tr, s, super()._polynomial(tr, s, t), t)
+
+    def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+        """Divided by the larger of the initial and the present size."""
+        return tr.algebra.scaled(signal, min((divisor(tr, s, step) for step in {0, t}), key=lambda x: x.size))
+
+
+DIRECTION = Direction()
+
+
+def of_few_entries(tr: TrainingRun, s: Function) -> bool:
+    """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
+
+    Law: x is what a tensor makes; every sum over the index is of y and of signals that this tensor has no part in.
+    """
+    made = tr.network.producer(s.inputs[0].name)
+    if s.kind.centres or tr.grows(s.over) or not (isinstance(made, Product) and made.tensor):
+        return False
+    return tr.network.meets_others(s.out, tr.network.signals[s.out].index(s.over), made.tensor.name)
+
+
+def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
+    """What of its argument a norm sees."""
+    x = tr.at(s.inputs[0], which, t)
+    return tr.algebra.centred(x, s.over) if s.kind.centres else x
+
+
+def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
+    """What a norm divides by.
+
+    Raises:
+        BeyondPowerCounting: it is exactly zero.
+    """
+    source = s.inputs[0].name
+    if s.kind.centres:
+        x = normed(tr, s, "value", t)
+        size, certain = tr.algebra.rms(x), tr.algebra.certified(x)
+    else:
+        size, certain = tr.measure(source, t)
+    if size is None and certain:
+        raise BeyondPowerCounting(f"{s.name} divides by the size of {source}, exactly zero at t={t}")
+    return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)
+
+
+def over(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
+    """A signal divided by the size of what a norm reads."""
+    return tr.algebra.scaled(signal, divisor(tr, s, t))
