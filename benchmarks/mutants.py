@@ -76,7 +76,7 @@ MUTANTS = [
         ("functions.py", "tr.algebra.value(size) <= 0:", "tr.algebra.value(size) <= 1:"),
         ("functions.py", "tr.algebra.centred(super().argument(tr, s, which, t), s.over)",
          "super().argument(tr, s, which, t)"),
-        ("functions.py", "share = tr.algebra.scale({tr.shares.get(s.out, tr.network.letters[s.over]): -1})",
+        ("functions.py", "share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.letters[s.over]): -1})",
          "share = 0"),
         ("norms.py", "own = tr.algebra.reduced(above, y)", "own = above"),
         ("functions.py", "value(moved) < value(spread)", "value(moved) <= value(spread)"),

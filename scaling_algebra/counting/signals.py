@@ -21,6 +21,14 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
+class EntrySize:
+    """The packed size of the entries of an outer product, None if it is exactly zero, and whether it is certified."""
+
+    packed: int | None
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Made:
     """How a signal was made, for walking back (``monomials.py``); no computation reads it.
 

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Rung, Signal
+from scaling_algebra.counting.signals import EntrySize, Rung, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import Ray
@@ -27,7 +27,7 @@ from scaling_algebra.spec.scaling import Point
 from .bounds import BoundRun, bounded
 from .parts import ORDERS, SLOW, parts
 from .quantities import Quantity, quantities, quantity, with_decay
-from .run import BeyondPowerCounting
+from .run import BeyondPowerCounting, Degrees, RunContext
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
 from .trajectory import Trajectory
 
@@ -378,7 +378,7 @@ class Analysis:
             read = self._signal(name, t, run)
         if isinstance(read, Signal):
             return run.algebra.powers(read)
-        return () if read is None else ((run.algebra.value(read), False),)
+        return () if read.packed is None else ((run.algebra.value(read.packed), False),)
 
     def forms(self, name: str, t: int) -> tuple[Form, ...]:
         """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at
@@ -400,13 +400,12 @@ class Analysis:
             run = self._run(rung)
             try:
                 with run.ledger.question(), self._deep():
-                    run.sound = True
                     scalars = run.scalars(role, t)
             except (Exhausted, BeyondPowerCounting):
                 answers = (Answer(None, None, decided=False),)
                 continue
-            value, form, sound = run.algebra.value, run.algebra.form, run.sound
-            answers = tuple(Answer(value(x.size), form(x.size), sound and x.certain) for x in scalars)
+            value, form = run.algebra.value, run.algebra.form
+            answers = tuple(Answer(value(x.size), form(x.size), x.certain) for x in scalars)
             if all(x.decided for x in answers):
                 break
         return answers
@@ -420,20 +419,20 @@ class Analysis:
             return Answer(None, None, decided=False)
         except BeyondPowerCounting as reason:
             return Answer(None, None, decided=False, why=str(reason))
-        algebra = run.algebra
-        decided = algebra.certified(read) if isinstance(read, Signal) else run.sound
-        packed = algebra.rms(read) if isinstance(read, Signal) else read
-        doubtful = isinstance(read, Signal) and not decided and algebra.doubtful(read)
-        why = "" if not doubtful else _ORTHOGONAL if self.network.norms else _SQUARED
+        algebra, why = run.algebra, ""
+        if isinstance(read, Signal):
+            packed, decided, below = algebra.rms(read), algebra.certified(read), algebra.stands(read)
+            if not decided and algebra.doubtful(read):
+                why = _ORTHOGONAL if self.network.norms else _SQUARED
+        else:
+            packed, decided, below = read.packed, read.certain, read.certain
         if packed is None:
             return Answer(None, None, decided, why, assumes=notes)
-        below = algebra.stands(read) if isinstance(read, Signal) else decided
         return Answer(algebra.value(packed), algebra.form(packed), decided, why, below, assumes=notes)
 
-    def _signal(self, name: str, t: int, run: Trajectory) -> Signal | int | None:
-        run.sound = True
+    def _signal(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
         with self._deep():
-            read: Signal | int | None = quantity(self.table, name).read(run, t)
+            read: Signal | EntrySize = quantity(self.table, name).read(run, t)
         return read
 
     @contextmanager
@@ -502,9 +501,9 @@ class Analysis:
 
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:
-            made = trajectory_for(self.network, self._algebra(rung), self.point, self.optimizer, self.routed)
-            made.growing, made.raised = self.growing, self.raised
-            made.lowest = self._whole is not None and rung == _PARTS[0]
-            made.lean_on(partial(self._known, made.algebra))
-            self._runs[rung] = made
+            algebra = self._algebra(rung)
+            lowest = self._whole is not None and rung == _PARTS[0]
+            degrees: Degrees = "lowest" if lowest else "raised" if self.raised else "usual"
+            context = RunContext(self.growing, degrees, known=partial(self._known, algebra))
+            self._runs[rung] = trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)
         return self._runs[rung]

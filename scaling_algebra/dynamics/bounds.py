@@ -29,7 +29,7 @@ from .functions import mean, unbounded
 from .norms import normed
 from .quantities import Quantity
 from .rules import rule
-from .run import BeyondPowerCounting, Increment, Modes
+from .run import PLAIN, BeyondPowerCounting, Increment, Modes, RunContext
 from .trajectory import Trajectory
 
 _BOTH: tuple[Mode, ...] = ("init", "update")
@@ -51,8 +51,15 @@ class BoundRun(Trajectory):
         assumes: what they rest on beyond counting powers.
     """
 
-    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
-        super().__init__(network, algebra, point, optimizer)
+    def __init__(
+        self,
+        network: Network,
+        algebra: Algebra,
+        point: Point,
+        optimizer: Trained,
+        context: RunContext = PLAIN,
+    ) -> None:
+        super().__init__(network, algebra, point, optimizer, context)
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
         self._updating: Bounded | None = None

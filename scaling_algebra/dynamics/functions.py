@@ -185,10 +185,10 @@ class Entrywise:
         Raises:
             Exhausted: it is not certified.
         """
-        known = tr.known(f"{s.inputs[0].name}.change", t) if tr.known and which == "change" and self.whole else None
-        signal = None if known is not None else self.argument(tr, s, which, t)
-        if signal is None:
+        known = tr.context.known(f"{s.inputs[0].name}.change", t) if which == "change" and self.whole else None
+        if known is not None:
             return known
+        signal = self.argument(tr, s, which, t)
         if not tr.algebra.certified(signal):
             raise Exhausted
         return tr.algebra.rms(signal)
@@ -208,7 +208,7 @@ class Softmax(Entrywise):
     def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
         if not tr.grows(s.over):
             return signal
-        share = tr.algebra.scale({tr.shares.get(s.out, tr.network.letters[s.over]): -1})
+        share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.letters[s.over]): -1})
         return tr.algebra.scaled(signal, Scalar(f"1/entries along {s.over}", share))
 
     def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:

@@ -71,7 +71,7 @@ class Run(Protocol):
 
 
 Reading = Callable[[Run, int], Any]
-"""Signal, or entry size (None: exactly zero), after t updates."""
+"""Signal, or entry size, after t updates."""
 
 
 @dataclass(frozen=True)

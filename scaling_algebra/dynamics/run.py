@@ -7,14 +7,14 @@ a statement and an optimizer make of it), ``trajectory.py`` (runs them).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import product
 from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Term
 from scaling_algebra.spec.optimizers import Trained
@@ -25,6 +25,7 @@ from .tails import Tails
 
 Which = Literal["initial", "change", "value"]
 """A signal before training, its change, or what it is now."""
+Degrees = Literal["usual", "raised", "lowest"]
 Modes = Mapping[str, Mode]
 """Role -> the part of the tensor that is kept; of the others the whole."""
 Known = Callable[[str, int], "int | None"]
@@ -62,22 +63,46 @@ class Increment:
         return (self.gradient, *self.inputs)
 
 
+@dataclass(frozen=True)
+class RunContext:
+    """What a training run takes from who asks for it.
+
+    Attributes:
+        growing: axes that count as growing whatever the ray says.
+        degrees: of the polynomials that stand for functions: as they are, two degrees higher, or cut behind the first
+            power (``parts.py``).
+        shares: softmax -> the axis over which its shares sum to one, where it is not that of its index.
+        known: certified sizes from elsewhere; where there are none, those of the run are taken.
+        ledger, name: where the run remembers its results, and under which name; by default in a ledger of its own.
+    """
+
+    growing: frozenset[str] = frozenset()
+    degrees: Degrees = "usual"
+    shares: Mapping[str, str] = field(default_factory=dict)
+    known: Known = lambda name, t: None
+    ledger: Ledger | None = None
+    name: str = ""
+
+
+PLAIN = RunContext()
+
+
 class TrainingRun:
     """Signals and tensors of a training run, in the letters that equations have.
 
     Standing assumptions (MSSP paper, J.2): loss derivative Theta(1); one sample; functions as their rule says.
     """
 
-    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
+    def __init__(
+        self,
+        network: Network,
+        algebra: Algebra,
+        point: Point,
+        optimizer: Trained,
+        context: RunContext = PLAIN,
+    ) -> None:
         self.network, self.algebra, self.point, self.optimizer = network, algebra, point, optimizer
-        self.growing: frozenset[str] = frozenset()
-        """Axes that count as growing whatever the ray says."""
-        self.raised = False
-        """Are the polynomials that stand for functions two degrees higher?"""
-        self.lowest = False
-        """Are these polynomials cut behind the first power? (``parts.py``)"""
-        self.shares: dict[str, str] = {}
-        """The axis over which shares sum to one, where it is not that of their index."""
+        self.context, self.ledger = context, context.ledger or Ledger(algebra)
         self._initial: dict[str, Signal] = {}
         for role, tensor in network.tensors.items():
             b = point.b[role]
@@ -89,11 +114,6 @@ class TrainingRun:
                 self._initial[role] = algebra.tensor(role, tensor.letters, size, own)
         counted = {*network.free_multipliers, SHARE}
         self._multipliers = {name: self._multiplier(name) for name in network.multipliers if name in counted}
-        self.sound = True
-        """Every entry size read since this was last set is certified (signals carry this themselves)."""
-        self.ledger, self._name = Ledger(algebra), ""
-        self.known: Known | None = None
-        """Certified sizes from elsewhere; where there are none, those of this run are taken."""
 
     def _multiplier(self, name: str) -> Scalar:
         if name == SHARE:
@@ -159,19 +179,19 @@ class TrainingRun:
 
     def powers(self, function: Function) -> frozenset[int]:
         """Powers of the argument in the polynomial that stands for a function."""
-        powers = function.kind.powers
-        if self.lowest:
+        powers, degrees = function.kind.powers, self.context.degrees
+        if degrees == "lowest":
             return powers & {0, 1}
-        return powers | {p + 2 for p in powers if p > 1} if self.raised else powers
+        return powers | {p + 2 for p in powers if p > 1} if degrees == "raised" else powers
 
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
         axis = self.network.letters[letter]
-        return axis in self.growing or (axis in AXES and self.algebra.ray[axis] > 0)
+        return axis in self.context.growing or (axis in AXES and self.algebra.ray[axis] > 0)
 
     def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
         """The size of a signal that something is divided by, and whether it is certified."""
-        known = self.known and self.known(signal, t)
+        known = self.context.known(signal, t)
         if known is not None:
             return known, True
         whole = self.value(signal, t)
@@ -253,12 +273,12 @@ class TrainingRun:
             return [self.algebra.product(self.covered(list(factors), own), own)]
         return factors
 
-    def entry(self, role: str, factors: Sequence[Signal]) -> int | None:
-        """Packed entry size of a product of factors, in the letters of a tensor."""
+    def entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
+        """The entry size of a product of factors and scalars, in the letters of a tensor."""
         factors = self.entries(role, factors)
-        self.sound = self.sound and all(map(self.algebra.certified, factors))
-        sizes = [self.algebra.rms(s) for s in factors]
-        return None if None in sizes else sum(x for x in sizes if x is not None)
+        certain = all(map(self.algebra.certified, factors)) and all(x.certain for x in scalars)
+        sizes = [*map(self.algebra.rms, factors), *(x.size for x in scalars)]
+        return EntrySize(None if None in sizes else sum(x for x in sizes if x is not None), certain)
 
     def _repeats(self, s: Signal) -> bool:
         """Two open indices of one axis: the diagonal may be larger than the rest."""
@@ -275,7 +295,7 @@ class TrainingRun:
 
     def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
         """A result, computed once and named for explanations."""
-        return self.ledger.remembered((self._name, *key), lambda: self.named(compute(), name))
+        return self.ledger.remembered((self.context.name, *key), lambda: self.named(compute(), name))
 
     def _data(self) -> Signal:
         """The input: constant, but for a mark that it depends on the indices that functions go along."""

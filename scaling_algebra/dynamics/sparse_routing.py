@@ -16,7 +16,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Signal
+from scaling_algebra.counting.signals import EntrySize, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
@@ -24,7 +24,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .run import SHARE, BeyondPowerCounting, Increment, Known, Modes, Which, unknowns
+from .run import PLAIN, SHARE, BeyondPowerCounting, Increment, Modes, RunContext, Which, unknowns
 from .trajectory import Trajectory
 
 
@@ -55,11 +55,11 @@ def algebra_for(
 
 
 def trajectory_for(
-    network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False
+    network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
 ) -> Trajectory:
     """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
     made = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
-    return made(network, algebra, point, optimizer)
+    return made(network, algebra, point, optimizer, context)
 
 
 def bounds_for(network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False) -> BoundRun:
@@ -145,22 +145,30 @@ def _behind(network: Network) -> Statement | None:
 class RoutedTrajectory(Trajectory):
     """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
 
-    def __init__(self, network: Network, algebra: Algebra, point: Point, optimizer: Trained) -> None:
+    def __init__(
+        self,
+        network: Network,
+        algebra: Algebra,
+        point: Point,
+        optimizer: Trained,
+        context: RunContext = PLAIN,
+    ) -> None:
         seen, self._among = active(network)
-        super().__init__(seen, algebra, point, optimizer)
-        self._batch = self._over_all(_averaged(network))
-        self._batch.shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
+        super().__init__(seen, algebra, point, optimizer, context)
+        shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
+        self._batch = self._over_all(
+            _averaged(network), replace(context, shares=shares, ledger=self.ledger, name="batch")
+        )
         self._whole = {
             s.out
             for s in network.live
             if s.kind.kind == "softmax" and not s.kind.selects and s.over in self._among.values()
         }
         """Shares of all experts."""
-        self._batch.ledger, self._batch._name = self.ledger, "batch"
 
-    def _over_all(self, network: Network) -> Trajectory:
+    def _over_all(self, network: Network, context: RunContext) -> Trajectory:
         """The same training, with the signals of all experts."""
-        return Trajectory(network, self.algebra, self.point, self.optimizer)
+        return Trajectory(network, self.algebra, self.point, self.optimizer, context)
 
     def value(self, signal: str, t: int) -> Signal:
         return self._seen(self._batch.value(signal, t)) if signal in self._whole else super().value(signal, t)
@@ -196,15 +204,8 @@ class RoutedTrajectory(Trajectory):
         assert isinstance(own, Product)
         return own
 
-    def lean_on(self, known: Known) -> None:
-        super().lean_on(known)
-        self._batch.lean_on(known)
-
-    def raw_gradient_size(self, role: str, t: int) -> int | None:
-        self._batch.sound = True
-        size = self._batch.raw_gradient_size(role, t)
-        self.sound = self.sound and self._batch.sound
-        return size
+    def raw_gradient_size(self, role: str, t: int) -> EntrySize:
+        return self._batch.raw_gradient_size(role, t)
 
     def factors(
         self,
@@ -236,8 +237,8 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
 
     _batch: BoundRun
 
-    def _over_all(self, network: Network) -> BoundRun:
-        return BoundRun(network, self.algebra, self.point, self.optimizer)
+    def _over_all(self, network: Network, context: RunContext) -> BoundRun:
+        return BoundRun(network, self.algebra, self.point, self.optimizer, context)
 
     def settled(self) -> bool:
         return self._batch.settled() and super().settled()

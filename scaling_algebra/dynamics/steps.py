@@ -60,13 +60,12 @@ def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Si
 
 def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
     """The product that is larger than all others."""
-    tr.sound, sound = True, tr.sound
-    sizes = [tr.entry(role, factors) for factors in gradients]
-    tr.sound, certain = sound, tr.sound
-    if not certain:
+    entries = [tr.entry(role, factors) for factors in gradients]
+    if not all(x.certain for x in entries):
         raise Exhausted
-    order = sorted(range(len(sizes)), key=lambda k: tr.algebra.value(sizes[k] or 0), reverse=True)
-    first, second = (tr.algebra.value(sizes[k] or 0) for k in order[:2])
+    sizes = [tr.algebra.value(x.packed or 0) for x in entries]
+    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
+    first, second = (sizes[k] for k in order[:2])
     if first == second:
         symbol = tr.network.tensors[role].symbol
         raise BeyondPowerCounting(f"the sign of a sum: {symbol} is used {len(sizes)} times with gradients of one size")
@@ -120,7 +119,7 @@ def _sign(tr: TrainingRun, s: Signal) -> Signal:
     size = tr.algebra.rms(s)
     if size is None or not s.letters:
         return s
-    if tr.raised:
+    if tr.context.degrees == "raised":
         cube = tr.algebra.contract(tr.algebra.contract(s, s, s.letters), s, s.letters)
         s = tr.algebra.add([s, tr.algebra.scaled(cube, Scalar("1/size of a sign's argument", -2 * size))])
     if not tr.network.live or len(s.terms) < 2:
@@ -153,7 +152,8 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     if len(there) == 1:
         found[there[0]] = Scalar("all of the gradient", 0)
         return found
-    sizes = {k: tr.entry(role, gradients[k]) or 0 for k in there}
+    entries = {k: tr.entry(role, gradients[k]) for k in there}
+    sizes, certain = {k: x.packed or 0 for k, x in entries.items()}, all(x.certain for x in entries.values())
     group = {k: k for k in there}
     for j, k in combinations(there, 2):
         if _shares(gradients[j], gradients[k]):
@@ -165,7 +165,8 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     largest = max(sizes.values())
     for k in there:
         whole = max(sizes[x] for x in there if group[x] == group[k])
-        found[k] = Scalar(f"the singular value of {symbol}'s largest use over that of this one", largest - whole)
+        ratio = f"the singular value of {symbol}'s largest use over that of this one"
+        found[k] = Scalar(ratio, largest - whole, certain)
     return found
 
 

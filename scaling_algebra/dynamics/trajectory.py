@@ -14,12 +14,12 @@ from functools import partial
 from itertools import zip_longest
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Function, Product
 
 from .norms import over
 from .rules import rule
-from .run import Increment, Known, Modes, TrainingRun
+from .run import Increment, Modes, TrainingRun
 from .steps import apart, signs
 
 
@@ -92,18 +92,11 @@ class Trajectory(TrainingRun):
         kept = "".join(x for x in experts if x in left.letters + right.letters)
         return self.algebra.contract(left, right, kept)
 
-    def lean_on(self, known: Known) -> None:
-        """Take certified sizes from elsewhere."""
-        self.known = known
-
     def decaying(self) -> Trajectory:
         """The same run, with weight decay as one more step of every tensor along itself."""
-        return self.ledger.remembered((self._name, "decaying"), self._with_decay)
-
-    def _with_decay(self) -> Trajectory:
-        other = _Decaying(self.network, self.algebra, self.point, self.optimizer)
-        other.ledger, other._name, other.known = self.ledger, f"{self._name} with decay", self.known
-        return other
+        context = replace(self.context, ledger=self.ledger, name=f"{self.context.name} with decay")
+        made = partial(_Decaying, self.network, self.algebra, self.point, self.optimizer, context)
+        return self.ledger.remembered((self.context.name, "decaying"), made)
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
         """Derivative of the output with respect to a signal after t updates.
@@ -118,33 +111,27 @@ class Trajectory(TrainingRun):
         name = f"df/d{signal}@{t}" + (f" ({', '.join(kept)})" if kept else "")
         return self.kept(key, name, lambda: self._gradient(signal, t, modes, via))
 
-    def raw_gradient_size(self, role: str, t: int) -> int | None:
-        """Packed entry size of the gradient of a tensor; None if exactly zero.
+    def raw_gradient_size(self, role: str, t: int) -> EntrySize:
+        """Entry size of the gradient of a tensor.
 
         Law: the largest of its uses; rms(u v) = rms(u) rms(v) where no index is summed, for polynomials of Gaussians.
         """
         return self._largest([self.entry(role, factors) for factors in self.factors(role, t)])
 
-    def _largest(self, sizes: Sequence[int | None]) -> int | None:
-        """Packed size of a sum, from those of its terms."""
-        found = sorted((x for x in sizes if x is not None), key=self.algebra.value)
-        if len(found) > 1 and self.algebra.value(found[-2]) == self.algebra.value(found[-1]):
+    def _largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
+        """Entry size of a sum, from those of its terms."""
+        packed = sorted((x.packed for x in sizes if x.packed is not None), key=self.algebra.value)
+        if len(packed) > 1 and self.algebra.value(packed[-2]) == self.algebra.value(packed[-1]):
             self.note("generic-constants")
-        return max(found, default=None)
+        return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
-    def update_size(self, role: str, t: int) -> int | None:
-        """Packed entry size of ``W_t - W_0``."""
+    def update_size(self, role: str, t: int) -> EntrySize:
+        """Entry size of ``W_t - W_0``."""
         return self._largest([size for _, size in self.update_sizes(role, t)])
 
-    def update_sizes(self, role: str, t: int) -> list[tuple[Increment, int]]:
-        """Every step of ``W_t - W_0`` that is not zero, with its packed entry size."""
-        found = []
-        for step in self._updates(role, t):
-            size = self.entry(role, step.factors)
-            self.sound = self.sound and all(x.certain for x in step.scalars)
-            if size is not None:
-                found.append((step, sum(x.size for x in step.scalars) + size))
-        return found
+    def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:
+        """Every step of ``W_t - W_0`` with its entry size."""
+        return [(step, self.entry(role, step.factors, step.scalars)) for step in self._updates(role, t)]
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         letters = self.network.signals[signal]
@@ -159,18 +146,19 @@ class Trajectory(TrainingRun):
             paths.append(self.named(found, f"through {s.out}"))
         return self.algebra.add(paths)
 
-    def _size(self, role: str, t: int) -> int:
-        """Packed entry size of a tensor after t updates; Theta(1) at least for one that starts at zero."""
+    def _size(self, role: str, t: int) -> Scalar:
+        """Entry size of a tensor after t updates; Theta(1) at least for one that starts at zero."""
         b = self.point.b[role]
         start = 0 if b is None else self.algebra.pack(-b, {}, {f"b.{role}": -1})
         moved = self.update_size(role, t)
-        return start if moved is None else max(start, moved)
+        size = start if moved.packed is None else max(start, moved.packed)
+        return Scalar(f"size of {role} before step {t + 1}", size, moved.certain)
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps."""
         found = []
         for step in range(0 if role in self.point.frozen else t):
-            found += self.ledger.remembered((self._name, "step", role, step), partial(self._step, role, step))
+            found += self.ledger.remembered((self.context.name, "step", role, step), partial(self._step, role, step))
         return found
 
     def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
@@ -192,31 +180,26 @@ class Trajectory(TrainingRun):
             rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
         if rule.relative:
             self.note("tensor-floor")
-            rates.append(Scalar(f"size of {role} before step {step + 1}", self._size(role, step)))
+            rates.append(self._size(role, step))
         if not rule.normalises:
             return tuple(rates)
         read = [
-            self.ledger.remembered((self._name, "g", role, k), partial(self._gradient_size, role, k))
+            self.ledger.remembered((self.context.name, "g", role, k), partial(self._gradient_size, role, k))
             for k in range(step)
         ]
         read.append(self._gradient_size(role, step))
-        sizes = [size for size, _ in read if size is not None]
-        if read[-1][0] is None:  # not zero, but nothing is known of it
+        sizes = [x.packed for x in read if x.packed is not None]
+        if read[-1].packed is None:  # not zero, but nothing is known of it
             raise Exhausted
         epsilon = self.algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         divisor = rule.normaliser(sizes, epsilon, self.algebra.scale(dict(rule.entries(self.network, role).terms)))
-        certain = all(known for _, known in read)
+        certain = all(x.certain for x in read)
         return *rates, Scalar(f"1/normaliser of {role} at step {step + 1}", -divisor, certain)
 
-    def _gradient_size(self, role: str, step: int) -> tuple[int | None, bool]:
-        """Entry size of the gradient of a step, and whether it is certified."""
-        known = self.known and self.known(f"g{self.network.tensors[role].symbol}", step)
-        if known is not None:
-            return known, True
-        self.sound, sound = True, self.sound
-        size = self.raw_gradient_size(role, step)
-        self.sound, certain = sound, self.sound
-        return size, certain
+    def _gradient_size(self, role: str, step: int) -> EntrySize:
+        """Entry size of the gradient of a step, certified elsewhere if it can be."""
+        known = self.context.known(f"g{self.network.tensors[role].symbol}", step)
+        return self.raw_gradient_size(role, step) if known is None else EntrySize(known)
 
     def _stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
         gradients, uses = self.factors(role, step), self.network.uses(role)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Unpack
 
 from scaling_algebra import limits
@@ -118,10 +119,11 @@ def _outer(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanatio
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if what.name.startswith("g"):
-        parts = max(run.factors(role, t), key=lambda factors: run.entry(role, factors) or 0)
+        parts = max(run.factors(role, t), key=lambda factors: run.entry(role, factors).packed or 0)
         formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
-        step, _ = max(run.update_sizes(role, t), key=lambda found: found[1])
+        sizes = [(size.packed, step) for step, size in run.update_sizes(role, t) if size.packed is not None]
+        _, step = max(sizes, key=itemgetter(0))
         parts, constants = step.factors, _constants(d, algebra, step.scalars)
         formula = f"{what.formula}; step {step.step + 1} leads: {' times '.join(x.name for x in parts)}"
     terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in parts)

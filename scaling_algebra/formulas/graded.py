@@ -17,7 +17,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
-from scaling_algebra.dynamics.run import unknowns
+from scaling_algebra.dynamics.run import PLAIN, RunContext, unknowns
 from scaling_algebra.dynamics.sparse_routing import RoutedTrajectory, active
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.spec.axes import Ray
@@ -225,7 +225,6 @@ class FormTrajectory(Trajectory):
     Args:
         sized: signals whose later changes are taken by their size alone.
         exact: number of updates up to which every change is exact all the same.
-        growing: axes that count as growing whatever the ray says.
     """
 
     def __init__(
@@ -236,14 +235,13 @@ class FormTrajectory(Trajectory):
         sized: frozenset[str] = frozenset(),
         exact: int = 1,
         optimizer: Trained = OPTIMIZERS["sgd"],
-        growing: frozenset[str] = frozenset(),
+        context: RunContext = PLAIN,
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
         b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
-        self.forms, self._structure, self._growing = algebra, structure, growing
+        self.forms, self._structure = algebra, structure
         self._sized, self._exact = sized, exact
-        super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer)
-        self.growing = growing
+        super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """Raises Exhausted: the quotient of two maxima of forms is none."""
@@ -303,9 +301,8 @@ class RoutedForms(FormTrajectory, RoutedTrajectory):
             return self._batch.sizes(quantity, t)
         return super().sizes(quantity, t)
 
-    def _over_all(self, network: Network) -> Trajectory:
-        made = FormTrajectory(network, self.forms, self._structure, optimizer=self.optimizer, growing=self._growing)
-        return made
+    def _over_all(self, network: Network, context: RunContext) -> Trajectory:
+        return FormTrajectory(network, self.forms, self._structure, optimizer=self.optimizer, context=context)
 
 
 def _product(a: Sizes, b: Sizes) -> Sizes:

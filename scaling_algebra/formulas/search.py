@@ -13,6 +13,7 @@ from functools import cached_property
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.quantities import Quantity
+from scaling_algebra.dynamics.run import RunContext
 from scaling_algebra.linear.clauses import Clause, ClauseSolver
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import SIDES, Linear, Vector, direction
@@ -89,8 +90,9 @@ class FormulaSearch:
             algebra = form_algebra(self.network, self.ray(rates), self.growing, self.sparse)
             algebra.climb(rung)
             kind = RoutedForms if self.sparse else FormTrajectory
+            context = RunContext(self.growing)
             self._runs[key] = kind(
-                self.network, algebra, self.structure, self.sized, optimizer=self.optimizer, growing=self.growing
+                self.network, algebra, self.structure, self.sized, optimizer=self.optimizer, context=context
             )
         return self._runs[key]
 
