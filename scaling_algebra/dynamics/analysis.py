@@ -8,15 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Rung, Signal
-from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
+from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -24,6 +24,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
+from .answers import LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, Answer
 from .bounds import BoundRun, bounded
 from .parts import ORDERS, SLOW, parts
 from .quantities import Quantity, quantities, quantity, with_decay
@@ -34,99 +35,10 @@ from .trajectory import Trajectory
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
 _SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
-_NEAR, _FAR = Fraction(1, 2), Fraction(1)
-LADDER = (
-    Rung(_NEAR, most=12, leaves=8, work=10_000, total=30_000),
-    Rung(_FAR, most=12, leaves=8, work=10_000, total=30_000),
-    Rung(_NEAR, most=40, leaves=12, work=25_000, total=75_000),
-    Rung(_NEAR + _FAR, most=40, leaves=12, work=25_000, total=100_000),
-    Rung(2 * _FAR, most=40, leaves=14, work=25_000, total=150_000),
-    Rung(_NEAR, most=60, leaves=20, work=100_000, total=150_000),
-    Rung(_NEAR, work=200_000, total=200_000),
-    Rung(_FAR, work=25_000, total=50_000),
-    Rung(_NEAR + _FAR, work=25_000, total=50_000),
-)
-"""Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
-limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""
-WITNESSES = (
-    Rung(Fraction(0), most=12, leaves=6, work=500, total=10_000),
-    Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
-)
-"""Rungs that a witness may climb: the leading kernels are enough to show a size from below."""
-_PARTS = (
-    Rung(Fraction(1, 64), most=24, work=1_000, total=20_000, doubts=96),
-    Rung(Fraction(1, 64), most=60, work=8_000, total=160_000, doubts=96),
-)
-"""Those of a run in which little happens: all that is as large as the leading kernel is kept, on the first with
-polynomials of degree one. The second decides what the first found as large as its bound."""
 _DEEP = 24
 """Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""
 _FRAMES, _DEEPEST = 200, 60_000
 """Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
-_SIMPLEST = replace(LADDER[0], work=500, total=2_000)
-_QUICK = (LADDER[0], LADDER[2])
-"""Rungs that a lower bound may climb."""
-
-
-class UnknownSize(UsageError):
-    """The size that was asked for is not known."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is known of the size of one quantity at one step.
-
-    Attributes:
-        size: the exponent of n, of an undecided answer a lower bound; None if there is no lower bound or the quantity
-            is exactly zero. ``exponent`` does not confuse the two.
-        form: the monomial behind it: powers of the axes and counts of the unknowns.
-        decided: False if the certificate failed on every rung: then nothing is claimed.
-        why: what stands in the way of an answer, where that is known.
-        below: the size is a lower bound, no matter what was not counted.
-        low, high: what an undecided answer lies between, where that is known.
-        assumes: what it rests on beyond counting powers: names of ``ASSUMPTIONS``.
-    """
-
-    size: Fraction | None
-    form: Form | None
-    decided: bool = True
-    why: str = ""
-    below: bool = field(default=True, compare=False)
-    low: Fraction | None = field(default=None, compare=False)
-    high: Fraction | None = field(default=None, compare=False)
-    assumes: frozenset[str] = field(default=frozenset(), compare=False)
-
-    def strict(self) -> Answer:
-        """The same, undecided where it rests on more than counting powers."""
-        if not self.decided or not self.assumes:
-            return self
-        return Answer(None, None, decided=False, why=f"it assumes {listed(self.assumes)}")
-
-    @property
-    def zero(self) -> bool:
-        """Exactly zero."""
-        return self.decided and self.size is None
-
-    @property
-    def unknown(self) -> bool:
-        """Not even a lower bound is known."""
-        return not self.decided and self.size is None
-
-    @property
-    def exponent(self) -> Fraction | None:
-        """The exponent of n on the ray; None means exactly zero. Of an undecided answer, a lower bound.
-
-        Raises:
-            UnknownSize: nothing is known.
-        """
-        if self.unknown:
-            raise UnknownSize(f"a size that is needed is undecided{': ' + self.why if self.why else ''}")
-        return self.size
-
-    def __str__(self) -> str:
-        if not self.decided:
-            return "undecided"
-        return "0 (exact)" if self.size is None else str(self.size)
 
 
 class Analysis:
@@ -159,7 +71,7 @@ class Analysis:
         self._runs: dict[Rung, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
         self._bounds: dict[tuple[str, int], Answer] = {}
-        self._quick: tuple[Rung, ...] = _QUICK
+        self._quick: tuple[Rung, ...] = QUICK
         self._uppers: dict[str, Fraction | None] = {}
         self._shown: dict[tuple[str, int], Answer | None] = {}
         self._notes: set[str] = set()
@@ -220,9 +132,9 @@ class Analysis:
                     best = answer
                 if answer.decided or answer.why:
                     break
-            if best.unknown and t and self._quick == _QUICK:
+            if best.unknown and t and self._quick == QUICK:
                 best = self.witness(name, t) or best
-            if best.unknown and self._quick == _QUICK:
+            if best.unknown and self._quick == QUICK:
                 best = self(name, t)
             self._bounds[name, t] = best
         return self._bounds[name, t]
@@ -233,7 +145,7 @@ class Analysis:
         best = self.in_parts(name, t)
         if best is not None:
             return best
-        for rung in _PARTS if self._whole else WITNESSES:
+        for rung in PARTS if self._whole else WITNESSES:
             found = self._two_sided(name, t, rung)
             if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
                 best = found
@@ -300,7 +212,7 @@ class Analysis:
 
     def simplest(self, name: str, t: int) -> Answer | None:
         """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
-        found = self._two_sided(name, t, _SIMPLEST)
+        found = self._two_sided(name, t, SIMPLEST)
         return None if found.unknown else found
 
     def leading(self, names: Sequence[str], t: int) -> Answer:
@@ -332,13 +244,14 @@ class Analysis:
         """What all that was decided so far rests on, beyond counting powers."""
         return tuple(x for x in ASSUMPTIONS if x in self._notes)
 
-    def limited(self, work: int, gap: Fraction = _NEAR) -> Analysis:
+    def limited(self, work: int, gap: Fraction = NEAR) -> Analysis:
         """The same with less work for lower bounds: what it does not suffice for comes out as no bound.
 
         At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
         """
-        self._quick, self._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
-        return self
+        other = copy(self)
+        other._quick, other._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
+        return other
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""
@@ -387,7 +300,7 @@ class Analysis:
         Raises:
             Exhausted: they take more work than a lower bound may. BeyondPowerCounting: nothing follows them.
         """
-        run = self._run(_QUICK[-1])
+        run = self._run(QUICK[-1])
         with run.ledger.question():
             read = self._signal(name, t, run)
         return run.algebra.forms(read) if isinstance(read, Signal) else ()
@@ -502,7 +415,7 @@ class Analysis:
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:
             algebra = self._algebra(rung)
-            lowest = self._whole is not None and rung == _PARTS[0]
+            lowest = self._whole is not None and rung == PARTS[0]
             degrees: Degrees = "lowest" if lowest else "raised" if self.raised else "usual"
             context = RunContext(self.growing, degrees, known=partial(self._known, algebra))
             self._runs[rung] = trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)

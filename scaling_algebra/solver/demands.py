@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import Analysis, Answer
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis, Answer
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.spec.assumptions import ASSUMPTIONS

@@ -18,7 +18,7 @@ from scaling_algebra.documents.blocks import (
     literal,
 )
 from scaling_algebra.documents.notation import formula, typeset
-from scaling_algebra.dynamics.analysis import Answer
+from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.scaling import Scaling

@@ -14,7 +14,8 @@ from itertools import product
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Row, Size
 from scaling_algebra.documents.notation import tex
-from scaling_algebra.dynamics.analysis import Analysis, Answer
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.formulas.every_ray import every_ray

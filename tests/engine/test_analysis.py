@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from scaling_algebra.counting.signals import Signal
-from scaling_algebra.dynamics.analysis import LADDER, Analysis, Answer, UnknownSize
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import LADDER, Answer, UnknownSize
 from scaling_algebra.solver.demands import Infeasible, largest, violation
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.solver.newton import Solver
