@@ -66,7 +66,8 @@ class Analysis:
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
-        self.table: Mapping[str, Quantity] = quantities(network) | with_decay(network, optimizer)
+        own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
+        self.table: Mapping[str, Quantity] = own
         self._algebras = algebras if algebras is not None else {}
         self._runs: dict[Rung, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
@@ -76,6 +77,8 @@ class Analysis:
         self._shown: dict[tuple[str, int], Answer | None] = {}
         self._notes: set[str] = set()
         self._partial: dict[tuple[frozenset[str], frozenset[str]], Analysis | None] = {}
+        self._alike: dict[frozenset[str], bool] = {}
+        self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
@@ -191,7 +194,7 @@ class Analysis:
 
     def _part(self, point: Point) -> Analysis | None:
         """The run at a point where less happens; None if it divides by other sizes."""
-        key = frozenset(x for x, b in point.b.items() if b is None), point.frozen
+        key = frozenset(role for role, b in point.b.items() if b is None), point.frozen
         if key not in self._partial:
             slow = replace(point, c={role: c + self._slow for role, c in point.c.items()})
             part = Analysis(
@@ -207,8 +210,15 @@ class Analysis:
         rules = {role: self.optimizer.of(role) for role in learning}
         if any(x.normalises and not (x.epsilon and self._within(role)) for role, x in rules.items()):
             return False
-        read = [f.inputs[0].name for f in self.network.functions if f.kind.kind == "norm" or f.kind.homogeneous]
-        return all(part(x, 0).decided and part(x, 0).size == self(x, 0).size for x in read)
+        if part._zero not in self._alike:
+            read = [f.inputs[0].name for f in self.network.functions if f.kind.kind == "norm" or f.kind.homogeneous]
+            self._alike[part._zero] = all(part(x, 0).decided and part(x, 0).size == self(x, 0).size for x in read)
+        return self._alike[part._zero]
+
+    @property
+    def _zero(self) -> frozenset[str]:
+        """Tensors that start at zero: all in which parts differ before training."""
+        return frozenset(role for role, b in self.point.b.items() if b is None)
 
     def simplest(self, name: str, t: int) -> Answer | None:
         """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
@@ -414,9 +424,21 @@ class Analysis:
 
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:
-            algebra = self._algebra(rung)
-            lowest = self._whole is not None and rung == PARTS[0]
-            degrees: Degrees = "lowest" if lowest else "raised" if self.raised else "usual"
-            context = RunContext(self.growing, degrees, known=partial(self._known, algebra))
-            self._runs[rung] = trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)
+            start = self._whole._started(self, rung) if self._whole is not None else None
+            self._runs[rung] = self._made(rung, start)
         return self._runs[rung]
+
+    def _started(self, part: Analysis, rung: Rung) -> Trajectory:
+        """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
+        for it."""
+        key = part._zero, rung
+        if key not in self._starts:
+            self._starts[key] = part._made(rung)
+        return self._starts[key]
+
+    def _made(self, rung: Rung, start: Trajectory | None = None) -> Trajectory:
+        algebra = self._algebra(rung)
+        lowest = self._whole is not None and rung == PARTS[0]
+        degrees: Degrees = "lowest" if lowest else "raised" if self.raised else "usual"
+        context = RunContext(self.growing, degrees, known=partial(self._known, algebra), start=start)
+        return trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)

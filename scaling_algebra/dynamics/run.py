@@ -73,6 +73,7 @@ class RunContext:
             power (``parts.py``).
         shares: softmax -> the axis over which its shares sum to one, where it is not that of its index.
         known: certified sizes from elsewhere; where there are none, those of the run are taken.
+        start: a run that has the same values and gradients before training, which are taken from it.
         ledger, name: where the run remembers its results, and under which name; by default in a ledger of its own.
     """
 
@@ -80,6 +81,7 @@ class RunContext:
     degrees: Degrees = "usual"
     shares: Mapping[str, str] = field(default_factory=dict)
     known: Known = lambda name, t: None
+    start: TrainingRun | None = None
     ledger: Ledger | None = None
     name: str = ""
 

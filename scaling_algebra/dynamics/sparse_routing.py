@@ -157,7 +157,7 @@ class RoutedTrajectory(Trajectory):
         super().__init__(seen, algebra, point, optimizer, context)
         shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
         self._batch = self._over_all(
-            _averaged(network), replace(context, shares=shares, ledger=self.ledger, name="batch")
+            _averaged(network), replace(context, shares=shares, start=None, ledger=self.ledger, name="batch")
         )
         self._whole = {
             s.out

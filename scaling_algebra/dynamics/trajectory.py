@@ -35,6 +35,8 @@ class Trajectory(TrainingRun):
         statement = self.network.producer(signal)
         if statement is None:
             return self._data()
+        if t == 0 and self.context.start is not None:
+            return self.context.start.value(signal, 0)
         return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
 
     def change(self, signal: str, t: int) -> Signal:
@@ -106,6 +108,8 @@ class Trajectory(TrainingRun):
             via: only through the statement that computes this signal.
         """
         modes = dict(modes or {})
+        if t == 0 and self.context.start is not None:
+            return self.context.start.gradient(signal, 0, modes, via)
         key = ("gradient", signal, t, tuple(sorted(modes.items())), via)
         kept = [f"{self.network.tensors[r].symbol} {m}" for r, m in modes.items()] + ([f"via {via}"] if via else [])
         name = f"df/d{signal}@{t}" + (f" ({', '.join(kept)})" if kept else "")
