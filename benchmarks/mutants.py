@@ -83,7 +83,7 @@ MUTANTS = [
         ("functions.py", "tr.algebra.contract(self.slope(tr, s, t), dx, letters)",
          "tr.algebra.contract(self.slope(tr, s, 0), dx, letters)"),
         ("trajectory.py", "for k in range(step)\n        ]", "for k in range(0)\n        ]"),
-        ("trajectory.py", "return start if moved is None else max(start, moved)", "return start"),
+        ("trajectory.py", "size = start if moved.packed is None else max(start, moved.packed)", "size = start"),
         ("sparse_routing.py", 'and network.axes[s.over] == "M"', ""),
         ("sparse_routing.py", "multipliers=(*s.multipliers, SHARE)", "multipliers=(*s.multipliers,)"),
         ("parts.py", "if signal in b.inside - b.after]", "if signal in b.inside]"),
