@@ -87,6 +87,7 @@ MUTANTS = [
         ("sparse_routing.py", 'and network.axes[s.over] == "M"', ""),
         ("sparse_routing.py", "multipliers=(*s.multipliers, SHARE)", "multipliers=(*s.multipliers,)"),
         ("parts.py", "if signal in b.inside - b.after]", "if signal in b.inside]"),
+        ("analysis.py", "key = part._zero, rung", "key = frozenset(), rung"),
     ),
     *_room(
         "solver",

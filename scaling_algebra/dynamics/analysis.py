@@ -49,7 +49,7 @@ class Analysis:
         growing: axes that count as growing whatever the ray says: sizes are limits of those on rays near by.
         routed: K counts as less than M whatever the ray says, in the same sense.
         raised: the polynomials that stand for functions are two degrees higher.
-        whole: the run that this is a part of (``parts.py``), whose bounds hold here, too.
+        whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Analysis:
         self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
-        self._algebras = algebras if algebras is not None else {}
+        shared = whole._algebras if whole is not None else algebras
+        self._algebras: dict[Rung, Algebra] = {} if shared is None else shared
         self._runs: dict[Rung, Trajectory] = {}
         self._answers: dict[tuple[str, int], Answer] = {}
         self._bounds: dict[tuple[str, int], Answer] = {}
@@ -197,9 +198,8 @@ class Analysis:
         key = frozenset(role for role, b in point.b.items() if b is None), point.frozen
         if key not in self._partial:
             slow = replace(point, c={role: c + self._slow for role, c in point.c.items()})
-            part = Analysis(
-                self.ray, slow, self.optimizer, self.network, self._algebras, self.growing, self.routed, whole=self
-            )
+            asked = self.ray, slow, self.optimizer, self.network
+            part = Analysis(*asked, growing=self.growing, routed=self.routed, whole=self)
             self._partial[key] = part if self.divides_alike(part) else None
         return self._partial[key]
 

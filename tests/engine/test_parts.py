@@ -34,6 +34,22 @@ def test_a_residual_branch_is_what_is_added_to_its_own_input():
     assert {"r2", "n2", "w", "h2", "h3"} <= branch.inside and "h1" not in branch.inside
 
 
+POINTED = derive(ray="N=1,N_e=1", optimizer="adam", network=BLOCK, parameterization="mup")
+NAMES = [
+    "n2.change",
+    "w.change",
+    "h2.change",
+    "h3.change",
+    "h4.change",
+    "r4.change",
+    "f.change",
+    "g4",
+    "g3",
+    "gW1",
+    "gW3",
+    "dW1",
+    "dW3",
+]
 START = dict.fromkeys(BLOCK.tensors, Fraction(0))
 
 
@@ -80,3 +96,28 @@ def test_only_parts_that_divide_by_the_same_sizes_count():
     larger = replace(look.point, b={**look.point.b, "down": look.point.b["down"] - 1})
     grown = Analysis(d.ray, larger, d.optimizer, BLOCK)
     assert grown("h4", 0).size > 0 and not grown.divides_alike(Analysis(d.ray, idle, d.optimizer, BLOCK, whole=grown))
+
+
+def test_parts_that_begin_alike_share_what_is_before_training(monkeypatch):
+    """Sizes are those of runs that share nothing. Negative control: parts that share, but begin otherwise."""
+
+    def look(**more):
+        point = POINTED.scaling.point(POINTED.ray)
+        point = replace(point, b={**point.b, **more.pop("b", {})})
+        return Analysis(POINTED.ray, point, POINTED.optimizer, BLOCK, **more)
+
+    def sizes(whole):
+        return {name: whole(name, 1).size for name in NAMES if whole(name, 1).decided}
+
+    def dead_branch(whole):
+        alive, dead = look(whole=whole), look(whole=whole, b={"down": None})
+        return alive("h3", 0).size == 0 and dead("h3", 0).zero
+
+    shared = sizes(look())
+    with monkeypatch.context() as patch:
+        patch.setattr(Analysis, "_started", lambda *_: None)
+        alone = sizes(look())
+    assert len(alone) > 10 and alone.items() <= shared.items()
+    assert dead_branch(look())
+    monkeypatch.setattr(Analysis, "_zero", frozenset())
+    assert not dead_branch(look())
