@@ -57,5 +57,5 @@ def command(
     rule = single(optimizer, "a formula")
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
     readout = readout_init or "maximal"
-    found = formula(what, rule, network=network, structure=structure, readout_init=readout, sparse=sparse, fixed=fixed)
-    return str(found.expr) if form == SYMPY else document(found, where)
+    f = formula(what, rule, network=network, structure=structure, readout_init=readout, sparse=sparse, fixed=fixed)
+    return str(f.expr) if form == SYMPY else document(f, where)

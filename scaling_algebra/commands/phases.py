@@ -50,11 +50,11 @@ def command(
     ray = None if near is None else Ray.parse(near)
     if ray is not None and (prove or form in DRAWINGS):
         raise UsageError("--near prints rays, no map: leave out --prove, svg and html")
-    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
+    plane_map = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
     if ray is not None:
-        return nearest(found, ray).document()
+        return nearest(plane_map, ray).document()
     if form not in DRAWINGS:
-        return found.document()
+        return plane_map.document()
     from scaling_algebra.all_rays.picture import phases_html, phases_svg
 
-    return (phases_svg if form == "svg" else phases_html)(found)
+    return (phases_svg if form == "svg" else phases_html)(plane_map)

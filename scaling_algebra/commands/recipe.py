@@ -91,7 +91,7 @@ def command(
     where: dict[str, Any] = {"epsilon": epsilon, "readout_init": readout_init}
     if (named := chosen(architecture, network)) is not None:
         where["network"] = named
-    made = recipe(
+    r = recipe(
         start.sizes,
         end.sizes,
         optimizer,
@@ -100,8 +100,8 @@ def command(
         **given,
         **{k: v for k, v in where.items() if v is not None},
     )
-    answer = FORMS[form](made) if form and form in FORMS else made.document()
-    return answer, 1 if made.instead is not None else 0
+    answer = FORMS[form](r) if form and form in FORMS else r.document()
+    return answer, 1 if r.instead is not None else 0
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

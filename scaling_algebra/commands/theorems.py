@@ -43,10 +43,10 @@ def command(
     if one is refuted, 3 if one is undecided, or if proofs do not reach the network or the optimizer.
     """
     tried(smtlib, "text", "--smtlib")
-    found = theorems(optimizer, parameterization, only=only, epsilon=epsilon, network=network)
+    proofs = theorems(optimizer, parameterization, only=only, epsilon=epsilon, network=network)
     if smtlib is not None:
-        if scripts := found.scripts():
+        if scripts := proofs.scripts():
             write(smtlib, scripts)
         else:
             click.echo("scalecalc: no theorem here is an unsatisfiable system; nothing is written", err=True)
-    return found.document(), CODES[found.proved]
+    return proofs.document(), CODES[proofs.proved]

@@ -78,8 +78,8 @@ def _alignment(d: Derivation, look: Analysis, statement: Product, t: int) -> Ali
             run.transposed(statement, 0, g, t, {role: "update"}, back),
             run.transposed(statement, 0, g, t, {role: "init"}, back),
         )
-        known = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
-        sizes = [None if size is None else run.algebra.value(size) for size in known]
+        certified = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
+        sizes = [None if size is None else run.algebra.value(size) for size in certified]
     x, dx, gradient, dw_x, w0_dx, dw_g, w0_g = sizes
 
     def over(letters: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:

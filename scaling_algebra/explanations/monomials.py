@@ -136,6 +136,10 @@ class MatchedMonomial:
         """Law: coefficient + sum over index classes of weight times dimension (the half-weight rule)."""
         return sum(self.sizes, Fraction(0)) + sum((i.weight * i.rate for i in self.indices.values()), Fraction(0))
 
+    def names(self, k: int) -> list[str]:
+        """The names of the indices of a factor."""
+        return [self.indices[c].name for c in self.factors[k].classes]
+
 
 def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
     """The monomial behind one kernel of a signal.

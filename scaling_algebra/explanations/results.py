@@ -128,10 +128,22 @@ class Explanation(Rendered):
                 seen.setdefault(choice.name, choice)
         return tuple(seen.values())
 
+    @property
+    def summands(self) -> list[tuple[Fraction, str]]:
+        """The exponents that add up in an outer product, each with its factor or vector."""
+        vectors = [(term.exponent, f"vector {k}") for k, term in enumerate(self.terms, 1)]
+        return [(c.exponent, c.label) for c in self.constants] + vectors
+
     def total(self) -> Fraction:
         """The exponent as the shown arithmetic sums to it."""
-        parts = [*(c.exponent for c in self.constants), *(t.exponent for t in self.terms)]
-        return sum(parts, Fraction(0)) if self.outer else self.terms[0].exponent
+        return sum((e for e, _ in self.summands), Fraction(0)) if self.outer else self.terms[0].exponent
+
+    @property
+    def arithmetic(self) -> str:
+        """That sum as text."""
+        if not self.outer:
+            return self.terms[0].arithmetic
+        return f"{' + '.join(f'{e} ({label})' for e, label in self.summands)} = {self.total()}"
 
     @property
     def about(self) -> str:

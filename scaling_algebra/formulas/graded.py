@@ -153,8 +153,8 @@ class FormAlgebra(Algebra):
 
     def sizes(self, s: Signal) -> Sizes:
         """The root-mean-square of each grade that is not exactly zero."""
-        found = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
-        return {g: (low, high) for g, (low, high) in found.items() if high is not None}
+        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
+        return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 
     def bounds(self, s: Signal) -> Bounds:
         """Forms of the root-mean-square of a signal."""
@@ -281,10 +281,10 @@ class FormTrajectory(Trajectory):
         return super().change(signal, t)
 
     def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
-        found: Sizes = {0: (0, 0)}
+        sizes: Sizes = {0: (0, 0)}
         for s in self.entries(role, factors):
-            found = _product(found, self.forms.sizes(s))
-        return found
+            sizes = _product(sizes, self.forms.sizes(s))
+        return sizes
 
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
@@ -304,14 +304,15 @@ class RoutedForms(FormTrajectory, RoutedTrajectory):
         return super().sizes(quantity, t)
 
     def _over_all(self, network: Network) -> Trajectory:
-        made = FormTrajectory(network, self.forms, self._structure, optimizer=self.optimizer, growing=self._growing)
-        return made
+        return FormTrajectory(network, self.forms, self._structure, optimizer=self.optimizer, growing=self._growing)
 
 
 def _product(a: Sizes, b: Sizes) -> Sizes:
-    pairs = [(ga + gb, x, y) for ga, x in a.items() for gb, y in b.items()]
-    lows = (None if x[0] is None or y[0] is None else x[0] + y[0] for _, x, y in pairs)
-    return _largest({g: (low, x[1] + y[1])} for (g, x, y), low in zip(pairs, lows, strict=True))
+    return _largest(
+        {g + h: (None if low_a is None or low_b is None else low_a + low_b, high_a + high_b)}
+        for g, (low_a, high_a) in a.items()
+        for h, (low_b, high_b) in b.items()
+    )
 
 
 def _times(sizes: Sizes, packed: int) -> Sizes:
@@ -320,10 +321,9 @@ def _times(sizes: Sizes, packed: int) -> Sizes:
 
 
 def _largest(several: Iterable[Sizes]) -> Sizes:
-    found: Sizes = {}
+    largest: Sizes = {}
     for sizes in several:
         for g, (low, high) in sizes.items():
-            old = found.get(g, (None, high))
-            lows = [x for x in (low, old[0]) if x is not None]
-            found[g] = max(lows, default=None), max(high, old[1])
-    return found
+            least, most = largest.get(g, (None, high))
+            largest[g] = max((x for x in (low, least) if x is not None), default=None), max(high, most)
+    return largest

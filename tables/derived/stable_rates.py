@@ -101,13 +101,12 @@ def table_everett() -> Grid:
     for gauge, (title, _) in GAUGES.items():
         cells: dict[str, list[Cell]] = {role: [] for role in LAYERS}
         for label, rule in OPTIMIZERS.values():
-            found = [assumed(gauge, rule, p) for p in ALIGNMENTS.values()] + [certified(gauge, rule)]
-            for role, made in cells.items():
-                made += [Cell((rates[role],)) for rates in found]
-            if found[0] != found[-1]:
-                changed.append((title.text or title.name, label.name))
-        rows += [Row(title, Label(LAYERS[role]), tuple(made)) for role, made in cells.items()]
-    where = ", ".join(f"{title} with {name}" for title, name in changed)
+            columns = [assumed(gauge, rule, p) for p in ALIGNMENTS.values()] + [certified(gauge, rule)]
+            for role, row in cells.items():
+                row += [Cell((rates[role],)) for rates in columns]
+            if columns[0] != columns[-1]:
+                changed.append(f"{title.text or title.name} with {label.name}")
+        rows += [Row(title, Label(LAYERS[role]), tuple(row)) for role, row in cells.items()]
     return Grid(
         "everett",
         "Largest stable learning rates per layer",
@@ -119,9 +118,9 @@ def table_everett() -> Grid:
         tuple((label, tuple(map(Label, (*ALIGNMENTS, "engine")))) for label, _ in OPTIMIZERS.values()),
         tuple(rows),
         (
-            f"Full alignment and the engine differ for {where}: there the change of the features meets a readout that "
-            "it is aligned with, so that the logits grow by $N^{1/2}$ unless the layers below move less. In all other "
-            "cells they agree: one sample aligns fully.",
+            f"Full alignment and the engine differ for {', '.join(changed)}: there the change of the features meets a "
+            "readout that it is aligned with, so that the logits grow by $N^{1/2}$ unless the layers below move less. "
+            "In all other cells they agree: one sample aligns fully.",
             "Epsilon of Adam is negligible. A rate of Adafactor is relative to the rms of its tensor.",
             "The question, the parameterizations and the two assumptions are those of Everett et al. (2024), "
             "arXiv 2407.05872; every cell is computed here.",

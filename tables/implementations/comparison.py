@@ -137,8 +137,8 @@ def implementations(name: str | None = None) -> Implementations:
     """
     if name is not None and name not in NAMES:
         raise unknown_name("implementation", name, NAMES)
-    asked = (rule for rule in rules() if name in (None, rule.name))
-    return Implementations(tuple(hold(r, regime, e) for r in asked for regime in r.regimes for e in r.epsilon))
+    chosen = (rule for rule in rules() if name in (None, rule.name))
+    return Implementations(tuple(hold(r, regime, e) for r in chosen for regime in r.regimes for e in r.epsilon))
 
 
 def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:

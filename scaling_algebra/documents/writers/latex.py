@@ -156,13 +156,15 @@ def _longest_words(piece: Piece | None) -> int:
 
 def _longest_word(piece: Piece | None) -> int:
     """Characters of the longest part that stays in one line."""
-    found = [4]
+    lengths = [4]
     for formula, text in spans(rich(piece)):
         if formula:
-            found += [width(f"${part}$") for part in re.split(r"\\allowbreak|\\in |=", _parting(text)) if part.strip()]
+            parts = re.split(r"\\allowbreak|\\in |=", _parting(text))
+            lengths += [width(f"${part}$") for part in parts if part.strip()]
         else:
-            found += [max(map(len, _BREAKS.sub(r"\1 ", w).split())) if len(w) >= LONG else len(w) for w in text.split()]
-    return min(max(found), WRAP)
+            words = (_BREAKS.sub(r"\1 ", word) if len(word) >= LONG else word for word in text.split())
+            lengths += [len(part) for word in words for part in word.split()]
+    return min(max(lengths), WRAP)
 
 
 def _lettered(piece: Piece | None) -> bool:
@@ -194,7 +196,7 @@ def _body(g: Grid, groups: Page) -> list[str]:
             lines.append(rf"\multicolumn{{{len(g.column_names) + 1}}}{{l}}{{\textit{{{_set(group.piece)}}}}} \\")
         for k, row in enumerate(rows):
             stub = [] if g.sections else [_set(group.piece) if k == 0 else ""]
-            label = r"\quad " * row.part + _set(row.label.piece)
+            label = (r"\quad " if row.part else "") + _set(row.label.piece)
             cells = [joined(c, _boxed if len(c.shown) > 1 else _set, c.bar.replace("|", r"$\mid$")) for c in row.cells]
             lines.append(" & ".join([*stub, label, *cells]) + r" \\")
     return lines
@@ -224,14 +226,15 @@ def _parting(tex: str, spaces: bool = False) -> str:
     """A long formula may also part behind a comma or a semicolon, and beside words."""
     if width(f"${tex}$") < WRAP:
         return tex
-    found, depth, before = "", 0, ""
+    tokens, depth, before = [], 0, ""
     for token in re.findall(r"\\text\{[^{}]*\}|\\[A-Za-z]+|\\.|.", tex):
         depth += {"{": 1, "}": -1}.get(token, 0)
         word = token.startswith(r"\text{")
         gap = token in (",", ";", r"\quad") or (spaces and token == " " and not re.match(r"\\[A-Za-z]", before))
-        found += r"\allowbreak " * (depth == 0 and word) + token + r"\allowbreak " * (depth == 0 and (word or gap))
+        tokens += [r"\allowbreak "] if word and not depth else []
+        tokens += [token, r"\allowbreak "] if (word or gap) and not depth else [token]
         before = token
-    return found
+    return "".join(tokens)
 
 
 LONG = 15
