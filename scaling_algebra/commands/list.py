@@ -88,12 +88,7 @@ def network_document(network: Network) -> Document:
 
 def glossary_document() -> Document:
     """The words, and every quantity, desideratum and mechanism of the MoE block."""
-    sections = {
-        "words": TERMS,
-        "mechanisms": TITLES,
-        "desiderata": ABOUT,
-        "quantities": _formulas(MOE_BLOCK),
-    }
+    sections = {"words": TERMS, "mechanisms": TITLES, "desiderata": ABOUT, "quantities": _formulas(MOE_BLOCK)}
     return _sections(sections, {})
 
 

@@ -188,11 +188,10 @@ WHERE = options(RAY, OPTIMIZER)
 
 def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
     """--architecture and --network, for ``chosen``."""
-    name = {"type": Name("architecture", ARCHITECTURES), "metavar": "NAME"}
-    file = {"type": PathType(), "metavar": "FILE.toml", "help": "Instead of an architecture, a network of your own."}
+    names, text = Name("architecture", ARCHITECTURES), "Instead of an architecture, a network of your own."
     return options(
-        click.option("--architecture", help=f"Network.  [default: {default}]", **name),  # type: ignore[arg-type]
-        click.option("--network", **file),  # type: ignore[arg-type]
+        click.option("--architecture", type=names, metavar="NAME", help=f"Network.  [default: {default}]"),
+        click.option("--network", type=PathType(), metavar="FILE.toml", help=text),
     )
 
 

@@ -27,12 +27,7 @@ from .options import COMPLETED, STRICT, Count, configured, examples, printed
     "--steps", type=Count(0, limits.STEPS), default=2, show_default=True, metavar="T", help="Number of updates."
 )
 @click.option(
-    "--quantity",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Only this quantity (may be repeated).",
-    **COMPLETED,
+    "--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).", **COMPLETED
 )
 @click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
 @STRICT

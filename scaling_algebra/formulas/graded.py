@@ -223,8 +223,7 @@ class FormTrajectory(Trajectory):
     """Training with unknown b, c and alpha, and unknown divisors where the optimizer normalises.
 
     Args:
-        sized: signals whose later changes are taken by their size alone.
-        exact: number of updates up to which every change is exact all the same.
+        sized: signals whose changes after the first update are taken by their size alone.
         growing: axes that count as growing whatever the ray says.
     """
 
@@ -234,14 +233,13 @@ class FormTrajectory(Trajectory):
         algebra: FormAlgebra,
         structure: Structure,
         sized: frozenset[str] = frozenset(),
-        exact: int = 1,
         optimizer: Trained = OPTIMIZERS["sgd"],
         growing: frozenset[str] = frozenset(),
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
         b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
         self.forms, self._structure, self._growing = algebra, structure, growing
-        self._sized, self._exact = sized, exact
+        self._sized = sized
         super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer)
         self.growing = growing
 
@@ -276,7 +274,7 @@ class FormTrajectory(Trajectory):
         return _largest(_times(self._outer(role, x.factors), sum(y.size for y in x.scalars)) for x in steps)
 
     def change(self, signal: str, t: int) -> Signal:
-        if t > self._exact and signal in self._sized:
+        if t > 1 and signal in self._sized:
             return self.forms.sized(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 

@@ -59,9 +59,9 @@ class FormulaSearch:
     ) -> None:
         self.network, self.optimizer, self.structure = network, optimizer, structure
         self.sparse, self.fixed, self.sized = sparse, fixed, sized
-        there = {*network.axes.values(), *(("K",) if sparse else ())} - {*(() if sparse else ("K",)), "L"} - fixed
-        self.axes = tuple(axis for axis in AXES if axis in there)
-        self.growing = frozenset((*self.axes, *(("K",) if "M" in self.axes else ())))
+        axes = {*network.axes.values(), "K"} - ({"L"} if sparse else {"K", "L"}) - fixed
+        self.axes = tuple(axis for axis in AXES if axis in axes)
+        self.growing = frozenset(self.axes) | ({"K"} if "M" in axes else set())
         self.cone = Cone(self.axes)
         self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.cone.rays]
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}

@@ -237,10 +237,7 @@ def table_rays() -> Grid:
         (Label("part"), Label("quantity", "Quantity")),
         ((Label("every ray", "every ray of the cell"), steps), (Label("regime", last), tuple(map(Label, REGIMES)))),
         rows,
-        (
-            WHERE,
-            "0: exactly zero. Columns of regimes: exponents of $n$.",
-        ),
+        (WHERE, "0: exactly zero. Columns of regimes: exponents of $n$."),
         sections=True,
     )
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from typing import Any
 
 from scaling_algebra.documents.blocks import Cell, Grid, Label, Row
 from scaling_algebra.dynamics.analysis import Analysis
@@ -84,7 +83,8 @@ def certified(gauge: str, rule: Optimizer) -> dict[str, Power]:
     that h1, h2 and f stay O(1) for t = 0 .. 2, and that they do not if any one rate is N^(1/4) larger.
     """
     abc = _abc(gauge)
-    d = derive("I", rule.name, "mup", architecture=MLP.name, **_asked(rule, abc))
+    given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
+    d = derive("I", rule.name, "mup", architecture=MLP.name, epsilon=rule.regime, given=given)
     grown = max((d.analysis()("f.propagating", t).exponent or Fraction(0) for t in range(1, HORIZON + 1)), default=0)
     scaling = d.scaling
     for role in ("input", "hidden") if grown > 0 else ():
@@ -130,11 +130,6 @@ def table_everett() -> Grid:
 
 def _abc(gauge: str) -> dict[str, Abc]:
     return {role: GAUGES[gauge][1](MLP, role) for role in MLP.tensors}
-
-
-def _asked(rule: Optimizer, abc: Mapping[str, Abc]) -> dict[str, Any]:
-    given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
-    return {"epsilon": rule.regime, "given": given}
 
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:

@@ -104,14 +104,15 @@ def _pages(g: Grid) -> list[Page]:
 
 def _environment(g: Grid) -> tuple[str, str]:
     """What opens and closes the rows: columns as wide as they are, or as wide as the page with columns that wrap."""
-    rooms, total = _rooms(g), sum(_rooms(g).values())
-    kinds = []
+    rooms, kinds = _rooms(g), []
     for k, column in enumerate(_columns(g)):
         if k in rooms:
-            share = rf"\hsize={rooms[k] * len(rooms) / total:.2f}\hsize" if len(rooms) > 1 else ""
-            kinds.append(rf">{{\raggedright\arraybackslash{share}}}X")
+            share = rooms[k] * len(rooms) / sum(rooms.values())
+            size = rf"\hsize={share:.2f}\hsize" if len(rooms) > 1 else ""
+            kinds.append(rf">{{\raggedright\arraybackslash{size}}}X")
         else:
-            kinds.append("l" if k < len(g.stub) or any(map(_lettered, column[1:])) else "c")
+            lettered = any(re.search(r"[^\W\d]", text) for piece in column[1:] for text in _words(piece))
+            kinds.append("l" if k < len(g.stub) or lettered else "c")
     if rooms:
         return rf"\begin{{tabularx}}{{\linewidth}}{{{''.join(kinds)}}}", r"\end{tabularx}"
     return rf"\begin{{tabular}}{{{''.join(kinds)}}}", r"\end{tabular}"
@@ -135,7 +136,8 @@ def _rooms(g: Grid) -> dict[int, int]:
     """The columns that wrap, each with the characters in a line of it: long words, and more where a line is full."""
     columns, line = _columns(g), (FLOAT if g.title else HERE)[1]
     widths = [max(map(width, column)) for column in columns]
-    wraps = {k for k, column in enumerate(columns) if widths[k] > WRAP and max(map(_longest_words, column)) > 20}
+    words = [max((len(text) for piece in column for text in _words(piece)), default=0) for column in columns]
+    wraps = {k for k in range(len(columns)) if widths[k] > WRAP and words[k] > 20}
     for k in sorted(set(range(len(columns))) - wraps, key=lambda k: -widths[k]):
         full = sum(w + 2 for c, w in enumerate(widths) if c not in wraps) + 12 * len(wraps) > line
         if full and widths[k] > 15 and any(isinstance(piece, str | Text) for piece in columns[k][1:]):
@@ -147,11 +149,11 @@ def _rooms(g: Grid) -> dict[int, int]:
     return {k: least[k] + spare * more[k] // max(1, sum(more.values())) for k in sorted(wraps)}
 
 
-def _longest_words(piece: Piece | None) -> int:
-    """The longest run of words between formulas."""
+def _words(piece: Piece | None) -> list[str]:
+    """The words between its formulas; a number or a power has none."""
     if not isinstance(piece, str | Text | Code):
-        return 0
-    return max((len(text) for formula, text in spans(rich(piece)) if not formula), default=0)
+        return []
+    return [text for formula, text in spans(rich(piece)) if not formula]
 
 
 def _longest_word(piece: Piece | None) -> int:
@@ -165,13 +167,6 @@ def _longest_word(piece: Piece | None) -> int:
             words = (_BREAKS.sub(r"\1 ", word) if len(word) >= LONG else word for word in text.split())
             lengths += [len(part) for word in words for part in word.split()]
     return min(max(lengths), WRAP)
-
-
-def _lettered(piece: Piece | None) -> bool:
-    """Are there words in it?"""
-    if not isinstance(piece, str | Text | Code):
-        return False
-    return any(not formula and re.search(r"[^\W\d]", text) for formula, text in spans(rich(piece)))
 
 
 def _head(g: Grid) -> list[str]:

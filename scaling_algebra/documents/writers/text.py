@@ -29,7 +29,7 @@ def _lines(blocks: Sequence[Block]) -> list[str]:
             lines.append(margin + plain(block.text))
         elif isinstance(block, Grid):
             inner = f"{margin}  " if level > 1 else margin
-            lines += [f"{inner}{line}".rstrip() for line in grid(block)]
+            lines += [f"{inner}{line}".rstrip() for line in _grid(block)]
             lines += [""] if level == 1 else []
         else:
             inner = f"{margin}  " if block.listed else margin
@@ -37,8 +37,10 @@ def _lines(blocks: Sequence[Block]) -> list[str]:
     return lines[:-1] if lines and not lines[-1] else lines
 
 
-def grid(g: Grid) -> list[str]:
+def _grid(g: Grid) -> list[str]:
     """Title and caption, columns of equal width, footnotes."""
+    from tabulate import tabulate
+
     rows = []
     for group, members in g.groups():
         if g.sections and group.name:
@@ -47,14 +49,8 @@ def grid(g: Grid) -> list[str]:
             label = ("- " if row.part else "") + plain(row.label.piece)
             stub = [label] if g.sections else [plain(group.piece) if k == 0 else "", label]
             rows.append([*stub, *(joined(cell, plain) for cell in row.cells)])
+    header = [*(label.name for label in g.stub), *g.column_names]
+    table = tabulate([header, *rows] if any(header) else rows, tablefmt="plain", disable_numparse=True)
     above = [f"{plain(g.title)}. {plain(g.caption)}", ""] if g.title else []
     below = ["", *map(plain, g.footnotes)] if g.footnotes else []
-    return [*above, *aligned([*(label.name for label in g.stub), *g.column_names], rows), *below]
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns padded to equal width; no header where all of it is empty."""
-    from tabulate import tabulate
-
-    lines = tabulate([header, *rows] if any(header) else rows, tablefmt="plain", disable_numparse=True).splitlines()
-    return [line.rstrip() for line in lines]
+    return [*above, *(line.rstrip() for line in table.splitlines()), *below]
