@@ -168,7 +168,7 @@ OPTIMIZER = options(
         help="Of an optimizer that has one: derived (the default), or negligible, far below every gradient.",
     ),
 )
-RAY = options(
+WHERE = options(
     click.option(
         "--regime",
         type=Name("regime", REGIMES),
@@ -181,8 +181,8 @@ RAY = options(
         help="Instead of a regime, how each axis of the network grows: N=1,N_e=1/2,M=3/2; K=1/2 for fewer active "
         "experts.",
     ),
+    OPTIMIZER,
 )
-WHERE = options(RAY, OPTIMIZER)
 """--regime or --ray, and --optimizer with its --epsilon."""
 
 

@@ -89,8 +89,7 @@ def command(
     }
     given |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where: dict[str, Any] = {"epsilon": epsilon, "readout_init": readout_init}
-    if (named := chosen(architecture, network)) is not None:
-        where["network"] = named
+    where["network"] = chosen(architecture, network)
     r = recipe(
         start.sizes,
         end.sizes,

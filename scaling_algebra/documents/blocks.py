@@ -115,7 +115,7 @@ class Row:
     label: Label
     cells: tuple[Cell, ...]
     part: bool = False
-    """It is a part of the row above, and its heading is set off."""
+    """A part of the row above; the heading is set off."""
 
 
 @dataclass(frozen=True)

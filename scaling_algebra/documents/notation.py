@@ -114,7 +114,7 @@ class Printer:
         return re.sub(" {2,}", " ", self._sequence(_TOKEN.findall(tex))).strip(" ")
 
     def _sequence(self, tokens: list[str]) -> str:
-        """Up to the end of the group; tokens are used up."""
+        """Items up to the end of the group; their tokens are used up."""
         out = ""
         while tokens and tokens[0] != "}":
             mark = tokens.pop(0) if tokens[0] in "_^" else ""
@@ -150,7 +150,7 @@ class Printer:
 
 
 def _apart(name: str) -> bool:
-    """Does a command stand between spaces?"""
+    """Whether a command stands between spaces."""
     return _PLAIN_NAMES.get(name, "").startswith(" ")
 
 

@@ -220,7 +220,7 @@ class _Net:
         return [k for k in range(len(self.leaves)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
-        """Both, nothing contracted yet."""
+        """Two monomials as one, nothing contracted yet."""
         shift, moved = len(self.letters), len(self.leaves)
         return _Net(
             self.letters + other.letters,

@@ -35,7 +35,7 @@ class Obstacles(Rendered):
 
 
 def functions(network: Network) -> tuple[Function, ...]:
-    """Those that can be left out: with an argument, and not held constant."""
+    """Functions that can be left out: with an argument, and not held constant."""
     return tuple(s for s in network.statements if isinstance(s, Function) and s.source is not None and not s.held)
 
 

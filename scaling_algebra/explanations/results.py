@@ -58,7 +58,7 @@ class LeadingTerm:
 
     @property
     def power(self) -> Power:
-        """Its size as a power of the axes."""
+        """The size of the monomial as a power of the axes."""
         return prod((c.power for c in self.constants), start=self.added)
 
     @property
@@ -102,7 +102,7 @@ class Explanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """Why it has its size."""
+        """Why the quantity has its size."""
         if self.exponent is None:
             return f"It is exactly zero: {self.note}."
         total = f"n^{exponent_text(self.exponent)}"
@@ -140,7 +140,7 @@ class Explanation(Rendered):
 
     @property
     def arithmetic(self) -> str:
-        """That sum as text."""
+        """The sum of ``total`` as text."""
         if not self.outer:
             return self.terms[0].arithmetic
         return f"{' + '.join(f'{e} ({label})' for e, label in self.summands)} = {self.total()}"
@@ -176,7 +176,7 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """What fixes it: what its quantity is without it, and the value that makes that Theta(1)."""
+        """What fixes the parameter: the size of the quantity without it, and the value that makes that Theta(1)."""
         role, _, what = self.name.partition(".")
         because = _capital(self.because)
         if self.value is None and self.behind is None:

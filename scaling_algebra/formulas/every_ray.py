@@ -101,11 +101,8 @@ class EveryRay(Rendered):
         """The JSON contract: sizes as lists of exponents by axis."""
         cells = {name: [x.powers if x.decided else "undecided" for x in row] for name, row in self.sizes.items()}
         rays = [ray.rates for ray in rays_of(self.cone)]
-        head = {**self.configuration.as_json(), "structure": self.structure}
-        return {**head, "cone": self.cone.inequalities, "rays": rays} | {
-            "steps": list(range(self.steps + 1)),
-            "quantities": cells,
-        }
+        head = {**self.configuration.as_json(), "structure": self.structure, "cone": self.cone.inequalities}
+        return {**head, "rays": rays, "steps": list(range(self.steps + 1)), "quantities": cells}
 
     @property
     def about(self) -> str:

@@ -91,12 +91,12 @@ class Formula(Rendered):
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """Signals that must be O(1) for it to hold, because functions read them."""
+        """Signals that must be O(1) for the formula to hold, because functions read them."""
         return tuple(dict.fromkeys(s.inputs[0].name for s in self.of.network.functions if s.inputs))
 
     @property
     def complete(self) -> bool:
-        """No monomial is missing: the quantity is Theta of the formula."""
+        """Whether no monomial is missing: then the quantity is Theta of the formula."""
         return self.slack is None
 
     @property
@@ -120,7 +120,7 @@ class Formula(Rendered):
 
     @property
     def outer(self) -> bool:
-        """It is the size of the entries of an outer product: of an update or a raw gradient."""
+        """Whether the quantity is an outer product, an update or a raw gradient, of whose entries this is the size."""
         return bool(quantity(quantities(self.of.network), self.quantity).tensor)
 
     @cached_property

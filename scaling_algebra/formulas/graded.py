@@ -293,7 +293,7 @@ class FormTrajectory(Trajectory):
 
 
 class RoutedForms(FormTrajectory, RoutedTrajectory):
-    """The same with K of M experts active for a token."""
+    """Training with unknown parameters where K of M experts are active for a token."""
 
     def sizes(self, quantity: Quantity, t: int) -> Sizes:
         if quantity.tensor and quantity.name.startswith("g"):  # of all experts

@@ -18,7 +18,7 @@ def text(forms: Sequence[Form], complete: bool) -> str:
 
 
 def latex(forms: Sequence[Form], complete: bool) -> str:
-    """The same in LaTeX."""
+    """``\\Theta\\left(...\\right)``, without dollar signs."""
     if not forms:
         return "0"
     inside = maximum(_groups(forms, _latex_parameters, lambda p: p.latex, r"\max"), r"\max")

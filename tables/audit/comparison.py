@@ -61,15 +61,8 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         p = self.printed
         setting = {k: p.setting.get(k) for k in ("regime", "parameterization", "optimizer")}
-        where = {"source": p.source, "table": p.table, "label": p.label, **setting}
-        return {
-            **where,
-            "quantity": p.quantity,
-            "step": p.step,
-            "printed": str(p.value),
-            "derived": self.derived,
-            "why": self.why,
-        }
+        place = {"source": p.source, "table": p.table, "label": p.label, **setting, "quantity": p.quantity}
+        return {**place, "step": p.step, "printed": str(p.value), "derived": self.derived, "why": self.why}
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,7 +238,7 @@ def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
 
 
 def holds(printed: str, derived: Fraction | None) -> bool:
-    """Does a derived exponent (None: exactly zero) have the printed size?"""
+    """Whether a derived exponent (None: exactly zero) has the printed size."""
     if printed == "zero":
         return derived is None
     if printed == "vanishes":

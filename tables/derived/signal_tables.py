@@ -276,8 +276,7 @@ def _size(answers: Sequence[Answer]) -> Size | str:
     """A sum is as large as its largest part."""
     if not all(a.decided for a in answers):
         return UNDECIDED
-    top = max((a.exponent for a in answers if a.exponent is not None), default=None)
-    return Size(top)
+    return Size(max((a.exponent for a in answers if a.exponent is not None), default=None))
 
 
 def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:

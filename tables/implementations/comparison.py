@@ -76,7 +76,7 @@ class Held:
 
     @property
     def verdict(self) -> Verdict:
-        """Do all desiderata hold at the rule?"""
+        """Whether all desiderata hold at the rule."""
         return "fails" if self.failures else "undecided" if self.undecided else "holds"
 
     def as_json(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:
-    """Does a quantity that must stay O(1) certainly grow?"""
+    """Whether a quantity that must stay O(1) certainly grows."""
     times = range(demand.horizon + 1) if demand.kind in ("theta", "bounded") else ()
     sizes = (look.lower(name, t).size for name in demand.quantities for t in times)
     return any(size is not None and size > 0 for size in sizes)

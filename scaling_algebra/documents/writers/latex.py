@@ -150,7 +150,7 @@ def _rooms(g: Grid) -> dict[int, int]:
 
 
 def _words(piece: Piece | None) -> list[str]:
-    """The words between its formulas; a number or a power has none."""
+    """The words between formulas; a number or a power has none."""
     if not isinstance(piece, str | Text | Code):
         return []
     return [text for formula, text in spans(rich(piece)) if not formula]
