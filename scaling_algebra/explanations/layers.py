@@ -115,7 +115,8 @@ def layout(net: Graph) -> tuple[dict[str, Point], dict[tuple[str, str], list[Poi
         span = range(min(c for _, c in items), max(c for _, c in items) + 1)
         row = dict.fromkeys(items, 0.0)
         for c in [*span, *reversed(span)] * 3:
-            layer = sorted((item for item in items if item[1] == c), key=lambda item: _mean(row, near[item]))
+            means = {item: fmean([row[end] for end in near[item]] or [0.0]) for item in items if item[1] == c}
+            layer = sorted(means, key=means.__getitem__)
             row |= {item: k - (len(layer) - 1) / 2 for k, item in enumerate(layer)}
         top = max(free[c] for c in span) - min(row.values())
         points |= {item: (x[item[1]], ROW * (top + y)) for item, y in row.items()}
@@ -130,10 +131,6 @@ def layout(net: Graph) -> tuple[dict[str, Point], dict[tuple[str, str], list[Poi
         ]
         edges[edge] = sides[1:-1]
     return centres, edges
-
-
-def _mean(row: dict[tuple[str, int], float], near: list[tuple[str, int]]) -> float:
-    return fmean(row[item] for item in near) if near else 0.0
 
 
 def _chain(net: Graph, tensor: str, index: str) -> list[tuple[str, int]]:

@@ -51,7 +51,7 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
     (B), or because such pairs close to a scalar, in the inner product of an update with its input (C) or elsewhere (D).
     """
     at_work = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
-    for what, classes in own_sums(m):
+    for what, classes in inner_products(m):
         sums = [m.indices[c] for c in classes if m.indices[c].rate]
         if sums and all(i.weight == 1 for i in sums):
             at_work.append(Mechanism("rank-1", f"{what}: {', '.join(i.name for i in sums)} coherent"))
@@ -66,7 +66,7 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
     return list(dict.fromkeys(at_work))
 
 
-def own_sums(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
+def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The inner products of rank-one updates with what they act on, and what each sums over."""
     for inner in m.inner:
         side = "input" if inner.where == "forward" else "gradient"

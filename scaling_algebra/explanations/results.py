@@ -19,7 +19,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.powers import Power, exponent_text
 
-from .mechanisms import EXPERTS, Mechanism, own_sums
+from .mechanisms import EXPERTS, Mechanism, inner_products
 from .monomials import Choice, MatchedMonomial
 
 
@@ -226,7 +226,7 @@ def _sums(m: MatchedMonomial) -> str:
         for c in sums:
             left.pop(c, None)
 
-    for what, classes in own_sums(m):
+    for what, classes in inner_products(m):
         coherent(what, classes)
     for pair in m.pairs:
         factor = m.factors[pair.left]
