@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import scaling_algebra
 from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals, table
-from scaling_algebra.commands.list import command as listed
+from scaling_algebra.cli import main
 from scaling_algebra.commands.options import configured
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
@@ -188,6 +188,7 @@ def test_options(file):
 
 
 def test_a_network_is_listed_as_equations(file):
+    listed = main.get_command(click.Context(main), "list")  # with -h, which click keeps
     text = run(listed, "--network", file).output
     assert "mine: a title\n" in text and "\n  h2[k] = W2[k,a] h1[a]\n" in text and "k     N_e (expert width)" in text
     assert r"$h_{2,k} = \sum_{a} W_{2,ka} h_{1,a}$" in run(listed, "--network", file, "--format", "latex").output
