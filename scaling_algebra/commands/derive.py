@@ -112,21 +112,20 @@ def command(
         where["network"] = without(where["network"], left_out)
     both = ("mup", "mssp") if where["network"] == MOE_BLOCK and not relaxing else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
-    asked = [
-        Configuration.of(regime, optimizer, p, **where) for p in ([parameterization] if parameterization else both)
-    ]
+    names = [parameterization] if parameterization else both
+    configurations = [Configuration.of(regime, optimizer, name, **where) for name in names]
     if EACH in left_out:
-        return [obstacles(x).document() for x in asked]
+        return [obstacles(configuration).document() for configuration in configurations]
     if proving:
-        return _prove(asked, gauge, drop, smtlib)
+        return _prove(configurations, gauge, drop, smtlib)
     codes, documents = [0], []
-    for configuration in asked:
+    for configuration in configurations:
         try:
-            found = (relax if relaxing else derive)(configuration).in_gauge(gauge)
-            if strict and found.assumes:
-                raise Undetermined(f"{configuration}: UNDECIDED, since it assumes {listed(found.assumes)}")
-            codes.append(1 if relaxing and found.unmet else 0)
-            documents.append(found.document())
+            d = (relax if relaxing else derive)(configuration).in_gauge(gauge)
+            if strict and d.assumes:
+                raise Undetermined(f"{configuration}: UNDECIDED, since it assumes {listed(d.assumes)}")
+            codes.append(1 if relaxing and d.unmet else 0)
+            documents.append(d.document())
         except NotFound as error:
             code, document = missing(error)
             codes.append(code)
@@ -141,46 +140,42 @@ def command(
 def missing(error: NotFound) -> tuple[int, Document]:
     """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
     verdict, line = settled(error)
-    asked = error.configuration
-    on_map = asked.network == MOE_BLOCK and asked.ray["K"] == asked.ray["M"] and asked.ray["N"] and not asked.given
-    near = f"; phases --parameterization {asked.parameterization.name} --near RATES names rays that have one"
-    decided = verdict == "impossible"
-    least = decided and not asked.parameterization.structural and not asked.given
-    relaxed = "; derive --relax gives the one that breaks least" if least else ""
-    parts = (
-        f"; derive --without {EACH} names functions that stand in the way"
-        if not decided and functions(asked.network)
-        else ""
-    )
-    click.echo(f"scalecalc: {line}{near if on_map else ''}{relaxed}{parts}", err=True)
-    return (1 if decided else 3), _record(asked, False if decided else None, verdict.upper(), line)
+    c, decided = error.configuration, verdict == "impossible"
+    hints = []
+    if c.network == MOE_BLOCK and c.ray["K"] == c.ray["M"] and c.ray["N"] and not c.given:
+        hints.append(f"phases --parameterization {c.parameterization.name} --near RATES names rays that have one")
+    if decided and not c.parameterization.structural and not c.given:
+        hints.append("derive --relax gives the one that breaks least")
+    if not decided and functions(c.network):
+        hints.append(f"derive --without {EACH} names functions that stand in the way")
+    click.echo("; ".join([f"scalecalc: {line}", *hints]), err=True)
+    return (1 if decided else 3), _record(c, False if decided else None, verdict.upper(), line)
 
 
-def _record(asked: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
-    return Document((), {**asked.as_json(), "unique": unique, "verdict": verdict, "why": why})
+def _record(configuration: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
+    return Document((), {**configuration.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 
-def _prove(asked: list[Configuration], gauge: str, drop: bool, file: Path | None) -> tuple[Answer, int]:
+def _prove(configurations: list[Configuration], gauge: str, drop: bool, file: Path | None) -> tuple[Answer, int]:
     """Derivations with their proofs; the proof alone where nothing was derived."""
     codes, documents, scripts = [0], [], []
-    for configuration in asked:
+    for configuration in configurations:
         proof = prove(configuration)
         try:
             derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
         except Infeasible:
             derived = None
-        own = configuration.given or configuration.readout_init == configuration.parameterization.readout_init
-        other = proof.unique if derived is None or derived.unmet else not proof.agrees(derived.scaling)
-        if derived is not None and own and proof.unique is not None and other:
+        standard = configuration.given or configuration.readout_init == configuration.parameterization.readout_init
+        contradicts = proof.unique if derived is None or derived.unmet else not proof.agrees(derived.scaling)
+        if derived is not None and standard and proof.unique is not None and contradicts:
             name = configuration.parameterization.name
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append(CODES[proof.unique])
         scripts.append(scripts_of(proof))
         documents.append(proved(proof, derived, freed(proof) if drop else None))
     if file is not None:
-        decided = RESET.join(text for text in scripts if text)
-        if decided:
-            write(file, decided)
+        if systems := RESET.join(filter(None, scripts)):
+            write(file, systems)
         else:
             click.echo("scalecalc: nothing was decided, so there is nothing to write to the file", err=True)
     return documents, 1 if 1 in codes else max(codes)

@@ -28,7 +28,7 @@ from .options import COMPLETED, PathType, configured, examples, printed, tried
     "--graph", type=PathType(), metavar="FILE", help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot."
 )
 @printed()
-def command(asked: Configuration, what: str, graph: Path | None) -> Document:
+def command(configuration: Configuration, what: str, graph: Path | None) -> Document:
     """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
@@ -38,12 +38,12 @@ def command(asked: Configuration, what: str, graph: Path | None) -> Document:
     if what == "alignment" and graph is not None:
         raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
     tried(graph, "graph", "--graph")
-    found = explain(what, asked)
+    explanation = explain(what, configuration)
     if graph is not None:
         from scaling_algebra.explanations.graph import draw
 
-        picture = behind(found)
+        picture = behind(explanation)
         if picture is None:
             raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
         draw(picture, graph)
-    return found.document()
+    return explanation.document()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from scaling_algebra.formulas.formula import formula
 from scaling_algebra.formulas.presentation import formula as document
-from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.trained import single
 
 from .options import COMPLETED, OPTIMIZER, READOUT_INIT, Answer, examples, network_of, printed
@@ -37,16 +38,7 @@ SYMPY = "sympy"
 @click.option("--where", is_flag=True, help="Also say on which rays each monomial is the largest.")
 @printed({SYMPY: ""})
 def command(
-    what: str,
-    optimizer: str,
-    epsilon: str | None,
-    network: Network,
-    readout_init: str | None,
-    structure: str,
-    sparse: bool,
-    fixed: tuple[str, ...],
-    where: bool,
-    form: str | None,
+    what: str, optimizer: str, epsilon: str | None, readout_init: str | None, where: bool, form: str | None, **more: Any
 ) -> Answer:
     """The size of a quantity after t updates (default 1) as a formula: true on every ray, at every parameter.
 
@@ -56,6 +48,5 @@ def command(
     """
     rule = single(optimizer, "a formula")
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
-    readout = readout_init or "maximal"
-    found = formula(what, rule, network=network, structure=structure, readout_init=readout, sparse=sparse, fixed=fixed)
-    return str(found.expr) if form == SYMPY else document(found, where)
+    f = formula(what, rule, readout_init=readout_init or "maximal", **more)
+    return str(f.expr) if form == SYMPY else document(f, where)

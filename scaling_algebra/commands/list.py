@@ -40,10 +40,10 @@ from .options import chosen, examples, network_options, printed
 @printed()
 def command(architecture: str | None, network: Path | None, glossary: bool) -> Document:
     """List every name the other commands accept; or, of one network, its equations and quantities."""
-    found = chosen(architecture, network)
-    if glossary and found is not None:
+    shown = chosen(architecture, network)
+    if glossary and shown is not None:
         raise UsageError("--glossary is about no network; leave out --architecture and --network")
-    return glossary_document() if glossary else names_document() if found is None else network_document(found)
+    return glossary_document() if glossary else names_document() if shown is None else network_document(shown)
 
 
 def names_document() -> Document:
@@ -63,8 +63,8 @@ def network_document(network: Network) -> Document:
     """One network: its equations, what its letters and tensors are, its quantities."""
     rows = zip(as_text(network).splitlines(), latex_sides(network), strict=True)
     equations = [Text(f"  {line}", f"${left} = {right}$") for line, (left, right) in rows]
-    known = {**AXES, **FIXED}
-    letters = {x: f"{axis} ({known[axis]})" for x, axis in network.axes.items()}
+    titles = {**AXES, **FIXED}
+    letters = {x: f"{axis} ({titles[axis]})" for x, axis in network.axes.items()}
     tensors = {role: indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
     record = {
         "architecture": network.name,
@@ -88,12 +88,7 @@ def network_document(network: Network) -> Document:
 
 def glossary_document() -> Document:
     """The words, and every quantity, desideratum and mechanism of the MoE block."""
-    sections = {
-        "words": TERMS,
-        "mechanisms": {letter: title for letter, title in TITLES.items()},
-        "desiderata": ABOUT,
-        "quantities": _formulas(MOE_BLOCK),
-    }
+    sections = {"words": TERMS, "mechanisms": TITLES, "desiderata": ABOUT, "quantities": _formulas(MOE_BLOCK)}
     return _sections(sections, {})
 
 
@@ -107,9 +102,7 @@ def _rates(rates: Mapping[str, Any]) -> str:
 
 def _sections(sections: Mapping[str, Mapping[str, str]], head: Mapping[str, str]) -> Document:
     blocks = [block for title, rows in sections.items() for block in _section(title, rows.items())]
-    return Document(
-        tuple(blocks), {**head, **{title.partition(" ")[0]: dict(rows) for title, rows in sections.items()}}
-    )
+    return Document(tuple(blocks), {**head, **{title.partition(" ")[0]: rows for title, rows in sections.items()}})
 
 
 def _section(title: str, rows: Iterable[Sequence[str]]) -> list[Heading | Grid]:

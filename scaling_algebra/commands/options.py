@@ -44,22 +44,22 @@ class Name(click.ParamType[str]):
 
     name = "name"
 
-    def __init__(self, kind: str, known: Collection[str]) -> None:
-        self.kind, self.known = kind, known
+    def __init__(self, kind: str, names: Collection[str]) -> None:
+        self.kind, self.names = kind, names
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        for name in self.known:
+        for name in self.names:
             if str(value).lower() == name.lower():
                 return name
-        if value in self.known:  # a name that is there without being listed
+        if value in self.names:  # a name that is there without being listed
             return str(value)
-        raise unknown_name(self.kind, str(value), self.known)
+        raise unknown_name(self.kind, str(value), self.names)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
         begun = incomplete.lower()
-        return [CompletionItem(name) for name in self.known if name.lower().startswith(begun)]
+        return [CompletionItem(name) for name in self.names if name.lower().startswith(begun)]
 
 
 class TensorOptimizer(Name):
@@ -85,8 +85,8 @@ class Count(click.ParamType[int]):
             try:
                 value = limits.whole(value)
             except ValueError as error:
-                known = f"{self.least} to {self.most}"
-                raise UsageError(f"{label} is {value!r}, {error}; give a number from {known}") from None
+                between = f"{self.least} to {self.most}"
+                raise UsageError(f"{label} is {value!r}, {error}; give a number from {between}") from None
         return limits.within(label, value, self.least, self.most)
 
 
@@ -138,11 +138,11 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def options(*made: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Several options as one decorator, in the order of the help text."""
 
     def decorate(command: Command) -> Command:
-        for option in reversed(made):
+        for option in reversed(decorators):
             command = option(command)
         return command
 
@@ -168,7 +168,7 @@ OPTIMIZER = options(
         help="Of an optimizer that has one: derived (the default), or negligible, far below every gradient.",
     ),
 )
-RAY = options(
+WHERE = options(
     click.option(
         "--regime",
         type=Name("regime", REGIMES),
@@ -181,18 +181,17 @@ RAY = options(
         help="Instead of a regime, how each axis of the network grows: N=1,N_e=1/2,M=3/2; K=1/2 for fewer active "
         "experts.",
     ),
+    OPTIMIZER,
 )
-WHERE = options(RAY, OPTIMIZER)
 """--regime or --ray, and --optimizer with its --epsilon."""
 
 
 def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
     """--architecture and --network, for ``chosen``."""
-    name = {"type": Name("architecture", ARCHITECTURES), "metavar": "NAME"}
-    file = {"type": PathType(), "metavar": "FILE.toml", "help": "Instead of an architecture, a network of your own."}
+    names, text = Name("architecture", ARCHITECTURES), "Instead of an architecture, a network of your own."
     return options(
-        click.option("--architecture", help=f"Network.  [default: {default}]", **name),  # type: ignore[arg-type]
-        click.option("--network", **file),  # type: ignore[arg-type]
+        click.option("--architecture", type=names, metavar="NAME", help=f"Network.  [default: {default}]"),
+        click.option("--network", type=PathType(), metavar="FILE.toml", help=text),
     )
 
 
@@ -214,8 +213,8 @@ def network_of(command: Command) -> Command:
 
     @wraps(command)
     def run(*arguments: Any, architecture: str | None, network: Path | None, **rest: Any) -> Any:
-        found = chosen(architecture, network) or ARCHITECTURES[DEFAULT_ARCHITECTURE]
-        return command(*arguments, network=found, **rest)
+        read = chosen(architecture, network) or ARCHITECTURES[DEFAULT_ARCHITECTURE]
+        return command(*arguments, network=read, **rest)
 
     return network_options()(run)
 
@@ -250,10 +249,10 @@ GAUGE = click.option(
 )
 
 
-def parameterization(known: Collection[str] = PARAMETERIZATIONS, **more: Any) -> Callable[[Command], Command]:
+def parameterization(names: Collection[str] = PARAMETERIZATIONS, **more: Any) -> Callable[[Command], Command]:
     """--parameterization; ``default=None`` and another help text where a command takes several."""
-    said = {"default": DEFAULT_PARAMETERIZATION, "show_default": True, "help": "Parameterization.", **more}
-    return click.option("--parameterization", type=Name("parameterization", known), metavar="NAME", **said)
+    shown = {"default": DEFAULT_PARAMETERIZATION, "show_default": True, "help": "Parameterization.", **more}
+    return click.option("--parameterization", type=Name("parameterization", names), metavar="NAME", **shown)
 
 
 def configured(command: Command) -> Command:
@@ -270,8 +269,8 @@ def configured(command: Command) -> Command:
 def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:
     """--format, with formats that a command has besides those of documents, and what to say of them."""
     names = tuple(dict.fromkeys((*FORMATS, *extra)))
-    said = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
-    return click.option("--format", "form", type=Name("format", names), metavar="FORMAT", help=said)
+    text = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
+    return click.option("--format", "form", type=Name("format", names), metavar="FORMAT", help=text)
 
 
 FORMAT = format_option()
@@ -302,8 +301,8 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
             if extra and form is None and output is not None:
                 form = next((name for name, ending in extra.items() if ending == output.suffix.lower() != ""), None)
             tried(output, form)
-            found = command(*arguments, **rest, **({"form": form} if extra else {}))
-            answer, code = found if isinstance(found, tuple) else (found, 0)
+            returned = command(*arguments, **rest, **({"form": form} if extra else {}))
+            answer, code = returned if isinstance(returned, tuple) else (returned, 0)
             emit(answer, form, output)
             return int(code)
 

@@ -13,11 +13,7 @@ from .options import PathType, examples
 
 
 @click.command(
-    "page",
-    epilog=examples(
-        "scalecalc page -o site/calculator",
-        "scalecalc page -o calculator --assets downloads",
-    ),
+    "page", epilog=examples("scalecalc page -o site/calculator", "scalecalc page -o calculator --assets downloads")
 )
 @click.option(
     "-o", "--output", type=PathType(), metavar="DIR", required=True, help="Folder: new, empty, or one with such a page."

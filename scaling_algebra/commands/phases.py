@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from scaling_algebra.all_rays.nearest import nearest
@@ -34,15 +36,7 @@ DRAWINGS = ("svg", "html")
 )
 @click.option("--prove", is_flag=True, help="Prove for every cell without a formula that a ray inside it has none.")
 @printed({drawing: f".{drawing}" for drawing in DRAWINGS}, " html and svg draw the map.")
-def command(
-    parameterization: str,
-    optimizer: str,
-    epsilon: str | None,
-    plane: str,
-    near: str | None,
-    prove: bool,
-    form: str | None,
-) -> Answer:
+def command(plane: str, near: str | None, prove: bool, form: str | None, **question: Any) -> Answer:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
@@ -50,11 +44,11 @@ def command(
     ray = None if near is None else Ray.parse(near)
     if ray is not None and (prove or form in DRAWINGS):
         raise UsageError("--near prints rays, no map: leave out --prove, svg and html")
-    found = phases(optimizer, parameterization, plane=(axes[0], axes[1]), prove=prove, epsilon=epsilon)
+    plane_map = phases(**question, plane=(axes[0], axes[1]), prove=prove)
     if ray is not None:
-        return nearest(found, ray).document()
+        return nearest(plane_map, ray).document()
     if form not in DRAWINGS:
-        return found.document()
+        return plane_map.document()
     from scaling_algebra.all_rays.picture import phases_html, phases_svg
 
-    return (phases_svg if form == "svg" else phases_html)(found)
+    return (phases_svg if form == "svg" else phases_html)(plane_map)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from .options import (
     OPTIMIZER,
     READOUT_INIT,
     Answer,
-    Command,
     PathType,
     chosen,
     examples,
@@ -31,12 +29,9 @@ from .options import (
 
 ENDINGS = {"toml": ".toml", "python": ".py"}
 """Of the files of ``FORMS``."""
-
-
-def _tuned(name: str, what: str) -> Callable[[Command], Command]:
-    return click.option(
-        f"--{name}", multiple=True, metavar="[ROLE=]NUMBER", help=f"{what} at the base: of all, a tensor, an optimizer."
-    )
+TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
+"""What is tuned at the base, by option."""
+SCOPE = "of all, a tensor, an optimizer."
 
 
 @click.command(
@@ -52,10 +47,12 @@ def _tuned(name: str, what: str) -> Callable[[Command], Command]:
 @click.option("--base-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
 @click.option("--target-hf", type=PathType(), metavar="CONFIG.json", help="Instead, a Hugging Face configuration.")
 @options(OPTIMIZER, parameterization())
-@_tuned("lr", "Learning rate")
-@_tuned("eps", "Adam's epsilon")
-@_tuned("std", "Init std")
-@_tuned("decay", "Weight decay, as torch takes it,")
+@options(
+    *(
+        click.option(f"--{name}", multiple=True, metavar="[ROLE=]NUMBER", help=f"{what} at the base: {SCOPE}")
+        for name, what in TUNED.items()
+    )
+)
 @click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
@@ -65,17 +62,12 @@ def command(
     target: str | None,
     base_hf: Path | None,
     target_hf: Path | None,
-    optimizer: str,
-    epsilon: str | None,
-    parameterization: str,
     architecture: str | None,
     network: Path | None,
     batch: str | None,
     tokens: str | None,
-    readout_init: str | None,
-    gauge: str,
     form: str | None,
-    **tuned: tuple[str, ...],
+    **where: Any,
 ) -> tuple[Answer, int]:
     """Init std, learning rate, epsilon and weight decay of every tensor at a target size, from those at a base size.
 
@@ -84,24 +76,12 @@ def command(
     exists on the ray between the sizes; the powers of the nearest one are printed then, with what they do not keep.
     """
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
-    given: dict[str, Any] = {
-        name: {**start.values.get(name, {}), **values(name, texts)} or None for name, texts in tuned.items()
-    }
-    given |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
-    where: dict[str, Any] = {"epsilon": epsilon, "readout_init": readout_init}
-    if (named := chosen(architecture, network)) is not None:
-        where["network"] = named
-    made = recipe(
-        start.sizes,
-        end.sizes,
-        optimizer,
-        parameterization,
-        gauge=gauge,
-        **given,
-        **{k: v for k, v in where.items() if v is not None},
-    )
-    answer = FORMS[form](made) if form and form in FORMS else made.document()
-    return answer, 1 if made.instead is not None else 0
+    where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
+    where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
+    where |= {"network": chosen(architecture, network)}
+    r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
+    answer = FORMS[form](r) if form and form in FORMS else r.document()
+    return answer, 1 if r.instead is not None else 0
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

@@ -27,17 +27,14 @@ from .options import COMPLETED, STRICT, Count, configured, examples, printed
     "--steps", type=Count(0, limits.STEPS), default=2, show_default=True, metavar="T", help="Number of updates."
 )
 @click.option(
-    "--quantity",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Only this quantity (may be repeated).",
-    **COMPLETED,
+    "--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).", **COMPLETED
 )
 @click.option("--every-ray", is_flag=True, help="As powers of the axes, true on every ray where this formula holds.")
 @STRICT
 @printed()
-def command(asked: Configuration, steps: int, names: tuple[str, ...], every_ray: bool, strict: bool) -> Document:
+def command(
+    configuration: Configuration, steps: int, names: tuple[str, ...], every_ray: bool, strict: bool
+) -> Document:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 
     An exponent without a certificate is printed as undecided; with --strict also one that rests on an assumption.
@@ -47,6 +44,6 @@ def command(asked: Configuration, steps: int, names: tuple[str, ...], every_ray:
     if every_ray and strict:
         raise UsageError("--strict is about the exponents of one ray; leave out --every-ray")
     if every_ray:
-        return _every_ray(asked, steps=steps, quantities=names or None).document()
-    found = signals(asked, steps=steps, quantities=names or None)
-    return (found.strict() if strict else found).document()
+        return _every_ray(configuration, steps=steps, quantities=names or None).document()
+    sizes = signals(configuration, steps=steps, quantities=names or None)
+    return (sizes.strict() if strict else sizes).document()

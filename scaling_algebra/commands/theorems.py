@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from scaling_algebra.all_rays.theorems import theorems
-from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.parameterizations import DERIVED
 
 from .derive import CODES
@@ -28,14 +28,7 @@ from .options import OPTIMIZER, SMTLIB, Answer, examples, network_of, parameteri
 @click.option("--only", multiple=True, metavar="NAME", help="Only this theorem, e.g. 'B unique' (may be repeated).")
 @SMTLIB
 @printed()
-def command(
-    parameterization: str,
-    optimizer: str,
-    epsilon: str | None,
-    network: Network,
-    only: tuple[str, ...],
-    smtlib: Path | None,
-) -> tuple[Answer, int]:
+def command(smtlib: Path | None, **question: Any) -> tuple[Answer, int]:
     """Prove for whole cones of rays of a network that a parameterization exists, that it is the only one, or that there
     is none.
 
@@ -43,10 +36,10 @@ def command(
     if one is refuted, 3 if one is undecided, or if proofs do not reach the network or the optimizer.
     """
     tried(smtlib, "text", "--smtlib")
-    found = theorems(optimizer, parameterization, only=only, epsilon=epsilon, network=network)
+    proofs = theorems(**question)
     if smtlib is not None:
-        if scripts := found.scripts():
+        if scripts := proofs.scripts():
             write(smtlib, scripts)
         else:
             click.echo("scalecalc: no theorem here is an unsatisfiable system; nothing is written", err=True)
-    return found.document(), CODES[found.proved]
+    return proofs.document(), CODES[proofs.proved]

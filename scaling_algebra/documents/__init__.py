@@ -43,13 +43,13 @@ def format_of(path: Path, default: str = "") -> str:
     Raises:
         UsageError: no format has this ending.
     """
-    for name, suffix in suffixes().items():
-        if suffix == path.suffix.lower():
-            return name
+    formats = {suffix: name for name, suffix in suffixes().items()}
+    if path.suffix.lower() in formats:
+        return formats[path.suffix.lower()]
     if default and not path.suffix:
         return default
-    known = ", ".join(suffixes().values())
-    raise UsageError(f"cannot tell the format of {path} by its ending; give one of {known}, or --format")
+    endings = ", ".join(formats)
+    raise UsageError(f"cannot tell the format of {path} by its ending; give one of {endings}, or --format")
 
 
 @singledispatch

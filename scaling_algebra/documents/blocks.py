@@ -115,7 +115,7 @@ class Row:
     label: Label
     cells: tuple[Cell, ...]
     part: bool = False
-    """It is a part of the row above, and its heading is set off."""
+    """A part of the row above; the heading is set off."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ class Grid:
     @classmethod
     def of(cls, header: Sequence[str], rows: Iterable[Sequence[Piece | None]]) -> Grid:
         """A plain one: a header and rows, of which the first column names the row."""
-        made = []
+        body = []
         for first, *rest in rows:
-            label = first if isinstance(first, Text) else Text(str(first), literal(str(first)))
-            made.append(Row(Label(""), Label(label.plain, label.rich), tuple(Cell((piece,)) for piece in rest)))
+            label = Label(first.plain, first.rich) if isinstance(first, Text) else Label(str(first))
+            body.append(Row(Label(""), label, tuple(Cell((piece,)) for piece in rest)))
         columns = ((Label(""), tuple(map(Label, header[1:]))),)
-        return cls("", "", "", (Label(""), Label(header[0])), columns, tuple(made), sections=True)
+        return cls("", "", "", (Label(""), Label(header[0])), columns, tuple(body), sections=True)
 
     @property
     def column_names(self) -> list[str]:

@@ -114,7 +114,7 @@ class Printer:
         return re.sub(" {2,}", " ", self._sequence(_TOKEN.findall(tex))).strip(" ")
 
     def _sequence(self, tokens: list[str]) -> str:
-        """Up to the end of the group; tokens are used up."""
+        """Items up to the end of the group; their tokens are used up."""
         out = ""
         while tokens and tokens[0] != "}":
             mark = tokens.pop(0) if tokens[0] in "_^" else ""
@@ -150,7 +150,7 @@ class Printer:
 
 
 def _apart(name: str) -> bool:
-    """Does a command stand between spaces?"""
+    """Whether a command stands between spaces."""
     return _PLAIN_NAMES.get(name, "").startswith(" ")
 
 
@@ -197,9 +197,9 @@ def typeset(text: str) -> Text:
     return Text(text, _RUN.sub(lambda m: f"${tex(m[0])}$", literal(text)))
 
 
-def formula(text: str) -> Text:
-    """A formula in plain notation, whole: ``M^(-1/2) sigma_expert_out = Theta(1)``."""
-    return Text(text, f"${tex(text)}$")
+def formula(*texts: str) -> Text:
+    """Formulas in plain notation, whole, with commas between: ``M^(-1/2) sigma_expert_out = Theta(1)``."""
+    return Text(", ".join(texts), ", ".join(f"${tex(text)}$" for text in texts))
 
 
 def tex(text: str) -> str:
@@ -227,7 +227,7 @@ _KNOWN = {"eps": r"\epsilon", "lr": r"\eta", **{x: f"\\{x}" for x in ("sum", "si
 
 def _named(change: str, base: str, number: str, each: str, scripts: str) -> str:
     """``dW3_0[b,k]^2``: a change, a name, a number above it, an index, an exponent."""
-    if number == "" and each and len(base) > 0:  # an i that is part of the name
+    if each and not number:  # an i that is part of the name
         base, each = base + each, ""
     power = re.search(_EXPONENT + "$", scripts)
     rest = scripts[: power.start()] if power else scripts
@@ -236,10 +236,11 @@ def _named(change: str, base: str, number: str, each: str, scripts: str) -> str:
         base, below = f"{base}_{below}", ""
     tex = _KNOWN.get(base, base if len(base) == 1 else rf"\mathrm{{{_spaced(base)}}}")
     words = _spaced(below or "")
-    lower = [rf"\mathrm{{{words}}}" if len(words) > 1 else words, (inside or "").replace(" ", "")]
+    words = rf"\mathrm{{{words}}}" if len(words) > 1 else words
+    lower = ",".join(filter(None, (words, (inside or "").replace(" ", ""))))
     upper = ",".join(filter(None, (number, each)))
     exponent = power[0][1:].strip("()") if power else ""
-    tex += "".join(f"_{{{x}}}" for x in [",".join(filter(None, lower))] if x)
+    tex += f"_{{{lower}}}" if lower else ""
     tex += f"^{{{upper}}}" if upper else ""
     tex = ("\\Delta " if change else "") + tex + primes
     if not exponent:

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 @contextmanager
 def headless() -> Iterator[None]:
     """Inside, matplotlib is imported with the backend for files."""
-    told = os.environ.get("MPLBACKEND")
+    backend = os.environ.get("MPLBACKEND")
     os.environ["MPLBACKEND"] = "agg"
     try:
         yield
     finally:
-        if told is None:
+        if backend is None:
             del os.environ["MPLBACKEND"]
         else:
-            os.environ["MPLBACKEND"] = told
+            os.environ["MPLBACKEND"] = backend

@@ -12,7 +12,6 @@ from fractions import Fraction
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation
@@ -51,17 +50,16 @@ class Alignments(Rendered):
         return f"alignment exponents after {self.step} updates"
 
 
-def alignments(d: Derivation, look: Analysis | None = None, t: int = HORIZON) -> Alignments:
-    """Alignment exponents of every linear map after t updates."""
-    look = look or d.analysis()
-    maps = tuple(_alignment(d, look, statement, t) for statement in d.network.linear if len(statement.factors) == 1)
-    return Alignments(d, t, maps)
+def alignments(d: Derivation) -> Alignments:
+    """Alignment exponents of every linear map after the steps that are certified."""
+    maps = tuple(_alignment(d, statement, HORIZON) for statement in d.network.linear if len(statement.factors) == 1)
+    return Alignments(d, HORIZON, maps)
 
 
-def _alignment(d: Derivation, look: Analysis, statement: Product, t: int) -> Alignment:
-    """Read off the engine; each exponent is what is left of a product's size after its factors', per fan exponent."""
+def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
+    """Each exponent is the size of a product over the sizes of its factors, per exponent of the fan."""
     assert statement.tensor
-    (source,), role = statement.factors, statement.tensor.name
+    (source,), role, look = statement.factors, statement.tensor.name, d.analysis()
     tensor, b = d.network.tensors[role], d.exponents(role)[0]
     w0, dw = None if b is None else -b, look(f"d{tensor.symbol}", t).size
     sizes: list[Fraction | None] = [None] * 7
@@ -78,8 +76,8 @@ def _alignment(d: Derivation, look: Analysis, statement: Product, t: int) -> Ali
             run.transposed(statement, 0, g, t, {role: "update"}, back),
             run.transposed(statement, 0, g, t, {role: "init"}, back),
         )
-        known = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
-        sizes = [None if size is None else run.algebra.value(size) for size in known]
+        certified = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
+        sizes = [None if size is None else run.algebra.value(size) for size in certified]
     x, dx, gradient, dw_x, w0_dx, dw_g, w0_g = sizes
 
     def over(letters: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:

@@ -64,7 +64,7 @@ def explain(
         return alignments(d)
     role, _, setting = what.partition(".")
     if setting in SETTINGS:  # a tensor goes by its role or its symbol
-        role = {t.symbol: known for known, t in d.network.tensors.items()}.get(role, role)
+        role = {tensor.symbol: name for name, tensor in d.network.tensors.items()}.get(role, role)
     if what in ("aggregation", "aggregation.alpha", "alpha"):
         return _setting(d, "aggregation", "alpha")
     if role in d.network.tensors:
@@ -127,8 +127,8 @@ def _outer(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanatio
         parts, constants = step.factors, _constants(d, algebra, step.scalars)
         formula = f"{what.formula}; step {step.step + 1} leads: {' times '.join(x.name for x in parts)}"
     terms = tuple(_term(d, algebra, s, algebra.leading(s)[0]) for s in parts)
-    found = Explanation(d, what.name, t, formula, None, terms, True, constants, leading=1)
-    return replace(found, exponent=found.total())
+    explanation = Explanation(d, what.name, t, formula, None, terms, True, constants, leading=1)
+    return replace(explanation, exponent=explanation.total())
 
 
 def _term(d: Derivation, algebra: Algebra, signal: Signal, kernel: int) -> LeadingTerm:

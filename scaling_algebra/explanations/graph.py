@@ -41,7 +41,7 @@ _LETTER, _INCH = 0.078, 84
 """Inches of a letter of the text around a picture; pixels of an inch."""
 
 
-def draw(found: Explanation, path: Path) -> None:
+def draw(e: Explanation, path: Path) -> None:
     """Draw the leading monomial of an explanation; the suffix of the path chooses svg, png or dot.
 
     Raises:
@@ -50,47 +50,43 @@ def draw(found: Explanation, path: Path) -> None:
     form = path.suffix.lstrip(".").lower()
     if form not in GRAPH_FORMATS:
         raise UsageError(f"cannot draw {path}: the name must end in .svg, .png or .dot")
-    if not found.terms:
-        raise UsageError(f"{found.quantity} is exactly zero at t = {found.step}: there is no monomial to draw")
-    drawn = _dot(found) if form == "dot" else _picture(found, form)
+    if not e.terms:
+        raise UsageError(f"{e.quantity} is exactly zero at t = {e.step}: there is no monomial to draw")
+    drawn = _dot(e) if form == "dot" else _picture(e, form)
     write(path, drawn, "choose another --graph FILE")
 
 
-def picture(found: Explanation) -> str:
+def picture(e: Explanation) -> str:
     """The leading monomial of an explanation that has one, as an SVG element.
 
     Tensors are boxes (a matched pair is drawn twice), indices ovals that say what their sum contributes.
     """
-    width, height = _trace(found, pen := _SvgPen())
+    width, height = _trace(e, pen := _SvgPen())
     size = f"{-_px(GAP) / 4:.0f} 0 {_px(width + GAP / 2):.0f} {_px(height):.0f}"
     open_ = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" width="{_px(width + GAP / 2):.0f}" role="img"'
     look = 'font-family="system-ui, sans-serif" font-size="12" fill="currentColor"'
-    label = f"{escape(found.about)}: the leading monomial"
+    label = f"{escape(e.about)}: the leading monomial"
     return "\n".join([f'{open_} {look} aria-label="{label}">', *pen.out, "</svg>"])
 
 
-def vectors(found: Explanation) -> list[tuple[str, Graph, str]]:
+def vectors(e: Explanation) -> list[tuple[str, Graph, str]]:
     """What is drawn, from top to bottom: heading, network, arithmetic. An outer product has two vectors."""
     drawn = []
-    for k, term in enumerate(found.terms if found.outer else found.terms[:1], 1):
+    for k, term in enumerate(e.terms if e.outer else e.terms[:1], 1):
         letters = ", ".join(dict.fromkeys(x.letter for x in term.mechanisms))
-        first = (
-            f"vector {k}, " if found.outer else f"leading monomial 1 of {found.leading}, " if found.leading > 1 else ""
-        )
-        drawn.append((f"{first}mechanism {letters}", graph_of(found, term), f"exponent: {term.arithmetic}"))
+        first = f"vector {k}, " if e.outer else f"leading monomial 1 of {e.leading}, " if e.leading > 1 else ""
+        drawn.append((f"{first}mechanism {letters}", graph_of(e, term), f"exponent: {term.arithmetic}"))
     return drawn
 
 
-def total(found: Explanation) -> str:
+def total(e: Explanation) -> str:
     """The arithmetic of an outer product; empty for one monomial."""
-    parts = [f"{c.exponent} ({c.label})" for c in found.constants]
-    parts += [f"{term.exponent} (vector {k})" for k, term in enumerate(found.terms, 1)]
-    return f"exponent: {' + '.join(parts)} = {found.total()}".replace("+ -", "- ") if found.outer else ""
+    return f"exponent: {e.arithmetic.replace('+ -', '- ')}" if e.outer else ""
 
 
-def _trace(found: Explanation, pen: _MatplotlibPen | _SvgPen) -> Point:
+def _trace(e: Explanation, pen: _MatplotlibPen | _SvgPen) -> Point:
     """Draw what leads, with headings, arithmetic and a legend of what occurs; the size of the picture."""
-    drawn = [(heading, net, *layout(net), text) for heading, net, text in vectors(found)]
+    drawn = [(heading, net, *layout(net), text) for heading, net, text in vectors(e)]
     width = max(4.2, *(at[n][0] + node.size[0] / 2 for _, net, at, _, _ in drawn for n, node in net.nodes.items()))
     y, kinds = 0.15, set[str]()
 
@@ -111,14 +107,14 @@ def _trace(found: Explanation, pen: _MatplotlibPen | _SvgPen) -> Point:
             kinds.add(node.kind)
         y += max((v for points in [*routes.values(), [*at.values()]] for _, v in points), default=0) + 0.7 * ROW
         y = put(text, y) + LINE / 2
-    y = put(total(found), y)
+    y = put(total(e), y)
     for kind in (kind for kind in LOOKS if kind in kinds):
         pen.key(kind, y)
         y += 1.3 * LINE
     return width, y
 
 
-def _picture(found: Explanation, form: str) -> bytes:
+def _picture(e: Explanation, form: str) -> bytes:
     try:
         with headless():
             importlib.import_module("matplotlib").use("Agg")
@@ -129,8 +125,8 @@ def _picture(found: Explanation, form: str) -> bytes:
         figure = plt.figure()
         axes = figure.add_axes((0, 0, 1, 1))
         axes.axis("off")
-        axes.text(0, -0.2, f"{found.about} $\\sim n^{{{found.exponent}}}$", fontsize=12, va="center")
-        width, height = _trace(found, _MatplotlibPen(axes))
+        axes.text(0, -0.2, f"{e.about} $\\sim n^{{{e.exponent}}}$", fontsize=12, va="center")
+        width, height = _trace(e, _MatplotlibPen(axes))
         axes.set(xlim=(-GAP, width + GAP), ylim=(height, -0.5))
         figure.set_size_inches(width + 2 * GAP, height + 0.5)
         metadata = {"metadata": {"Date": None}} if form == "svg" else {}
@@ -236,10 +232,10 @@ def _lines(node: Node) -> list[str]:
     return [f"{escape(node.lines[0])}: {' '.join(factors)}"]
 
 
-def _dot(found: Explanation) -> str:
+def _dot(e: Explanation) -> str:
     lines = ["graph {", "rankdir=LR;", "labelloc=b;"]
-    drawn = vectors(found)
-    text = "\n".join([found.about, *(f"{heading}\n{text}" for heading, _, text in drawn), total(found)])
+    drawn = vectors(e)
+    text = "\n".join([e.about, *(f"{heading}\n{text}" for heading, _, text in drawn), total(e)])
     lines.append(f"label={json.dumps(text)};")
     for k, (_, net, _) in enumerate(drawn):
         for name, node in net.nodes.items():

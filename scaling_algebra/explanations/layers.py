@@ -64,18 +64,18 @@ class Graph:
 
     def parts(self) -> list[set[str]]:
         """Names of the nodes of each connected part, those with open indices first."""
-        found: list[set[str]] = []
+        components: list[set[str]] = []
         for name in sorted(self.nodes, key=lambda name: self.nodes[name].kind != "open"):
-            part = {name} - {other for done in found for other in done}
+            part = {name}.difference(*components)
             while more := {end for edge in self.edges if part & set(edge) for end in edge} - part:
                 part |= more
-            found += [part] if part else []
-        return found
+            components += [part] if part else []
+        return components
 
 
-def graph_of(found: Explanation, term: LeadingTerm) -> Graph:
+def graph_of(explanation: Explanation, term: LeadingTerm) -> Graph:
     """The nodes and edges of one monomial."""
-    m, order = term.monomial, found.derivation.network.tensors
+    m, order = term.monomial, explanation.derivation.network.tensors
     roles = sorted({f.tensor for f in m.factors}, key=lambda role: [*order, role].index(role))
     twin = {pair.right: pair.left for pair in m.pairs}
     nodes: dict[str, Node] = {}
@@ -84,12 +84,9 @@ def graph_of(found: Explanation, term: LeadingTerm) -> Graph:
         if k in twin:
             continue
         same = [k, *(right for right, left in twin.items() if left == k)]
-        lines = (
-            f"{', '.join(str(j + 1) for j in same)} {factor.tensor}",
-            f"[{', '.join(m.indices[c].name for c in factor.classes)}]",
-        )
+        lines = f"{', '.join(str(j + 1) for j in same)} {factor.tensor}", f"[{', '.join(m.names(k))}]"
         nodes[f"F{k + 1}"] = Node("pair" if len(same) > 1 else "tensor", lines, 2 * roles.index(factor.tensor))
-        edges += [(f"F{k + 1}", m.indices[c].name) for c in dict.fromkeys(factor.classes)]
+        edges += [(f"F{k + 1}", name) for name in dict.fromkeys(m.names(k))]
     for c, index in m.indices.items():
         columns = sorted({nodes[tensor].column for tensor, name in edges if name == index.name}) or [0]
         kind = "open" if c in m.opens else "LLN" if index.weight == 1 else "CLT"
@@ -112,19 +109,20 @@ def layout(net: Graph) -> tuple[dict[str, Point], dict[tuple[str, str], list[Poi
     chains = {edge: _chain(net, *edge) for edge in net.edges}
     for part in net.parts():
         links = [link for edge, chain in chains.items() if edge[0] in part for link in pairwise(chain)]
-        own = [(name, net.nodes[name].column) for name in net.nodes if name in part]
-        items = list(dict.fromkeys([*own, *(item for link in links for item in link)]))
+        nodes = [(name, node.column) for name, node in net.nodes.items() if name in part]
+        items = list(dict.fromkeys([*nodes, *(item for link in links for item in link)]))
         near = {item: [a if b == item else b for a, b in links if item in (a, b)] for item in items}
         span = range(min(c for _, c in items), max(c for _, c in items) + 1)
         row = dict.fromkeys(items, 0.0)
         for c in [*span, *reversed(span)] * 3:
-            layer = sorted((item for item in items if item[1] == c), key=lambda item: _mean(row, near[item]))
+            means = {item: fmean([row[end] for end in near[item]] or [0.0]) for item in items if item[1] == c}
+            layer = sorted(means, key=means.__getitem__)
             row |= {item: k - (len(layer) - 1) / 2 for k, item in enumerate(layer)}
         top = max(free[c] for c in span) - min(row.values())
         points |= {item: (x[item[1]], ROW * (top + y)) for item, y in row.items()}
         for c in span:
             free[c] = top + max(row.values()) + 1
-    nodes = {name: points[name, node.column] for name, node in net.nodes.items()}
+    centres = {name: points[name, node.column] for name, node in net.nodes.items()}
     edges: dict[tuple[str, str], list[Point]] = {}
     for edge, chain in chains.items():  # from side to side: level beside boxes, bent between columns only
         reach = [net.nodes[name].size[0] / 2 if name in net.nodes else widths[c] / 2 for name, c in chain]
@@ -132,11 +130,7 @@ def layout(net: Graph) -> tuple[dict[str, Point], dict[tuple[str, str], list[Poi
             (points[item][0] + s * w, points[item][1]) for item, w in zip(chain, reach, strict=True) for s in (-1, 1)
         ]
         edges[edge] = sides[1:-1]
-    return nodes, edges
-
-
-def _mean(row: dict[tuple[str, int], float], near: list[tuple[str, int]]) -> float:
-    return fmean(row[item] for item in near) if near else 0.0
+    return centres, edges
 
 
 def _chain(net: Graph, tensor: str, index: str) -> list[tuple[str, int]]:

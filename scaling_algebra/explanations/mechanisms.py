@@ -50,23 +50,23 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
     because nothing depends on the expert (shared), because a pair of an expert's tensor with itself hands a vector on
     (B), or because such pairs close to a scalar, in the inner product of an update with its input (C) or elsewhere (D).
     """
-    found = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
-    for what, classes in own_sums(m):
+    at_work = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
+    for what, classes in inner_products(m):
         sums = [m.indices[c] for c in classes if m.indices[c].rate]
         if sums and all(i.weight == 1 for i in sums):
-            found.append(Mechanism("rank-1", f"{what}: {', '.join(i.name for i in sums)} coherent"))
+            at_work.append(Mechanism("rank-1", f"{what}: {', '.join(i.name for i in sums)} coherent"))
     for pair in m.pairs:
         left = m.factors[pair.left]
         experts = [i for c in left.classes if (i := m.indices[c]).axis in EXPERTS]
         if not pair.where and all(not i.weight for i in experts):
-            found.append(Mechanism("Gram", f"{_show(m, pair)} outside any inner product of an update"))
-    if not found:
+            at_work.append(Mechanism("Gram", f"{_show(m, pair)} outside any inner product of an update"))
+    if not at_work:
         evidence = "matched factors meet over fixed indices only" if m.pairs else "no two factors are matched"
-        found.append(Mechanism("CLT", evidence))
-    return list(dict.fromkeys(found))
+        at_work.append(Mechanism("CLT", evidence))
+    return list(dict.fromkeys(at_work))
 
 
-def own_sums(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
+def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The inner products of rank-one updates with what they act on, and what each sums over."""
     for inner in m.inner:
         side = "input" if inner.where == "forward" else "gradient"
@@ -94,4 +94,4 @@ def _show(m: MatchedMonomial, pair: Pair) -> str:
 
 
 def _name(m: MatchedMonomial, k: int) -> str:
-    return f"{m.factors[k].tensor}[{','.join(m.indices[c].name for c in m.factors[k].classes)}]"
+    return f"{m.factors[k].tensor}[{','.join(m.names(k))}]"

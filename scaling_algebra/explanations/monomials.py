@@ -136,6 +136,10 @@ class MatchedMonomial:
         """Law: coefficient + sum over index classes of weight times dimension (the half-weight rule)."""
         return sum(self.sizes, Fraction(0)) + sum((i.weight * i.rate for i in self.indices.values()), Fraction(0))
 
+    def names(self, k: int) -> list[str]:
+        """The names of the indices of a factor."""
+        return [self.indices[c].name for c in self.factors[k].classes]
+
 
 def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
     """The monomial behind one kernel of a signal.
@@ -216,7 +220,7 @@ class _Net:
         return [k for k in range(len(self.leaves)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
-        """Both, nothing contracted yet."""
+        """Two monomials as one, nothing contracted yet."""
         shift, moved = len(self.letters), len(self.leaves)
         return _Net(
             self.letters + other.letters,
@@ -254,34 +258,34 @@ class _Walk:
         """Letters of the experts that a token sees."""
 
     def expand(self, s: Signal, k: int) -> _Net:
-        made = s.made
-        if made is None:
+        step = s.made
+        if step is None:
             raise LookupError(f"{s.name or 'a signal'} does not know how it was made")
-        if made.rule == "product":
+        if step.rule == "product":
             return self._product(s, k)
-        if made.rule in ("tensor", "constant"):
+        if step.rule in ("tensor", "constant"):
             each, leaves = list(range(len(s.letters))), list(self.algebra.kernel(k).leaves)
             scalars = [Scalar(f"std of {name}", s.terms[k]) for name, _ in leaves if s.terms[k]]
             return _Net(list(s.letters), [*each], [*each], [*each], leaves, scalars=scalars)
-        if made.rule == "sum":
-            chosen = next(j for j, part in enumerate(made.parts) if part.terms.get(k) == s.terms[k])
-            net = self.expand(made.parts[chosen], k)
+        if step.rule == "sum":
+            chosen = next(j for j, part in enumerate(step.parts) if part.terms.get(k) == s.terms[k])
+            net = self.expand(step.parts[chosen], k)
             if s.name:
-                parts = tuple((part.name or "?", self._exponent(part)) for part in made.parts)
+                parts = tuple((part.name or "?", self._exponent(part)) for part in step.parts)
                 net.choices.insert(0, Choice(s.name, parts, chosen))
             return net
-        (whole,) = made.parts
-        if made.rule == "restricted":
+        (whole,) = step.parts
+        if step.rule == "restricted":
             at = next(n for n, x in enumerate(whole.letters) if x != s.letters[n])
             to = s.letters[at]
             origin = (c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.retyped(c, at, to) == k)
             net = self.expand(whole, next(origin))
             net.letters[net.root(net.opens[at])] = to
             return net
-        if made.rule == "doubted":
+        if step.rule == "doubted":
             k = next(c for c in whole.terms if k in (c, self.algebra.with_doubt(c)))
         net = self.expand(whole, k)
-        net.scalars = [*made.scalars, *net.scalars]
+        net.scalars = [*step.scalars, *net.scalars]
         return net
 
     def _exponent(self, s: Signal) -> Fraction | None:

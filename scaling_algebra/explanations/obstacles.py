@@ -15,7 +15,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.spec.networks.language import Function, Network, Statement, Sum
+from scaling_algebra.spec.networks.language import Function, Network, Sum
 
 EACH = "each"
 """In place of a name: every function in turn."""
@@ -35,7 +35,7 @@ class Obstacles(Rendered):
 
 
 def functions(network: Network) -> tuple[Function, ...]:
-    """Those that can be left out: with an argument, and not held constant."""
+    """Functions that can be left out: with an argument, and not held constant."""
     return tuple(s for s in network.statements if isinstance(s, Function) and s.source is not None and not s.held)
 
 
@@ -48,35 +48,33 @@ def without(network: Network, names: Sequence[str]) -> Network:
     Raises:
         UsageError: a name that no function has.
     """
-    known = [s.out for s in functions(network)]
-    if names and not known:
+    if not names:
+        return network
+    removable = [s.out for s in functions(network)]
+    if not removable:
         raise UsageError(f"{network.name} has no functions to leave out")
     for name in names:
-        if name not in known:
-            raise UsageError(f"no function {name!r} to leave out; functions of {network.name}: {', '.join(known)}")
-
-    def left(s: Statement) -> Statement:
-        out = isinstance(s, Function) and s.source is not None and s.out in names
-        return Sum(s.out, s.inputs) if out else s
-
-    changed = tuple(map(left, network.statements))
-    return replace(network, name=f"{network.name} without {', '.join(names)}", statements=changed) if names else network
+        if name not in removable:
+            raise UsageError(f"no function {name!r} to leave out; functions of {network.name}: {', '.join(removable)}")
+    statements = tuple(Sum(s.out, s.inputs) if s.out in names else s for s in network.statements)
+    return replace(network, name=f"{network.name} without {', '.join(names)}", statements=statements)
 
 
-def obstacles(asked: Configuration) -> Obstacles:
+def obstacles(configuration: Configuration) -> Obstacles:
     """Derives the parameterization without each function in turn.
 
     Raises:
         UsageError: the network has no functions.
     """
-    if not functions(asked.network):
-        without(asked.network, [EACH])
+    network = configuration.network
+    if not functions(network):
+        without(network, [EACH])  # raises
     tried = []
-    for function in functions(asked.network):
+    for function in functions(network):
         failure = ""
         try:
-            derive(asked.but(network=without(asked.network, [function.out])))
+            derive(configuration.but(network=without(network, [function.out])))
         except NotFound as why:
             failure = why.failure
         tried.append((function, failure))
-    return Obstacles(asked, tuple(tried))
+    return Obstacles(configuration, tuple(tried))

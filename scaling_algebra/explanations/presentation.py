@@ -14,7 +14,6 @@ from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
 from scaling_algebra.spec.axes import AXES, FIXED
-from scaling_algebra.spec.powers import Power
 
 from .alignments import Alignments
 from .monomials import Index
@@ -35,10 +34,10 @@ def setting(s: SettingExplanation) -> Document:
 
 
 @document_of.register(Alignments)
-def alignments(found: Alignments) -> Document:
+def alignments(a: Alignments) -> Document:
     """Alignment exponents of every linear map."""
     lines = Lines.of(
-        literal(found.derivation.about),
+        literal(a.derivation.about),
         Text(
             "forward: |dW x| = fan_in^p |dW| |x|, |W_0 dx| = fan_in^q |W_0| |dx|; "
             "backward: the transpose, with fan_out",
@@ -47,22 +46,21 @@ def alignments(found: Alignments) -> Document:
         ),
         "-: the fan does not grow, a factor is exactly zero, or a size is not certified",
     )
-    rows = ((a.role, a.p, a.q, a.p_back, a.q_back) for a in found)
+    rows = ((x.role, x.p, x.q, x.p_back, x.q_back) for x in a)
     grid = Grid.of(("tensor", "p", "q", "p backward", "q backward"), rows)
-    maps = [{k: v if v is None else str(v) for k, v in vars(a).items()} for a in found]
-    record = {**found.derivation.configuration.as_json(), "step": found.step, "maps": maps}
-    return Document((Heading(found.about), lines, grid), record)
+    record = {**a.derivation.configuration.as_json(), "step": a.step, "maps": a.maps}
+    return Document((Heading(a.about), lines, grid), record)
 
 
 @document_of.register(Obstacles)
-def obstacles(found: Obstacles) -> Document:
+def obstacles(o: Obstacles) -> Document:
     """Every function that was left out, and whether the rest is derived."""
-    asked = found.configuration
-    name = f"{asked.parameterization.title}, {asked.network.name}, {asked.optimizer.name}, {asked.ray}"
-    rows = [(f"{f.out} = {f.name}", literal(f"not found: {why}") if why else "found") for f, why in found.tried]
-    grid = Grid.of(("left out", asked.parameterization.title), rows)
-    tried = [{"left_out": f.out, "function": f.name, "found": not why, "why": why or None} for f, why in found.tried]
-    return Document((Heading(literal(f"{name}, without one function")), grid), {**asked.as_json(), "without": tried})
+    c = o.configuration
+    name = f"{c.parameterization.title}, {c.network.name}, {c.optimizer.name}, {c.ray}"
+    rows = [(f"{f.out} = {f.name}", literal(f"not found: {why}") if why else "found") for f, why in o.tried]
+    grid = Grid.of(("left out", c.parameterization.title), rows)
+    tried = [{"left_out": f.out, "function": f.name, "found": not why, "why": why or None} for f, why in o.tried]
+    return Document((Heading(literal(f"{name}, without one function")), grid), {**c.as_json(), "without": tried})
 
 
 _RANK_ONE = Text(
@@ -81,22 +79,19 @@ def _explanation(e: Explanation, level: int = 1) -> list[Block]:
     if e.exponent is None:
         return blocks
     if e.choices:
-        rows: list[tuple[Piece, ...]] = []
-        for choice in e.choices:
-            for k, (name, exponent) in enumerate(choice.parts):
-                leads = "leads" if k == choice.chosen else ""
-                rows.append((literal(choice.name) if not k else "", literal(name), Size(exponent), leads))
         first = "" if e.outer or e.leading < 2 else " to the first leading monomial"
-        blocks += [Heading(f"sums on the way{first}", 2), Grid.of(("sum", "part", "size", ""), rows)]
-    if e.outer:
-        blocks.append(Heading(_RANK_ONE, 2))
-        rows = [(c.label, c.power, Size(c.exponent)) for c in e.constants]
-        rows += [(f"vector {k}", "", Size(term.exponent)) for k, term in enumerate(e.terms, 1)]
-        total = " + ".join(str(x) for x in (*(c.exponent for c in e.constants), *(t.exponent for t in e.terms)))
-        blocks += [
-            Grid.of(("factor", "power", "size"), rows),
-            Lines.of(("exponent: ", formula(f"{total} = {e.total()}"))),
+        sums = [
+            (literal(choice.name) if not k else "", literal(name), Size(size), "leads" if k == choice.chosen else "")
+            for choice in e.choices
+            for k, (name, size) in enumerate(choice.parts)
         ]
+        blocks += [Heading(f"sums on the way{first}", 2), Grid.of(("sum", "part", "size", ""), sums)]
+    if e.outer:
+        factors: list[tuple[Piece, ...]] = [(c.label, c.power, Size(c.exponent)) for c in e.constants]
+        factors += [(f"vector {k}", "", Size(term.exponent)) for k, term in enumerate(e.terms, 1)]
+        total = f"{' + '.join(str(x) for x, _ in e.summands)} = {e.total()}"
+        blocks += [Heading(_RANK_ONE, 2), Grid.of(("factor", "power", "size"), factors)]
+        blocks.append(Lines.of(("exponent: ", formula(total))))
     for k, term in enumerate(e.terms, 1):
         if e.outer:
             blocks += [Heading(f"vector {k}", 2), *_term(e, term)]
@@ -105,25 +100,24 @@ def _explanation(e: Explanation, level: int = 1) -> list[Block]:
             blocks += _term(e, term)
         else:
             pairs = ", ".join(f"{_symbol(term, p.left)} with {_symbol(term, p.right)}" for p in term.monomial.pairs)
-            matched = Lines.of(("matched: ", typeset(pairs or "nothing")))
-            blocks += [Heading(f"leading monomial {k} of {e.leading}", 2), _before(e, term), matched]
-            blocks += [_reading(term)]
+            blocks += [Heading(f"leading monomial {k} of {e.leading}", 2), _before(e, term)]
+            blocks += [Lines.of(("matched: ", typeset(pairs or "nothing"))), _reading(term)]
     return blocks
 
 
 def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
     m = term.monomial
-    held = {k: f"with {j + 1}" for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
+    partners = {k: f"with {j + 1}" for p in m.pairs for k, j in ((p.left, p.right), (p.right, p.left))}
     blocks: list[Block] = [_before(e, term)]
     if m.factors:
-        inside = [_indices(term, k) for k in range(len(m.factors))]
-        named = [(Text(x, f"${x}$"), held.get(k, "-")) for k, x in enumerate(inside)]
-        rows = [(str(k), literal(f.tensor), *x) for k, (f, x) in enumerate(zip(m.factors, named, strict=True), 1)]
-        blocks.append(Grid.of(("no.", "initial tensor", "indices", "matched"), rows))
-    if m.indices:
-        sums = [
-            (Text(i.name, f"${i.name}$"), {**AXES, **FIXED}[i.axis], _weight(i), _gives(i)) for i in m.indices.values()
+        factors = [
+            (str(k + 1), literal(factor.tensor), formula(_indices(term, k)), partners.get(k, "-"))
+            for k, factor in enumerate(m.factors)
         ]
+        blocks.append(Grid.of(("no.", "initial tensor", "indices", "matched"), factors))
+    if m.indices:
+        axes = {**AXES, **FIXED}
+        sums = [(Text(i.name, f"${i.name}$"), axes[i.axis], _weight(i), i.gives) for i in m.indices.values()]
         blocks.append(Grid.of(("index", "runs over", "weight", "gives"), sums))
     if term.constants:
         times = Counter(term.constants)
@@ -158,15 +152,11 @@ def _arithmetic(text: str) -> Text:
 
 
 def _indices(term: LeadingTerm, k: int) -> str:
-    return "[" + ", ".join(term.monomial.indices[c].name for c in term.monomial.factors[k].classes) + "]"
+    return f"[{', '.join(term.monomial.names(k))}]"
 
 
 def _symbol(term: LeadingTerm, k: int) -> str:
     return term.monomial.factors[k].tensor + _indices(term, k)
-
-
-def _gives(i: Index) -> Power:
-    return i.gives if i.axis in AXES else Power()
 
 
 def _weight(i: Index) -> str:
@@ -192,33 +182,33 @@ def _setting(s: SettingExplanation) -> list[Block]:
 # records -------------------------------------------------------------------------------------------------------
 
 
-def _setting_record(found: SettingExplanation) -> dict[str, Any]:
+def _setting_record(s: SettingExplanation) -> dict[str, Any]:
     return {
-        **found.derivation.configuration.as_json(),
-        "parameter": found.name,
-        "value": found.value,
-        "reason": found.reason,
-        "because": found.because,
-        "equation": found.equation,
-        "structure": found.structure,
-        "behind": None if found.behind is None else _explanation_record(found.behind),
+        **s.derivation.configuration.as_json(),
+        "parameter": s.name,
+        "value": s.value,
+        "reason": s.reason,
+        "because": s.because,
+        "equation": s.equation,
+        "structure": s.structure,
+        "behind": None if s.behind is None else _explanation_record(s.behind),
     }
 
 
-def _explanation_record(found: Explanation) -> dict[str, Any]:
+def _explanation_record(e: Explanation) -> dict[str, Any]:
     return {
-        **found.derivation.configuration.as_json(),
-        "quantity": found.quantity,
-        "step": found.step,
-        "formula": found.formula,
-        "exponent": found.exponent,
-        "reason": found.reason,
-        "note": found.note,
-        "sums": [{"name": c.name, "parts": c.parts, "leads": c.chosen} for c in found.choices],
-        "outer": found.outer,
-        "constants": _constants(found.constants),
-        "leading": found.leading,
-        "monomials": [_term_json(term) for term in found.terms],
+        **e.derivation.configuration.as_json(),
+        "quantity": e.quantity,
+        "step": e.step,
+        "formula": e.formula,
+        "exponent": e.exponent,
+        "reason": e.reason,
+        "note": e.note,
+        "sums": [{"name": c.name, "parts": c.parts, "leads": c.chosen} for c in e.choices],
+        "outer": e.outer,
+        "constants": _constants(e.constants),
+        "leading": e.leading,
+        "monomials": [_term_json(term) for term in e.terms],
     }
 
 
@@ -230,7 +220,7 @@ def _term_json(term: LeadingTerm) -> dict[str, Any]:
     m = term.monomial
     return {
         "before_matching": m.contracted,
-        "factors": [[f.tensor, [m.indices[c].name for c in f.classes]] for f in m.factors],
+        "factors": [[factor.tensor, m.names(k)] for k, factor in enumerate(m.factors)],
         "pairs": [[p.left + 1, p.right + 1] for p in m.pairs],
         "indices": [
             {"name": i.name, "axis": i.axis, "weight": i.weight, "dimension": i.rate} for i in m.indices.values()

@@ -19,7 +19,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.powers import Power, exponent_text
 
-from .mechanisms import EXPERTS, Mechanism, own_sums
+from .mechanisms import EXPERTS, Mechanism, inner_products
 from .monomials import Choice, MatchedMonomial
 
 
@@ -58,7 +58,7 @@ class LeadingTerm:
 
     @property
     def power(self) -> Power:
-        """Its size as a power of the axes."""
+        """The size of the monomial as a power of the axes."""
         return prod((c.power for c in self.constants), start=self.added)
 
     @property
@@ -102,7 +102,7 @@ class Explanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """Why it has its size."""
+        """Why the quantity has its size."""
         if self.exponent is None:
             return f"It is exactly zero: {self.note}."
         total = f"n^{exponent_text(self.exponent)}"
@@ -128,10 +128,22 @@ class Explanation(Rendered):
                 seen.setdefault(choice.name, choice)
         return tuple(seen.values())
 
+    @property
+    def summands(self) -> list[tuple[Fraction, str]]:
+        """The exponents that add up in an outer product, each with its factor or vector."""
+        vectors = [(term.exponent, f"vector {k}") for k, term in enumerate(self.terms, 1)]
+        return [(c.exponent, c.label) for c in self.constants] + vectors
+
     def total(self) -> Fraction:
         """The exponent as the shown arithmetic sums to it."""
-        parts = [*(c.exponent for c in self.constants), *(t.exponent for t in self.terms)]
-        return sum(parts, Fraction(0)) if self.outer else self.terms[0].exponent
+        return sum((e for e, _ in self.summands), Fraction(0)) if self.outer else self.terms[0].exponent
+
+    @property
+    def arithmetic(self) -> str:
+        """The sum of ``total`` as text."""
+        if not self.outer:
+            return self.terms[0].arithmetic
+        return f"{' + '.join(f'{e} ({label})' for e, label in self.summands)} = {self.total()}"
 
     @property
     def about(self) -> str:
@@ -164,7 +176,7 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """What fixes it: what its quantity is without it, and the value that makes that Theta(1)."""
+        """What fixes the parameter: the size of the quantity without it, and the value that makes that Theta(1)."""
         role, _, what = self.name.partition(".")
         because = _capital(self.because)
         if self.value is None and self.behind is None:
@@ -214,7 +226,7 @@ def _sums(m: MatchedMonomial) -> str:
         for c in sums:
             left.pop(c, None)
 
-    for what, classes in own_sums(m):
+    for what, classes in inner_products(m):
         coherent(what, classes)
     for pair in m.pairs:
         factor = m.factors[pair.left]

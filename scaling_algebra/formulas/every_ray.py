@@ -101,24 +101,23 @@ class EveryRay(Rendered):
         """The JSON contract: sizes as lists of exponents by axis."""
         cells = {name: [x.powers if x.decided else "undecided" for x in row] for name, row in self.sizes.items()}
         rays = [ray.rates for ray in rays_of(self.cone)]
-        head = {**self.configuration.as_json(), "structure": self.structure}
-        return {**head, "cone": self.cone.inequalities, "rays": rays} | {
-            "steps": list(range(self.steps + 1)),
-            "quantities": cells,
-        }
+        head = {**self.configuration.as_json(), "structure": self.structure, "cone": self.cone.inequalities}
+        return {**head, "rays": rays, "steps": list(range(self.steps + 1)), "quantities": cells}
 
     @property
     def about(self) -> str:
         return str(self.configuration)
 
 
-def every_ray(asked: Configuration, *, steps: int = HORIZON, quantities: Sequence[str] | None = None) -> EveryRay:
+def every_ray(
+    configuration: Configuration, *, steps: int = HORIZON, quantities: Sequence[str] | None = None
+) -> EveryRay:
     """Sizes of signals on all rays on which the formula of one ray is the parameterization.
 
     Examples:
-        >>> asked = Configuration.of(None, "sgd", "mup", ray="N=1,N_e=3/4,M=1/2")
-        >>> found = every_ray(asked, steps=1, quantities=["h3.A2.1"])
-        >>> print(found.cone, "|", *found.sizes["h3.A2.1"])
+        >>> configuration = Configuration.of(None, "sgd", "mup", ray="N=1,N_e=3/4,M=1/2")
+        >>> answer = every_ray(configuration, steps=1, quantities=["h3.A2.1"])
+        >>> print(answer.cone, "|", *answer.sizes["h3.A2.1"])
         M <= N, N_e <= N, N_e + M >= N | 0 M^-1
 
     Raises:
@@ -127,37 +126,38 @@ def every_ray(asked: Configuration, *, steps: int = HORIZON, quantities: Sequenc
             cone, or no such quantity.
         Infeasible: as ``derive``.
     """
-    _covered(asked)
+    _covered(configuration)
     limits.within("steps with every ray", steps, 0, HORIZON)
-    search = _searched(asked)
-    known = search.table
-    names = [name for name in known if QUOTIENT not in name] if quantities is None else list(quantities)
+    search = _searched(configuration)
+    names = [name for name in search.table if QUOTIENT not in name] if quantities is None else list(quantities)
     if quotients := [name for name in names if QUOTIENT in name]:
         raise UsageError(f"no formula for {quotients[0]}: a quotient of maxima is none; ask for its parts")
-    wanted = {name: quantity(known, name) for name in names}
+    wanted = {name: quantity(search.table, name) for name in names}
     sizes = {name: tuple(search.largest(what, t) for t in range(steps + 1)) for name, what in wanted.items()}
-    return EveryRay(asked, search.structure, search.held, search.scaling, steps, sizes)
+    return EveryRay(configuration, search.structure, search.held, search.scaling, steps, sizes)
 
 
 # inside ------------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=8)
-def _searched(asked: Configuration) -> Inserted:
+def _searched(configuration: Configuration) -> Inserted:
     """Raises UsageError: no cone."""
-    found = solved(asked)
-    held = cone(found.scaling, single(asked.optimizer, _CONES), asked.parameterization, found.structure)
+    solution, optimizer = solved(configuration), single(configuration.optimizer, _CONES)
+    held = cone(solution.scaling, optimizer, configuration.parameterization, solution.structure)
     if held is None:
-        raise UsageError(f"the formula on {asked.ray} is proved on no cone of rays; ask for this ray alone, or another")
-    return Inserted(asked, found.structure, found.scaling, held)
+        raise UsageError(
+            f"the formula on {configuration.ray} is proved on no cone of rays; ask for this ray alone, or another"
+        )
+    return Inserted(configuration, solution.structure, solution.scaling, held)
 
 
 class Inserted(FormulaSearch):
     """The search for monomials with the parameters of one formula inserted, on the cone that some rays span."""
 
-    def __init__(self, asked: Configuration, structure: Structure, scaling: Scaling, held: Cone) -> None:
+    def __init__(self, configuration: Configuration, structure: Structure, scaling: Scaling, held: Cone) -> None:
         still = frozenset(axis for k, axis in enumerate(held.axes) if not any(rates[k] for rates in held.rays))
-        super().__init__(asked.network, single(asked.optimizer, _CONES), structure, fixed=still)
+        super().__init__(configuration.network, single(configuration.optimizer, _CONES), structure, fixed=still)
         self.scaling, self.held = scaling, held
         sides = ({axis: n for axis, n in side.counts if axis in self.axes} for side in held.sides)
         self.cone = Cone(self.axes, tuple(map(Linear.of, sides, (side.sense for side in held.sides))))
@@ -172,10 +172,10 @@ class Inserted(FormulaSearch):
     def largest(self, what: Quantity, t: int) -> Largest:
         """The size of a quantity after t updates."""
         try:
-            found = self._forms(what, t, Rung(Fraction(0)))
+            maximum = self._forms(what, t, Rung(Fraction(0)))
         except Exhausted:
             return Largest((), decided=False)
-        order = sorted((form.power for form in found.forms), key=lambda p: [-abs(e) for _, e in p.terms])
+        order = sorted((form.power for form in maximum.forms), key=lambda p: [-abs(e) for _, e in p.terms])
         return Largest(tuple(order[::-1]))
 
     def _sizes(
@@ -208,19 +208,19 @@ class Inserted(FormulaSearch):
         ends = [dict(zip(self.axes, rates, strict=True)) for rates in self.cone.rays]
         sizes = [sum((e * at.get(a, 0) for a, e in power.terms), Fraction(0)) for at in ends]
         rows = [({axis: at[axis] for axis in basis}, size) for at, size in zip(ends, sizes, strict=True)]
-        found, consistent = eliminate(rows)
-        return Power.of({axis: found[axis][1] for axis in basis if axis in found}) if consistent else None
+        exponents, consistent = eliminate(rows)
+        return Power.of({axis: exponents[axis][1] for axis in basis if axis in exponents}) if consistent else None
 
 
-def _covered(asked: Configuration) -> None:
+def _covered(configuration: Configuration) -> None:
     """Raises UsageError for what no cone is proved of."""
-    rule, step = asked.parameterization, single(asked.optimizer, _CONES)
-    if asked.network != MOE_BLOCK:
-        raise UsageError(f"cones of rays are proved for the network moe, not for {asked.network.name}")
-    if asked.ray["K"] != asked.ray["M"]:
+    rule, step = configuration.parameterization, single(configuration.optimizer, _CONES)
+    if configuration.network != MOE_BLOCK:
+        raise UsageError(f"cones of rays are proved for the network moe, not for {configuration.network.name}")
+    if configuration.ray["K"] != configuration.ray["M"]:
         raise UsageError("cones of rays are proved for K = M; leave K out of the ray")
-    rule.check_derived(asked.network)
-    if asked.given or asked.readout_init != rule.readout_init:
+    rule.check_derived(configuration.network)
+    if configuration.given or configuration.readout_init != rule.readout_init:
         raise UsageError(
             f"cones of rays are proved for {rule.title} as it is derived, with readout init {rule.readout_init}; leave "
             "out given exponents and another readout init"

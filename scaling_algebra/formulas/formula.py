@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import product
@@ -32,7 +32,7 @@ from scaling_algebra.linear.maxform import leading
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.language import Function, Network, Product
+from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import READOUTS
@@ -42,7 +42,7 @@ from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .graded import STEPS, Graded
 from .notation import inequality, latex, text
-from .search import FormulaSearch, winning
+from .search import QUOTIENT, FormulaSearch, winning
 
 if TYPE_CHECKING:
     import sympy
@@ -57,18 +57,18 @@ class FormulaTerm:
     Attributes:
         form: powers of the axes and of the parameters.
         beside: powers of the axes of the other monomials with the same parameters.
-        found: the monomial in initial tensors behind it, its factors matched; None for updates and raw gradients, which
-            are outer products.
+        matched: the monomial in initial tensors behind it, its factors matched; None for updates and raw gradients,
+            which are outer products.
     """
 
     form: Form
     beside: tuple[Power, ...] = ()
-    found: MatchedMonomial | None = None
+    matched: MatchedMonomial | None = None
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """What the matching does."""
-        return () if self.found is None else tuple(mechanisms(self.found))
+        return () if self.matched is None else tuple(mechanisms(self.matched))
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,37 +91,36 @@ class Formula(Rendered):
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """Signals that must be O(1) for it to hold, because functions read them."""
+        """Signals that must be O(1) for the formula to hold, because functions read them."""
         return tuple(dict.fromkeys(s.inputs[0].name for s in self.of.network.functions if s.inputs))
 
     @property
     def complete(self) -> bool:
-        """No monomial is missing: the quantity is Theta of the formula."""
+        """Whether no monomial is missing: then the quantity is Theta of the formula."""
         return self.slack is None
 
     @property
     def divisors(self) -> Mapping[str, tuple[str, ...]]:
         """Of each ``v_ROLE_k`` the gradients whose largest it is (and epsilon, if the optimizer has one): ``gW2@0``."""
-        found = {}
+        gradients = {}
         for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
             _, role, step = unknown.split(".")
             first = 0 if self.of.optimizer.memory else int(step)
             gradient = f"g{self.of.network.tensors[role].symbol}"
-            found[symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
-        return found
+            gradients[symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
+        return gradients
 
     @property
     def averaged(self) -> tuple[str, ...]:
         """Axes that must grow, because sums over them average held gates (assumption B2 of MSSP paper, J.2)."""
-        net, found = self.of.network, set[str]()
-        for s in net.statements:
-            if isinstance(s, Product) and any(net.is_held(x.name) for x in s.factors):
-                found |= {net.axes[x] for x in s.letters if x not in net.signals[s.out]}
-        return tuple(axis for axis in self.of.axes if axis in found)
+        net = self.of.network
+        products = (s for s in net.statements if isinstance(s, Product) and any(net.is_held(x.name) for x in s.factors))
+        summed = {net.axes[x] for s in products for x in s.letters if x not in net.signals[s.out]}
+        return tuple(axis for axis in self.of.axes if axis in summed)
 
     @property
     def outer(self) -> bool:
-        """It is the size of the entries of an outer product: of an update or a raw gradient."""
+        """Whether the quantity is an outer product, an update or a raw gradient, of whose entries this is the size."""
         return bool(quantity(quantities(self.of.network), self.quantity).tensor)
 
     @cached_property
@@ -154,10 +153,10 @@ class Formula(Rendered):
         for name, k in product(self.assumes, range(self.step + 1)):
             if k == self.step and name == self.quantity.partition(".")[0]:
                 continue
-            known = look.lower(name, k)
-            if known.unknown:
+            bound = look.lower(name, k)
+            if bound.unknown:
                 raise UsageError(f"{name}@{k} is undecided on {ray}: this formula holds while it is O(1)")
-            if (size := known.size) is not None and size > 0:
+            if (size := bound.size) is not None and size > 0:
                 raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}: this formula holds while it is O(1)")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)
@@ -206,8 +205,8 @@ class Formula(Rendered):
     def about(self) -> str:
         return f"{self.quantity}@{self.step}, {self.of.network.title}, {self.of.optimizer.name}, {self.of.structure}"
 
-    def _on(self, ray: Ray, values: Mapping[str, Fraction | None], known: dict[str, Fraction]) -> Fraction | None:
-        """``known``: exponents of divisors, kept."""
+    def _on(self, ray: Ray, values: Mapping[str, Fraction | None], divisors: dict[str, Fraction]) -> Fraction | None:
+        """``divisors``: their exponents, kept."""
         if not self.complete:
             raise UsageError(f"{self.quantity}@{self.step} is known as a lower bound only, which has no exponent")
 
@@ -215,24 +214,24 @@ class Formula(Rendered):
             if not unknown.startswith("v."):
                 return values.get(unknown) or Fraction(0)
             name = symbol(unknown)
-            if name not in known:
+            if name not in divisors:
                 parts = (x.split("@") for x in self.divisors[name])
-                sizes = [_formula(self.of, gradient, int(k))._on(ray, values, known) for gradient, k in parts]
+                sizes = [_formula(self.of, gradient, int(k))._on(ray, values, divisors) for gradient, k in parts]
                 role = unknown.split(".")[1]
                 sizes += [-(values.get(f"d.{role}") or Fraction(0))] if self.of.optimizer.epsilon else []
-                known[name] = max(x for x in sizes if x is not None) + self.entries(role).on(ray)
-            return -known[name]
+                divisors[name] = max(x for x in sizes if x is not None) + self.entries(role).on(ray)
+            return -divisors[name]
 
         return max(
             (t.form.power.on(ray) + sum(n * value(u) for u, n in t.form.unknowns) for t in self.terms), default=None
         )
 
     def _symbols(self, names: Iterable[str]) -> list[sympy.Symbol]:
-        known = {str(s): s for s in self.expr.free_symbols}
+        symbols = {str(s): s for s in self.expr.free_symbols}
         for name in names:
-            if name not in known:
-                raise unknown_name("symbol", name, known)
-        return [known[name] for name in names]
+            if name not in symbols:
+                raise unknown_name("symbol", name, symbols)
+        return [symbols[name] for name in names]
 
     def entries(self, role: str) -> Power:
         """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
@@ -267,9 +266,9 @@ def formula(
     """
     net = network if isinstance(network, Network) else _architecture(network)
     rule = single(optimizer, "a formula")
-    asked = structure if isinstance(structure, Structure) else read_structure(structure, net)
+    start = structure if isinstance(structure, Structure) else read_structure(structure, net)
     if named("readout init", readout_init, {x: x for x in READOUTS}) == "zero" and "readout" in net.tensors:
-        asked = Structure(asked.zero | {"readout"}, asked.tied, asked.exempt)
+        start = replace(start, zero=start.zero | {"readout"})
     match = _QUANTITY.fullmatch(what) if isinstance(what, str) else None
     if match is None:
         raise UsageError(f"cannot read the quantity {shown(what)}; write QUANTITY@t, such as h3.A2.2@1")
@@ -278,7 +277,7 @@ def formula(
     _covered(net, rule, name, t)
     if sparse and (net.live or not net.aggregations):
         raise UsageError(f"{net.name} has no experts of which K are active, or selects them in a way of its own")
-    return _formula(_search(net, rule, asked, sparse, _fixed(fixed, net, sparse)), name, t)
+    return _formula(_search(net, rule, start, sparse, _fixed(fixed, net, sparse)), name, t)
 
 
 def read_structure(text: str, network: Network) -> Structure:
@@ -326,22 +325,22 @@ def _fixed(axes: Iterable[str], network: Network, sparse: bool) -> frozenset[str
     Raises:
         UsageError: an axis that the network does not have, K without M, or nothing left that grows.
     """
-    known = [axis for axis in AXES if axis in network.axes.values() and axis != "L"]
+    widths = [axis for axis in AXES if axis in network.axes.values() and axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
-        if axis not in known:
-            raise unknown_name(f"axis of {network.name}", axis, known)
+        if axis not in widths:
+            raise unknown_name(f"axis of {network.name}", axis, widths)
     if sparse and "M" in given:
         raise UsageError("with M fixed K is fixed, too; leave out sparse")
-    if given >= set(known):
+    if given >= set(widths):
         raise UsageError(f"nothing of {network.name} grows; fix less")
     return given | {"L"} & set(network.axes.values())
 
 
 def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
     """Raises UsageError where sizes are no maxima of monomials, with the reason."""
-    divides = [s for s in network.statements if isinstance(s, Function) and (s.kind.kind == "norm" or s.kind.selects)]
-    divides += [s for s in network.statements if isinstance(s, Function) and s.kind.homogeneous]
+    divides = [s for s in network.functions if s.kind.kind == "norm" or s.kind.selects]
+    divides += [s for s in network.functions if s.kind.homogeneous]
     if divides:
         s = divides[0]
         raise UsageError(
@@ -352,7 +351,7 @@ def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
         raise UsageError(f"no formula for {optimizer.name}: the factor of a shape is a maximum; take muon")
     if optimizer.relative:
         raise UsageError(f"no formula for {optimizer.name}: its step is relative to the size of the tensor")
-    if "normalised" in name:
+    if QUOTIENT in name:
         raise UsageError(f"no formula for {name}: a quotient of maxima is none; ask for its parts")
     if t > STEPS:
         raise UsageError(f"the step is {t}; a formula reaches {STEPS} updates")
@@ -365,17 +364,17 @@ _search = lru_cache(maxsize=64)(FormulaSearch)
 def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
     what = quantity(quantities(search.network), name)
     try:
-        found = search.forms(what, t)
+        maximum = search.forms(what, t)
     except Exhausted:
         raise UsageError(
             f"{name}@{t}: undecided: its monomials are too many for the budget; ask for a part of it, or a smaller step"
         ) from None
-    forms = winning(found.forms, search.axes)
+    forms = winning(maximum.forms, search.axes)
     terms = []
     for form in sorted(forms, key=_order):
         alike = tuple(f.power for f in forms if f.unknowns == form.unknowns and f != form)
         terms.append(FormulaTerm(form, alike, None if what.tensor else _behind(search, what, t, form, alike)))
-    return Formula(search, name, t, tuple(terms), found.slack)
+    return Formula(search, name, t, tuple(terms), maximum.slack)
 
 
 def _order(form: Form) -> tuple[Any, ...]:

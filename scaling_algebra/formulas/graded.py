@@ -153,8 +153,8 @@ class FormAlgebra(Algebra):
 
     def sizes(self, s: Signal) -> Sizes:
         """The root-mean-square of each grade that is not exactly zero."""
-        found = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
-        return {g: (low, high) for g, (low, high) in found.items() if high is not None}
+        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
+        return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 
     def bounds(self, s: Signal) -> Bounds:
         """Forms of the root-mean-square of a signal."""
@@ -223,8 +223,7 @@ class FormTrajectory(Trajectory):
     """Training with unknown b, c and alpha, and unknown divisors where the optimizer normalises.
 
     Args:
-        sized: signals whose later changes are taken by their size alone.
-        exact: number of updates up to which every change is exact all the same.
+        sized: signals whose changes after the first update are taken by their size alone.
     """
 
     def __init__(
@@ -233,14 +232,12 @@ class FormTrajectory(Trajectory):
         algebra: FormAlgebra,
         structure: Structure,
         sized: frozenset[str] = frozenset(),
-        exact: int = 1,
         optimizer: Trained = OPTIMIZERS["sgd"],
         context: RunContext = PLAIN,
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
         b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
-        self.forms, self._structure = algebra, structure
-        self._sized, self._exact = sized, exact
+        self.forms, self._structure, self._sized = algebra, structure, sized
         super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
@@ -274,15 +271,15 @@ class FormTrajectory(Trajectory):
         return _largest(_times(self._outer(role, x.factors), sum(y.size for y in x.scalars)) for x in steps)
 
     def change(self, signal: str, t: int) -> Signal:
-        if t > self._exact and signal in self._sized:
+        if t > 1 and signal in self._sized:
             return self.forms.sized(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
     def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
-        found: Sizes = {0: (0, 0)}
+        sizes: Sizes = {0: (0, 0)}
         for s in self.entries(role, factors):
-            found = _product(found, self.forms.sizes(s))
-        return found
+            sizes = _product(sizes, self.forms.sizes(s))
+        return sizes
 
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
@@ -293,7 +290,7 @@ class FormTrajectory(Trajectory):
 
 
 class RoutedForms(FormTrajectory, RoutedTrajectory):
-    """The same with K of M experts active for a token."""
+    """Training with unknown parameters where K of M experts are active for a token."""
 
     def sizes(self, quantity: Quantity, t: int) -> Sizes:
         if quantity.tensor and quantity.name.startswith("g"):  # of all experts
@@ -306,9 +303,11 @@ class RoutedForms(FormTrajectory, RoutedTrajectory):
 
 
 def _product(a: Sizes, b: Sizes) -> Sizes:
-    pairs = [(ga + gb, x, y) for ga, x in a.items() for gb, y in b.items()]
-    lows = (None if x[0] is None or y[0] is None else x[0] + y[0] for _, x, y in pairs)
-    return _largest({g: (low, x[1] + y[1])} for (g, x, y), low in zip(pairs, lows, strict=True))
+    return _largest(
+        {g + h: (None if low_a is None or low_b is None else low_a + low_b, high_a + high_b)}
+        for g, (low_a, high_a) in a.items()
+        for h, (low_b, high_b) in b.items()
+    )
 
 
 def _times(sizes: Sizes, packed: int) -> Sizes:
@@ -317,10 +316,9 @@ def _times(sizes: Sizes, packed: int) -> Sizes:
 
 
 def _largest(several: Iterable[Sizes]) -> Sizes:
-    found: Sizes = {}
+    largest: Sizes = {}
     for sizes in several:
         for g, (low, high) in sizes.items():
-            old = found.get(g, (None, high))
-            lows = [x for x in (low, old[0]) if x is not None]
-            found[g] = max(lows, default=None), max(high, old[1])
-    return found
+            least, most = largest.get(g, (None, high))
+            largest[g] = max((x for x in (low, least) if x is not None), default=None), max(high, most)
+    return largest

@@ -18,7 +18,7 @@ def text(forms: Sequence[Form], complete: bool) -> str:
 
 
 def latex(forms: Sequence[Form], complete: bool) -> str:
-    """The same in LaTeX."""
+    """``\\Theta\\left(...\\right)``, without dollar signs."""
     if not forms:
         return "0"
     inside = maximum(_groups(forms, _latex_parameters, lambda p: p.latex, r"\max"), r"\max")
@@ -31,7 +31,7 @@ def monomial(form: Form) -> str:
 
 
 def latex_monomial(form: Form) -> str:
-    return _joined(_latex_parameters(form), form.power.latex if form.power.terms else "")
+    return _joined(_latex_parameters(form), form.power.latex)
 
 
 def maximum(parts: Sequence[str], word: str = "max") -> str:
@@ -48,9 +48,8 @@ def _groups(
     forms: Sequence[Form], parameters: Callable[[Form], str], power: Callable[[Power], str], word: str = "max"
 ) -> list[str]:
     """Monomials with the same parameters together."""
-    alike = [list(found) for _, found in groupby(forms, key=lambda form: form.unknowns)]
-    powers = ([power(x.power) if x.power.terms else "1" for x in found] for found in alike)
-    return [_joined(parameters(found[0]), maximum(each, word)) for found, each in zip(alike, powers, strict=True)]
+    groups = (list(group) for _, group in groupby(forms, key=lambda form: form.unknowns))
+    return [_joined(parameters(group[0]), maximum([power(x.power) for x in group], word)) for group in groups]
 
 
 def _joined(parameters: str, rest: str) -> str:

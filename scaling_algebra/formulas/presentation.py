@@ -60,9 +60,9 @@ def record(f: Formula) -> dict[str, object]:
 def _divisors(f: Formula) -> list[str]:
     """``v_input_0 = max(eps_input, gW1@0)``."""
     lines = []
-    for name, found in f.divisors.items():
+    for name, gradients in f.divisors.items():
         role = name.split("_", 1)[1].rsplit("_", 1)[0]
-        parts = [f"eps_{role}"] * f.of.optimizer.epsilon + [*found]
+        parts = [f"eps_{role}", *gradients] if f.of.optimizer.epsilon else gradients
         entries = f.entries(role)
         of = f" {entries}" if entries.terms else ""
         lines.append(f"{name} = {maximum(parts)}{of}: what step {int(name.rsplit('_', 1)[1]) + 1} divides by")
@@ -90,17 +90,17 @@ def _notes(f: Formula) -> list[str]:
 
 
 @document_of.register(EveryRay)
-def every_ray(found: EveryRay) -> Document:
+def every_ray(e: EveryRay) -> Document:
     """One line per quantity, the largest monomials at every step; before them the cone on which this holds."""
-    header = ("quantity", *(f"t={t}" for t in range(found.steps + 1)))
-    grid = Grid.of(header, ((name, *(x.piece for x in row)) for name, row in found.sizes.items()))
-    bounds = [piece for x in found.cone.inequalities for piece in (", ", typeset_formula(x))][1:] or ["every ray"]
-    held = ("on all rays with K = M and: ", *bounds, "; " + str(found.structure))
+    header = ("quantity", *(f"t={t}" for t in range(e.steps + 1)))
+    grid = Grid.of(header, ((name, *(x.piece for x in row)) for name, row in e.sizes.items()))
+    bounds = typeset_formula(*e.cone.inequalities) if e.cone.inequalities else "every ray"
+    held = ("on all rays with K = M and: ", bounds, f"; {e.structure}")
     what = "sizes as powers of the axes; 0 is exactly zero"
-    return Document((Heading(literal(found.about)), Lines.of(held, what), grid), found.as_json())
+    return Document((Heading(literal(e.about)), Lines.of(held, what), grid), e.as_json())
 
 
 def _row(f: Formula, t: FormulaTerm, where: bool) -> list[Piece | None]:
-    said = ", ".join(dict.fromkeys(m.letter for m in t.mechanisms)) or ("outer product" if f.outer else "-")
+    letters = ", ".join(dict.fromkeys(m.letter for m in t.mechanisms)) or ("outer product" if f.outer else "-")
     place = [literal(", ".join(f.leads(t)) or "everywhere")] if where else []
-    return [Text(monomial(t.form), f"${latex_monomial(t.form)}$"), literal(said), *place]
+    return [Text(monomial(t.form), f"${latex_monomial(t.form)}$"), literal(letters), *place]

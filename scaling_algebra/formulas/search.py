@@ -60,9 +60,9 @@ class FormulaSearch:
     ) -> None:
         self.network, self.optimizer, self.structure = network, optimizer, structure
         self.sparse, self.fixed, self.sized = sparse, fixed, sized
-        there = {*network.axes.values(), *(("K",) if sparse else ())} - {*(() if sparse else ("K",)), "L"} - fixed
-        self.axes = tuple(axis for axis in AXES if axis in there)
-        self.growing = frozenset((*self.axes, *(("K",) if "M" in self.axes else ())))
+        axes = {*network.axes.values(), "K"} - ({"L"} if sparse else {"K", "L"}) - fixed
+        self.axes = tuple(axis for axis in AXES if axis in axes)
+        self.growing = frozenset(self.axes) | ({"K"} if "M" in axes else set())
         self.cone = Cone(self.axes)
         self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.cone.rays]
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
@@ -104,10 +104,10 @@ class FormulaSearch:
     # inside --------------------------------------------------------------------------------------------------------
 
     def _forms(self, quantity: Quantity, t: int, rung: Rung) -> MaxForm:
-        found = max_form(lambda rates: self._sizes(quantity, t, rates, rung), self.cone, self.first)
-        if found is None:
+        maximum = max_form(lambda rates: self._sizes(quantity, t, rates, rung), self.cone, self.first)
+        if maximum is None:
             raise Exhausted
-        return found
+        return maximum
 
     def _sizes(
         self, quantity: Quantity, t: int, rates: Vector, rung: Rung
@@ -115,12 +115,12 @@ class FormulaSearch:
         run = self.run(rates, rung)
         with run.ledger.question():
             sizes = run.sizes(quantity, t)
-        found = {}
+        largest = {}
         for grade, (low, high) in sizes.items():
             upper = run.forms.graded(grade, high)
             lower = None if low is None else run.forms.graded(grade, low)
-            found[upper.unknowns] = self._kept(lower, upper), run.forms.value(high)
-        return found
+            largest[upper.unknowns] = self._kept(lower, upper), run.forms.value(high)
+        return largest
 
     def _kept(self, lower: Form | None, upper: Form) -> Form | None:
         """Of the bounds of a size at a ray, the one that is taken for a monomial."""

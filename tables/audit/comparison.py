@@ -26,14 +26,12 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, GATES
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.tables.published.reading import SOURCES, Printed, load
+from scaling_algebra.tables.published.reading import SOURCES, Key, Printed, load
 
 from .laws import Answered, held
 
 Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-Key = tuple[str, str, str, str, int | None]
-"""(source, table, label, quantity, step) of a cell: what errata are listed by."""
 Gauges = Mapping[tuple[str, ...], Abc]
 """Printed multiplier, init std and learning rate of tensors."""
 
@@ -58,21 +56,13 @@ class Comparison:
 
     @property
     def key(self) -> Key:
-        p = self.printed
-        return p.source, p.table, p.label, p.quantity, p.step
+        return self.printed.key
 
     def as_json(self) -> dict[str, Any]:
         p = self.printed
         setting = {k: p.setting.get(k) for k in ("regime", "parameterization", "optimizer")}
-        where = {"source": p.source, "table": p.table, "label": p.label, **setting}
-        return {
-            **where,
-            "quantity": p.quantity,
-            "step": p.step,
-            "printed": str(p.value),
-            "derived": self.derived,
-            "why": self.why,
-        }
+        place = {"source": p.source, "table": p.table, "label": p.label, **setting, "quantity": p.quantity}
+        return {**place, "step": p.step, "printed": str(p.value), "derived": self.derived, "why": self.why}
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,10 +83,10 @@ class Audit(Rendered):
 
     def counts(self) -> dict[tuple[str, str], Counter[Status]]:
         """How many cells have each status, per (source, table)."""
-        found: dict[tuple[str, str], Counter[Status]] = {}
+        counts: dict[tuple[str, str], Counter[Status]] = {}
         for c in self.comparisons:
-            found.setdefault((c.printed.source, c.printed.table), Counter())[c.status] += 1
-        return found
+            counts.setdefault((c.printed.source, c.printed.table), Counter())[c.status] += 1
+        return counts
 
     @property
     def about(self) -> str:
@@ -129,12 +119,12 @@ def _compare(cell: Printed, gauges: Gauges) -> Comparison:
     if "law" in cell.setting:
         return _compared(cell, held(cell))
     try:
-        found = [_in_one(cell, d, gauges) for d in derivations(cell)]
+        several = [_in_one(cell, d, gauges) for d in derivations(cell)]
     except UsageError as problem:
         return Comparison(cell, "NOT COMPARABLE", why=str(problem))
-    worst = next((v for s in ("DISAGREES", "NOT COMPARABLE") for v in found if v.status == s), found[0])
-    if worst.status == "DISAGREES" and len(found) > 1:
-        where = ", ".join(v.derivation.network.name for v in found if v.status == "DISAGREES" and v.derivation)
+    worst = next((c for s in ("DISAGREES", "NOT COMPARABLE") for c in several if c.status == s), several[0])
+    if worst.status == "DISAGREES" and len(several) > 1:
+        where = ", ".join(c.derivation.network.name for c in several if c.status == "DISAGREES" and c.derivation)
         return replace(worst, why=f"{worst.why} ({where})")
     return worst
 
@@ -213,7 +203,7 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
     look = d.analysis()
     assert cell.step is not None
     many = "*" in cell.quantity
-    names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if many else [_own(look, cell.quantity)]
+    names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if many else [_named(look, cell.quantity)]
     answers = {name: look(name, cell.step) for name in names}
     undecided = next((a for a in answers.values() if not a.decided), None)
     if undecided is not None:
@@ -230,7 +220,7 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
     return False, derived, why
 
 
-def _own(look: Analysis, name: str) -> str:
+def _named(look: Analysis, name: str) -> str:
     """The quantity that a network has for a printed one: the parts of a sum are those of its first term."""
     signal, _, part = name.partition(".")
     statement = look.network.producer(signal)
@@ -241,18 +231,14 @@ def _own(look: Analysis, name: str) -> str:
 
 def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
     """The winning matching in one line."""
-    found = explain_quantity(d, look, name, step)
-    terms = found.terms if found.outer else found.terms[:1]
+    e = explain_quantity(d, look, name, step)
+    terms = e.terms if e.outer else e.terms[:1]
     letters = "; ".join(dict.fromkeys(f"{x.letter}: {x.evidence}" for term in terms for x in term.mechanisms))
-    if found.outer:
-        parts = [f"{c.exponent} ({c.label})" for c in found.constants]
-        parts += [f"{t.exponent} (vector {k})" for k, t in enumerate(terms, 1)]
-        return f"{name}: {' + '.join(parts)} = {found.total()} [{letters}]"
-    return f"{name}: {terms[0].arithmetic} [{letters}]"
+    return f"{name}: {e.arithmetic} [{letters}]"
 
 
 def holds(printed: str, derived: Fraction | None) -> bool:
-    """Does a derived exponent (None: exactly zero) have the printed size?"""
+    """Whether a derived exponent (None: exactly zero) has the printed size."""
     if printed == "zero":
         return derived is None
     if printed == "vanishes":
@@ -295,11 +281,11 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
 
 def _gauges(cells: Iterable[Printed]) -> Gauges:
     """Printed multiplier, init std and learning rate of a tensor, together."""
-    found: dict[tuple[str, ...], dict[str, Power]] = {}
+    tensors: dict[tuple[str, ...], dict[str, Power]] = {}
     for cell in cells:
         if cell.setting.get("gauge") == "multiplier" and isinstance(cell.value, Power) and not cell.reason:
-            found.setdefault(_tensor(cell), {})[cell.quantity.partition(".")[2]] = cell.value
-    return {k: Abc(v["multiplier"], v["init_std"], v["lr"]) for k, v in found.items() if len(v) == 3}
+            tensors.setdefault(_tensor(cell), {})[cell.quantity.partition(".")[2]] = cell.value
+    return {k: Abc(v["multiplier"], v["init_std"], v["lr"]) for k, v in tensors.items() if len(v) == 3}
 
 
 def _tensor(cell: Printed) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.laws.entries import read
+from scaling_algebra.tables.published.reading import Key
 
-from .comparison import Audit, Comparison, Key
+from .comparison import Audit, Comparison
 
 
 @dataclass(frozen=True, kw_only=True)

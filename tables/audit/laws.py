@@ -31,17 +31,17 @@ def held(cell: Printed) -> Answered:
     if "assumptions" in spec:
         return _allowed(spec, value)
     choices = tuple(sorted((k, v) for k, v in spec.items() if k in ("rate", "count")))
-    found = _answered(spec.get("name", "moe-transformer"), choices)
+    a = _answered(spec.get("name", "moe-transformer"), choices)
     options = "".join(f" --{k} {v}" for k, v in choices)
-    source = f"scalecalc law {found.law.name}{options}" + (f" --axis {spec['axis']}" if "axis" in spec else "")
+    source = f"scalecalc law {a.law.name}{options}" + (f" --axis {spec['axis']}" if "axis" in spec else "")
     if "numbers" in spec:
-        return (*_numbers(found, spec, value), source)
+        return (*_numbers(a, spec, value), source)
     if "identity" in spec:
-        put = {parameter(n): e for n, e in found.exponents.items()}
-        same = simplified(found.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
-        rights = [written(i.right) for i in found.law.identities if i.name == spec["identity"]]
+        put = {parameter(n): e for n, e in a.exponents.items()}
+        same = simplified(a.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
+        rights = [written(i.right) for i in a.law.identities if i.name == spec["identity"]]
         return bool(same), " = ".join(rights), source
-    derived = _derived(found, spec)
+    derived = _derived(a, spec)
     if "of" in spec:
         exponents = [m.terms[0][spec["of"]] for m in derived]
         same = len(exponents) == 1 and simplified(exponents[0] - exponent(value)) == 0
@@ -58,21 +58,21 @@ def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
     with ``<=`` the assumptions imply that the object is at most the printed order; with ``window`` the printed ends are
     those of the object's exponent.
     """
-    found = _solved(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
+    solution = _solved(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
     laws = "".join(f" --set '{name}={law}'" for name, law in spec.get("at", {}).items())
     source = f"{spec['is']}, scalecalc feasible {spec['assumptions']}{laws}"
     sign = spec.get("sign", "=")
     if sign == "window":
-        w = found.window(monomial(spec["is"]))
-        derived = [_end(e, found.system.grows) for e in (w.low, w.high)]
+        w = solution.window(monomial(spec["is"]))
+        derived = [_end(e, solution.system.grows) for e in (w.low, w.high)]
         printed = [str(monomial(x)) if x.strip() != "-" else "-" for x in value.split(",")]
         return printed == derived, ", ".join(derived), source
-    composed = _powers(found, spec["is"])
+    composed = _powers(solution, spec["is"])
     if "of" in spec:
         return composed[spec["of"]] == sympy.Rational(value), str(composed[spec["of"]]), source
     if sign == "=":
-        return composed == _powers(found, value), str(composed), source
-    high = found.window(composed / monomial(value)).high
+        return composed == _powers(solution, value), str(composed), source
+    high = solution.window(composed / monomial(value)).high
     return high.value is not None and high.value <= 0, str(composed), source
 
 
@@ -84,9 +84,9 @@ def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Feasible:
     return feasible(assumptions(name), {q: monomial(text) for q, text in laws})
 
 
-def _powers(found: Feasible, text: str) -> Monomial:
+def _powers(solution: Feasible, text: str) -> Monomial:
     """A monomial in what is neither defined nor equal to something else, without its constant and logarithms."""
-    return monomial(text).substituted(found.system.put(found.system.equal)).power
+    return monomial(text).substituted(solution.system.put(solution.system.equal)).power
 
 
 def _end(end: End, grows: str) -> str:
@@ -103,9 +103,9 @@ def _answered(name: str, choices: tuple[tuple[str, str], ...]) -> LawAnswer:
     return answer(law(name), choices=dict(choices))
 
 
-def _derived(found: LawAnswer, spec: Mapping[str, Any]) -> list[Posynomial]:
+def _derived(a: LawAnswer, spec: Mapping[str, Any]) -> list[Posynomial]:
     """What the law gives: the minimum, or ``what`` of the optimum; its sum; a term; a bound; a size that is reached."""
-    axis = found.axes[spec["axis"]]
+    axis = a.axes[spec["axis"]]
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
     if (name := spec.get("bound")) is not None:
@@ -122,13 +122,13 @@ def _derived(found: LawAnswer, spec: Mapping[str, Any]) -> list[Posynomial]:
     return [Posynomial((size.substituted(put) ** exponent(spec.get("power", "1")),))]
 
 
-def _numbers(found: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
+def _numbers(a: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
     """Printed decimals beside functions of exponents, within one unit of the last digit: truncated or rounded."""
     printed = [Decimal(text.strip()) for text in value.split(",")]
     derived = []
     for at in spec["at"]:
         point = {parameter(name): sympy.Rational(text) for name, text in at.items()}
-        put = {parameter(n): e.xreplace(point) for n, e in found.exponents.items()} | point
+        put = {parameter(n): e.xreplace(point) for n, e in a.exponents.items()} | point
         derived += [float(exponent(text).xreplace(put)) for text in spec["numbers"]]
     digits = [-int(p.as_tuple().exponent) for p in printed]
     pairs = list(zip(printed, derived, digits, strict=True))

@@ -12,9 +12,9 @@ from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.laws.expressions import exponent
-from scaling_algebra.tables.published.reading import SOURCES, load
+from scaling_algebra.tables.published.reading import SOURCES, Key, load
 
-from .comparison import STATUSES, Audit, Comparison, Key, compare
+from .comparison import STATUSES, Audit, Comparison, compare
 from .errata import Errata, Erratum, Measured, WrongCell
 from .errata import errata as known_errata
 
@@ -24,16 +24,16 @@ PLACES = ("place", "quantity", "updates", "printed", "derived", "measured")
 
 
 @document_of.register(Audit)
-def audit(found: Audit) -> Document:
+def audit(a: Audit) -> Document:
     """Counts by table, every disagreement with its reasons, and why the rest cannot be compared."""
-    rows = [(source, table, *(str(n[s]) for s in STATUSES)) for (source, table), n in found.counts().items()]
-    total = Counter(c.status for c in found.comparisons)
+    rows = [(source, table, *(str(n[s]) for s in STATUSES)) for (source, table), n in a.counts().items()]
+    total = Counter(c.status for c in a.comparisons)
     rows.append(("all", "", *(str(total[s]) for s in STATUSES)))
     listed = {key: e for e in known_errata() for key in e.cells}
     blocks: list[Block] = [Heading("published against derived")]
     blocks.append(Grid.of(("source", "table", *(s.lower() for s in STATUSES)), rows))
-    for c in found.disagreements:
-        erratum, slope = listed.get(c.key), found.slopes.get(c.key)
+    for c in a.disagreements:
+        erratum, slope = listed.get(c.key), a.slopes.get(c.key)
         lines: list[Sequence[Piece]] = []
         if erratum is not None:
             lines += [("why: ", typeset(erratum.why)), ("in the same paper: ", typeset(erratum.inside))]
@@ -42,10 +42,10 @@ def audit(found: Audit) -> Document:
             *([("measured: ", literal(slope))] if slope is not None else []),
         ]
         blocks += [Heading(literal(difference(c)), 2), Lines.of(*lines, listed=True)]
-    reasons = Counter(c.why for c in found.comparisons if c.status == "NOT COMPARABLE")
+    reasons = Counter(c.why for c in a.comparisons if c.status == "NOT COMPARABLE")
     blocks += [Heading("not comparable", 2)]
     blocks.append(Grid.of(("cells", "because"), [(str(n), literal(why)) for why, n in reasons.most_common()]))
-    return Document(tuple(blocks), _audit_record(found))
+    return Document(tuple(blocks), _audit_record(a))
 
 
 def difference(c: Comparison) -> str:
@@ -56,22 +56,20 @@ def difference(c: Comparison) -> str:
     return f"{place}: {p.quantity}{_after(p.step)}: printed {p.value}, derived {c.derived}"
 
 
-def _audit_record(found: Audit) -> dict[str, Any]:
-    slopes = found.slopes
+def _audit_record(a: Audit) -> dict[str, Any]:
+    measured = {key: {"measured": slope} for key, slope in a.slopes.items()}
     return {
-        "cells": len(found.comparisons),
-        "agree": sum(c.status == "AGREES" for c in found.comparisons),
-        "disagreements": [
-            c.as_json() | ({"measured": slopes[c.key]} if c.key in slopes else {}) for c in found.disagreements
-        ],
-        "not_comparable": [c.as_json() for c in found.comparisons if c.status == "NOT COMPARABLE"],
+        "cells": len(a.comparisons),
+        "agree": sum(c.status == "AGREES" for c in a.comparisons),
+        "disagreements": [c.as_json() | measured.get(c.key, {}) for c in a.disagreements],
+        "not_comparable": [c.as_json() for c in a.comparisons if c.status == "NOT COMPARABLE"],
     }
 
 
 @document_of.register(Errata)
-def errata(found: Errata) -> Document:
+def errata(entries: Errata) -> Document:
     """An overview of all places, then each erratum with the winning matching of the engine and the measured slope."""
-    by_key = _compared(found)
+    by_key = _compared(entries)
     blocks: list[Block] = [
         Heading("Errata"),
         Lines.of(
@@ -82,24 +80,20 @@ def errata(found: Errata) -> Document:
             "leave. A cell about a law is compared with its balance, and minimised or simulated in numbers."
         ),
         Heading("Overview", 2),
-        Grid.of(
-            ("place", "quantity", "updates", "printed", "derived", "measured"),
-            (_line(e, c) for e in found for c in e.cell),
-        ),
+        Grid.of(PLACES, (_line(e, c) for e in entries for c in e.cell)),
     ]
-    for source in dict.fromkeys(e.source for e in found):
+    for source in dict.fromkeys(e.source for e in entries):
         blocks.append(Heading(literal(SOURCES[source]), 2))
-        for e in found:
+        for e in entries:
             if e.source == source:
                 blocks += _erratum(e, by_key)
-    return Document(tuple(blocks), {"errata": [_erratum_record(e, by_key) for e in found]}, "scalecalc errata")
+    return Document(tuple(blocks), {"errata": [_erratum_record(e, by_key) for e in entries]}, "scalecalc errata")
 
 
-def _compared(found: Errata) -> dict[Key, Comparison]:
+def _compared(entries: Errata) -> dict[Key, Comparison]:
     """Every listed cell beside the engine's."""
-    keys = {key for e in found for key in e.cells}
-    cells = [c for c in load() if (c.source, c.table, c.label, c.quantity, c.step) in keys]
-    return {c.key: c for c in compare(cells) if c.status == "DISAGREES"}
+    keys = {key for e in entries for key in e.cells}
+    return {c.key: c for c in compare([c for c in load() if c.key in keys]) if c.status == "DISAGREES"}
 
 
 def _line(e: Erratum, c: WrongCell) -> tuple[Piece | None, ...]:

@@ -12,12 +12,12 @@ import click
 
 from scaling_algebra.commands.options import Answer, Name, examples, printed
 from scaling_algebra.errors import UsageError
-from scaling_algebra.tables.audit.comparison import Audit, Key, audit
+from scaling_algebra.tables.audit.comparison import Audit, audit
 from scaling_algebra.tables.audit.errata import errata, unlisted
 from scaling_algebra.tables.audit.presentation import difference
 from scaling_algebra.tables.implementations.comparison import implementations as shipped
 from scaling_algebra.tables.implementations.reading import NAMES
-from scaling_algebra.tables.published.reading import SOURCES
+from scaling_algebra.tables.published.reading import SOURCES, Key
 
 
 @click.command(
@@ -51,23 +51,23 @@ def command(source: str | None, measure: bool, implementations: bool) -> tuple[A
             raise UsageError("--measure is about the cells of papers; leave it out with --implementations")
         rules = shipped(source)
         return rules.document(), 3 if any(h.undecided for h in rules.held) else 0
-    found = audit(source)
-    new, gone = unlisted(found, errata())
+    a = audit(source)
+    new, gone = unlisted(a, errata())
     for c in new:
         click.echo(f"scalecalc: not in the errata: {difference(c)}", err=True)
     for key in gone:
         click.echo(f"scalecalc: listed in the errata, but it agrees: {' '.join(map(str, key))}", err=True)
-    document = (replace(found, slopes=_slopes(found)) if measure else found).document()
+    document = (replace(a, slopes=_slopes(a)) if measure else a).document()
     return document, 1 if new or gone else 0
 
 
-def _slopes(found: Audit) -> dict[Key, str]:
+def _slopes(a: Audit) -> dict[Key, str]:
     """Measured slope of every disagreement of a signal, as text."""
     from scaling_algebra.verify.experiments.slopes import slopes  # torch is loaded here
 
-    asked = {
+    signals = {
         c.key: (c.derivation, c.printed.quantity, c.printed.step)
-        for c in found.disagreements
+        for c in a.disagreements
         if c.derivation is not None and c.printed.step is not None
     }
-    return dict(zip(asked, slopes(list(asked.values())), strict=True))
+    return dict(zip(signals, slopes(list(signals.values())), strict=True))

@@ -93,26 +93,22 @@ def _write(names: Iterable[str], folder: Path) -> int:
 
 
 def _check(names: Iterable[str], folder: Path) -> int:
-    """One line for each file that is missing or not what would be written now."""
+    """Prints a line for each file that is missing or stale."""
     again = "scalecalc table --all" + ("" if folder == EMITTED else f" -o {folder}")
-    files = rendered(names)
-    wrong = 0
-    for file, text in files.items():
-        path = folder / file
-        state = "missing" if not path.is_file() else "" if path.read_bytes() == text.encode() else "stale"
-        if state:
-            click.echo(f"{path}: {state}; write it with: {again}")
-            wrong += 1
+    texts = {folder / file: text for file, text in rendered(names).items()}
+    wrong = [path for path, text in texts.items() if not path.is_file() or path.read_bytes() != text.encode()]
+    for path in wrong:
+        click.echo(f"{path}: {'stale' if path.is_file() else 'missing'}; write it with: {again}")
     if not wrong:
-        click.echo(f"{len(files)} files in {folder} are fresh")
+        click.echo(f"{len(texts)} files in {folder} are fresh")
     return 1 if wrong else 0
 
 
 def rendered(names: Iterable[str]) -> dict[str, str]:
     """Content of every file that is written for these tables, by file name; all tables bring the maps."""
     names = tuple(names)
-    made = {name: document(name) for name in names}
-    found = {f"{name}{suffixes()[form]}": render(made[name], form) + "\n" for name in names for form in WRITTEN}
+    documents = {name: document(name) for name in names}
+    texts = {f"{name}{suffixes()[form]}": render(documents[name], form) for name in names for form in WRITTEN}
     if names == NAMES:
-        found |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) + "\n" for name in DERIVED}
-    return found
+        texts |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}
+    return {file: f"{text}\n" for file, text in texts.items()}

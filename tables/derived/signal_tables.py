@@ -1,7 +1,7 @@
 """The signal tables of App. J of the MSSP paper: which quantities, in which order, and the paper's symbol of each; and
 the same as formulas, on every ray of a cell.
 
-Sizes and mechanisms come from the engine; nothing printed is read. Read next: ``layouts.py`` (the list of all tables).
+Sizes and mechanisms come from the engine; nothing printed is read. Read next: ``layouts.py`` (every table).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import product
 
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Row, Size
-from scaling_algebra.documents.notation import tex
+from scaling_algebra.documents.notation import formula
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
@@ -218,16 +218,16 @@ RAYS = "N=1,N_e=3/4,M=1/2"
 def table_rays() -> Grid:
     """The size of every signal under muP as powers of the axes, on a whole cell of rays, and at the regimes."""
     names = [what for sections in ROWS["j32"].values() for what in sections.split()]
-    found = every_ray(Configuration.of(None, "sgd", "mup", ray=RAYS), steps=STEPS[-1], quantities=names)
+    answer = every_ray(Configuration.of(None, "sgd", "mup", ray=RAYS), steps=STEPS[-1], quantities=names)
 
     def cells(what: str) -> tuple[Cell, ...]:
-        row = found.sizes[what]
+        row = answer.sizes[what]
         return tuple(Cell((x.piece,)) for x in row) + tuple(Cell((Size(row[-1].on(r)),)) for r in REGIMES.values())
 
     rows = _rows("j32", cells)
     steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
     last = f"at $t = {STEPS[-1]}$ in regime"
-    bounds = ", ".join(f"${tex(x)}$" for x in found.cone.inequalities)
+    bounds = formula(*answer.cone.inequalities).rich
     return Grid(
         "rays",
         "Every signal on every ray: the signal tables of App. J of the MSSP paper as formulas",
@@ -238,10 +238,7 @@ def table_rays() -> Grid:
         (Label("part"), Label("quantity", "Quantity")),
         ((Label("every ray", "every ray of the cell"), steps), (Label("regime", last), tuple(map(Label, REGIMES)))),
         rows,
-        (
-            WHERE,
-            "0: exactly zero. Columns of regimes: exponents of $n$.",
-        ),
+        (WHERE, "0: exactly zero. Columns of regimes: exponents of $n$."),
         sections=True,
     )
 
@@ -272,16 +269,15 @@ def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:
     leading = [name for name, a in zip(names, answers[-1], strict=True) if _size([a]) == top]
     if top in (ZERO, UNDECIDED):
         leading = []
-    found = dict.fromkeys(m for name in leading for m in _mechanisms(look, name, STEPS[-1]))
-    return (*(Cell((_size(row),)) for row in answers), Cell(tuple(found) or (None,)))
+    reasons = dict.fromkeys(m for name in leading for m in _mechanisms(look, name, STEPS[-1]))
+    return (*(Cell((_size(row),)) for row in answers), Cell(tuple(reasons) or (None,)))
 
 
 def _size(answers: Sequence[Answer]) -> Size | str:
     """A sum is as large as its largest part."""
     if not all(a.decided for a in answers):
         return UNDECIDED
-    top = max((a.exponent for a in answers if a.exponent is not None), default=None)
-    return Size(top)
+    return Size(max((a.exponent for a in answers if a.exponent is not None), default=None))
 
 
 def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
@@ -294,12 +290,9 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
     if not isinstance(read, Signal):
         return []
     order = list(TITLES)
-    found = set()
-    for kernel in run.algebra.leading(read):
-        letters = {m.letter for m in mechanisms(monomial(run.algebra, read, kernel))}
-        found.add(tuple(sorted(order.index(x) for x in letters)))
-    ordered = sorted(filter(None, found), key=lambda ranks: (len(ranks), ranks))
-    return ["+".join(order[k] for k in ranks) for ranks in ordered]
+    several = (mechanisms(monomial(run.algebra, read, kernel)) for kernel in run.algebra.leading(read))
+    ranked = {tuple(sorted({order.index(m.letter) for m in one})) for one in several}
+    return ["+".join(order[k] for k in ranks) for ranks in sorted(ranked, key=lambda ranks: (len(ranks), ranks))]
 
 
 def _legend(rows: tuple[Row, ...]) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from typing import Any
 
 from scaling_algebra.documents.blocks import Cell, Grid, Label, Row
 from scaling_algebra.dynamics.analysis import Analysis
@@ -84,7 +83,8 @@ def certified(gauge: str, rule: Optimizer) -> dict[str, Power]:
     that h1, h2 and f stay O(1) for t = 0 .. 2, and that they do not if any one rate is N^(1/4) larger.
     """
     abc = _abc(gauge)
-    d = derive("I", rule.name, "mup", architecture=MLP.name, **_asked(rule, abc))
+    given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
+    d = derive("I", rule.name, "mup", architecture=MLP.name, epsilon=rule.regime, given=given)
     grown = max((d.analysis()("f.propagating", t).exponent or Fraction(0) for t in range(1, HORIZON + 1)), default=0)
     scaling = d.scaling
     for role in ("input", "hidden") if grown > 0 else ():
@@ -101,13 +101,12 @@ def table_everett() -> Grid:
     for gauge, (title, _) in GAUGES.items():
         cells: dict[str, list[Cell]] = {role: [] for role in LAYERS}
         for label, rule in OPTIMIZERS.values():
-            found = [assumed(gauge, rule, p) for p in ALIGNMENTS.values()] + [certified(gauge, rule)]
-            for role, made in cells.items():
-                made += [Cell((rates[role],)) for rates in found]
-            if found[0] != found[-1]:
-                changed.append((title.text or title.name, label.name))
-        rows += [Row(title, Label(LAYERS[role]), tuple(made)) for role, made in cells.items()]
-    where = ", ".join(f"{title} with {name}" for title, name in changed)
+            columns = [assumed(gauge, rule, p) for p in ALIGNMENTS.values()] + [certified(gauge, rule)]
+            for role, row in cells.items():
+                row += [Cell((rates[role],)) for rates in columns]
+            if columns[0] != columns[-1]:
+                changed.append(f"{title.text or title.name} with {label.name}")
+        rows += [Row(title, Label(LAYERS[role]), tuple(row)) for role, row in cells.items()]
     return Grid(
         "everett",
         "Largest stable learning rates per layer",
@@ -119,9 +118,9 @@ def table_everett() -> Grid:
         tuple((label, tuple(map(Label, (*ALIGNMENTS, "engine")))) for label, _ in OPTIMIZERS.values()),
         tuple(rows),
         (
-            f"Full alignment and the engine differ for {where}: there the change of the features meets a readout that "
-            "it is aligned with, so that the logits grow by $N^{1/2}$ unless the layers below move less. In all other "
-            "cells they agree: one sample aligns fully.",
+            f"Full alignment and the engine differ for {', '.join(changed)}: there the change of the features meets a "
+            "readout that it is aligned with, so that the logits grow by $N^{1/2}$ unless the layers below move less. "
+            "In all other cells they agree: one sample aligns fully.",
             "Epsilon of Adam is negligible. A rate of Adafactor is relative to the rms of its tensor.",
             "The question, the parameterizations and the two assumptions are those of Everett et al. (2024), "
             "arXiv 2407.05872; every cell is computed here.",
@@ -131,11 +130,6 @@ def table_everett() -> Grid:
 
 def _abc(gauge: str) -> dict[str, Abc]:
     return {role: GAUGES[gauge][1](MLP, role) for role in MLP.tensors}
-
-
-def _asked(rule: Optimizer, abc: Mapping[str, Abc]) -> dict[str, Any]:
-    given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
-    return {"epsilon": rule.regime, "given": given}
 
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:

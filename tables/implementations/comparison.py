@@ -76,7 +76,7 @@ class Held:
 
     @property
     def verdict(self) -> Verdict:
-        """Do all desiderata hold at the rule?"""
+        """Whether all desiderata hold at the rule."""
         return "fails" if self.failures else "undecided" if self.undecided else "holds"
 
     def as_json(self) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def implementations(name: str | None = None) -> Implementations:
     """
     if name is not None and name not in NAMES:
         raise unknown_name("implementation", name, NAMES)
-    asked = (rule for rule in rules() if name in (None, rule.name))
-    return Implementations(tuple(hold(r, regime, e) for r in asked for regime in r.regimes for e in r.epsilon))
+    chosen = (rule for rule in rules() if name in (None, rule.name))
+    return Implementations(tuple(hold(r, regime, e) for r in chosen for regime in r.regimes for e in r.epsilon))
 
 
 def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
@@ -225,7 +225,7 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:
-    """Does a quantity that must stay O(1) certainly grow?"""
+    """Whether a quantity that must stay O(1) certainly grows."""
     times = range(demand.horizon + 1) if demand.kind in ("theta", "bounded") else ()
     sizes = (look.lower(name, t).size for name in demand.quantities for t in times)
     return any(size is not None and size > 0 for size in sizes)

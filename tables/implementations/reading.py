@@ -100,7 +100,7 @@ class ShippedRule:
         Law: a tensor W = m V has init std m std(V) and learning rate m^2 lr (SGD) or m lr (normalised steps); the
         gradient of V is m times that of W, so that its epsilon counts as eps/m.
         """
-        found: dict[str, Power | None] = {}
+        powers: dict[str, Power | None] = {}
         for role, settings in self.tensors.items():
             rule = optimizer.of(role)
             factors = {"init": 1, "lr": rule.factors, "eps": -1}
@@ -108,8 +108,8 @@ class ShippedRule:
             for setting, factor in factors.items():
                 if setting in settings and (setting != "eps" or rule.epsilon):
                     power = settings[setting]
-                    found[f"{role}.{setting}"] = None if power is None else power * forward**factor
-        return found | dict(self.multipliers)
+                    powers[f"{role}.{setting}"] = None if power is None else power * forward**factor
+        return powers | dict(self.multipliers)
 
     @property
     def shrinking(self) -> dict[str, tuple[Power, Power]]:

@@ -117,10 +117,10 @@ def table_models() -> Grid:
     lines: list[Row] = []
     notes: list[str] = []
     for family in families():
-        found = {name: derived(family, name) for name in ("mup", "mssp")}
-        lines += [row for row in rows(family, found["mup"], found["mssp"]) if any(c.values[0] for c in row.cells)]
+        recipes = [derived(family, name) for name in ("mup", "mssp")]
+        lines += [row for row in rows(family, *recipes) if any(c.values[0] for c in row.cells)]
         notes += [f"{family.title}: {_sources(family)}.", *family.notes]
-        notes += dict.fromkeys(f"{family.title}: {r}." for r in found.values() if r and isinstance(r, str))
+        notes += dict.fromkeys(f"{family.title}: {r}." for r in recipes if r and isinstance(r, str))
     return Grid(
         "models",
         "Public Mixture-of-Experts models and the powers between them",
@@ -147,11 +147,11 @@ def derived(family: ModelFamily, parameterization: str) -> Recipe | str:
     if len(family.model) < 2:
         return ""
     going = _way(family)
-    asked: Any = {"architecture": BLOCK, "epsilon": "negligible"}
+    options: Any = {"architecture": BLOCK, "epsilon": "negligible"}
     try:
         if going.ray is not None:  # where nothing is found there a recipe takes another ray
-            derive(None, family.optimizer, parameterization, ray=going.ray, **asked)
-        return recipe(going.base, going.target, family.optimizer, parameterization, **asked)
+            derive(None, family.optimizer, parameterization, ray=going.ray, **options)
+        return recipe(going.base, going.target, family.optimizer, parameterization, **options)
     except Infeasible as error:
         title = PARAMETERIZATIONS[parameterization].title
         where = "was found on this ray (searched, not proved)" if isinstance(error, NotFound) else "exists on this ray"

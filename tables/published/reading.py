@@ -24,6 +24,8 @@ SOURCES = {
     "moe-laws": "Generalization and Scaling Laws for Mixture-of-Experts Transformers",
 }
 """Every paper, by the name ``audit --source`` takes."""
+Key = tuple[str, str, str, str, int | None]
+"""(source, table, label, quantity, step) of a cell: what errata are listed by."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,22 @@ class Printed:
     times: Power = field(default_factory=Power)
     reason: str = ""
 
+    @property
+    def key(self) -> Key:
+        return self.source, self.table, self.label, self.quantity, self.step
+
 
 def load(source: str | None = None) -> list[Printed]:
     """Every printed cell, of one source or of all, in file order."""
-    found: list[Printed] = []
+    cells: list[Printed] = []
     for path in sorted(FOLDER.glob("*.toml")):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         head = data.get("table", {})
         if head and source in (None, head["source"]):
             for kind, read in SHAPES.items():
                 for entry in data.get(kind, []):
-                    found += read(head, entry)
-    return found
+                    cells += read(head, entry)
+    return cells
 
 
 def _power(text: Mapping[str, str] | str) -> str | Power:

@@ -31,7 +31,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.tables.commands.table import EMITTED
-from scaling_algebra.tables.derived.layouts import CONES as LAYOUT_CONES
+from scaling_algebra.tables.derived.scaling_tables import CONES as LAYOUT_CONES
 
 pytestmark = pytest.mark.slow
 

@@ -110,7 +110,7 @@ def forms_of(name):
 def test_sizes_stand_for_late_changes():
     """With the size of a change as an unknown, what it feeds is bounded by one form of that unknown."""
     algebra = form_algebra(MOE_BLOCK, regime("III"))
-    run = FormTrajectory(MOE_BLOCK, algebra, Structure(), frozenset({"h3"}), exact=1)
+    run = FormTrajectory(MOE_BLOCK, algebra, Structure(), frozenset({"h3"}))
     bounds = run.bounds(quantities(MOE_BLOCK)["f.propagating"], 2)
     (form,) = bounds.upper
     assert bounds.lower == ()

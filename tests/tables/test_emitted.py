@@ -25,7 +25,8 @@ from scaling_algebra.documents.notation import joined, plain
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.commands import table as command
-from scaling_algebra.tables.derived.layouts import SAME, SIGMOID, TABLES, table
+from scaling_algebra.tables.derived.layouts import TABLES, table
+from scaling_algebra.tables.derived.scaling_tables import SAME, SIGMOID
 
 from .test_published import every_cell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from scaling_algebra.documents.blocks import Block, Document, Grid, Heading
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
 from scaling_algebra.documents.notation import html as set_
 from scaling_algebra.documents.notation import joined, plain
 
@@ -26,9 +26,10 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.2rem } h3, h4 { font-size: 1rem }
 
 
 def write(documents: Sequence[Document]) -> str:
-    headings = [b.text if isinstance(b, Heading) else b.title for d in documents for b in d.blocks[:1]
-                if isinstance(b, Heading | Grid)]  # fmt: skip
-    title = escape(plain(headings[0])) if headings else "scalecalc"
+    first = next(
+        (block for d in documents for block in d.blocks[:1] if not isinstance(block, Lines)), Heading("scalecalc")
+    )
+    title = escape(plain(first.title if isinstance(first, Grid) else first.text))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -50,10 +51,9 @@ def _block(block: Block) -> str:
         return f"<h{block.level}>{set_(block.text)}</h{block.level}>"
     if isinstance(block, Grid):
         return _grid(block)
-    lines = ["".join(map(set_, line)) for line in block.lines]
-    return "<ul>\n" + "\n".join(f"<li>{x}</li>" for x in lines) + "\n</ul>" if block.listed else (
-        "\n".join(f"<p>{line}</p>" for line in lines)
-    )  # fmt: skip
+    tag = "li" if block.listed else "p"
+    lines = "\n".join(f"<{tag}>{''.join(map(set_, line))}</{tag}>" for line in block.lines)
+    return f"<ul>\n{lines}\n</ul>" if block.listed else lines
 
 
 def _grid(g: Grid) -> str:

@@ -104,14 +104,15 @@ def _pages(g: Grid) -> list[Page]:
 
 def _environment(g: Grid) -> tuple[str, str]:
     """What opens and closes the rows: columns as wide as they are, or as wide as the page with columns that wrap."""
-    rooms, total = _rooms(g), sum(_rooms(g).values())
-    kinds = []
+    rooms, kinds = _rooms(g), []
     for k, column in enumerate(_columns(g)):
         if k in rooms:
-            share = rf"\hsize={rooms[k] * len(rooms) / total:.2f}\hsize" if len(rooms) > 1 else ""
-            kinds.append(rf">{{\raggedright\arraybackslash{share}}}X")
+            share = rooms[k] * len(rooms) / sum(rooms.values())
+            size = rf"\hsize={share:.2f}\hsize" if len(rooms) > 1 else ""
+            kinds.append(rf">{{\raggedright\arraybackslash{size}}}X")
         else:
-            kinds.append("l" if k < len(g.stub) or any(map(_lettered, column[1:])) else "c")
+            lettered = any(re.search(r"[^\W\d]", text) for piece in column[1:] for text in _words(piece))
+            kinds.append("l" if k < len(g.stub) or lettered else "c")
     if rooms:
         return rf"\begin{{tabularx}}{{\linewidth}}{{{''.join(kinds)}}}", r"\end{tabularx}"
     return rf"\begin{{tabular}}{{{''.join(kinds)}}}", r"\end{tabular}"
@@ -135,7 +136,8 @@ def _rooms(g: Grid) -> dict[int, int]:
     """The columns that wrap, each with the characters in a line of it: long words, and more where a line is full."""
     columns, line = _columns(g), (FLOAT if g.title else HERE)[1]
     widths = [max(map(width, column)) for column in columns]
-    wraps = {k for k, column in enumerate(columns) if widths[k] > WRAP and max(map(_longest_words, column)) > 20}
+    words = [max((len(text) for piece in column for text in _words(piece)), default=0) for column in columns]
+    wraps = {k for k in range(len(columns)) if widths[k] > WRAP and words[k] > 20}
     for k in sorted(set(range(len(columns))) - wraps, key=lambda k: -widths[k]):
         full = sum(w + 2 for c, w in enumerate(widths) if c not in wraps) + 12 * len(wraps) > line
         if full and widths[k] > 15 and any(isinstance(piece, str | Text) for piece in columns[k][1:]):
@@ -147,29 +149,24 @@ def _rooms(g: Grid) -> dict[int, int]:
     return {k: least[k] + spare * more[k] // max(1, sum(more.values())) for k in sorted(wraps)}
 
 
-def _longest_words(piece: Piece | None) -> int:
-    """The longest run of words between formulas."""
+def _words(piece: Piece | None) -> list[str]:
+    """The words between formulas; a number or a power has none."""
     if not isinstance(piece, str | Text | Code):
-        return 0
-    return max((len(text) for formula, text in spans(rich(piece)) if not formula), default=0)
+        return []
+    return [text for formula, text in spans(rich(piece)) if not formula]
 
 
 def _longest_word(piece: Piece | None) -> int:
     """Characters of the longest part that stays in one line."""
-    found = [4]
+    lengths = [4]
     for formula, text in spans(rich(piece)):
         if formula:
-            found += [width(f"${part}$") for part in re.split(r"\\allowbreak|\\in |=", _parting(text)) if part.strip()]
+            parts = re.split(r"\\allowbreak|\\in |=", _parting(text))
+            lengths += [width(f"${part}$") for part in parts if part.strip()]
         else:
-            found += [max(map(len, _BREAKS.sub(r"\1 ", w).split())) if len(w) >= LONG else len(w) for w in text.split()]
-    return min(max(found), WRAP)
-
-
-def _lettered(piece: Piece | None) -> bool:
-    """Are there words in it?"""
-    if not isinstance(piece, str | Text | Code):
-        return False
-    return any(not formula and re.search(r"[^\W\d]", text) for formula, text in spans(rich(piece)))
+            words = (_BREAKS.sub(r"\1 ", word) if len(word) >= LONG else word for word in text.split())
+            lengths += [len(part) for word in words for part in word.split()]
+    return min(max(lengths), WRAP)
 
 
 def _head(g: Grid) -> list[str]:
@@ -194,7 +191,7 @@ def _body(g: Grid, groups: Page) -> list[str]:
             lines.append(rf"\multicolumn{{{len(g.column_names) + 1}}}{{l}}{{\textit{{{_set(group.piece)}}}}} \\")
         for k, row in enumerate(rows):
             stub = [] if g.sections else [_set(group.piece) if k == 0 else ""]
-            label = r"\quad " * row.part + _set(row.label.piece)
+            label = (r"\quad " if row.part else "") + _set(row.label.piece)
             cells = [joined(c, _boxed if len(c.shown) > 1 else _set, c.bar.replace("|", r"$\mid$")) for c in row.cells]
             lines.append(" & ".join([*stub, label, *cells]) + r" \\")
     return lines
@@ -224,14 +221,15 @@ def _parting(tex: str, spaces: bool = False) -> str:
     """A long formula may also part behind a comma or a semicolon, and beside words."""
     if width(f"${tex}$") < WRAP:
         return tex
-    found, depth, before = "", 0, ""
+    tokens, depth, before = [], 0, ""
     for token in re.findall(r"\\text\{[^{}]*\}|\\[A-Za-z]+|\\.|.", tex):
         depth += {"{": 1, "}": -1}.get(token, 0)
         word = token.startswith(r"\text{")
         gap = token in (",", ";", r"\quad") or (spaces and token == " " and not re.match(r"\\[A-Za-z]", before))
-        found += r"\allowbreak " * (depth == 0 and word) + token + r"\allowbreak " * (depth == 0 and (word or gap))
+        tokens += [r"\allowbreak "] if word and not depth else []
+        tokens += [token, r"\allowbreak "] if (word or gap) and not depth else [token]
         before = token
-    return found
+    return "".join(tokens)
 
 
 LONG = 15

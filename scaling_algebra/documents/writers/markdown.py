@@ -38,7 +38,7 @@ def _grid(g: Grid) -> str:
         if g.sections and group.name:
             rows.append([f"**{_cell(group.piece)}**", *[""] * len(g.column_names)])
         for row in members:
-            label = "&emsp;" * row.part + _cell(row.label.piece)
+            label = ("&emsp;" if row.part else "") + _cell(row.label.piece)
             stub = [label] if g.sections else [_cell(group.piece), label]
             rows.append([*stub, *(joined(cell, _cell, cell.bar.replace("|", r"\|")) for cell in row.cells)])
     table = tabulate(rows, header, tablefmt="github", disable_numparse=True)
