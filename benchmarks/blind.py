@@ -66,12 +66,10 @@ def setting(draw: int) -> dict[str, Any]:
 def measured_with(chosen: dict[str, Any]) -> Iterator[None]:
     """Inside, `verify` trains with these constants and streams."""
     streams = {kind: at + chosen["stream"] for kind, at in cells.STREAMS.items()}
-    told = {**scales.CONSTANTS["moe"], "init": chosen["init"], "lr": chosen["lr"], "eps": chosen["eps"]}
+    base = {key: chosen[key] for key in ("init", "lr", "eps")}
     with ExitStack() as patches:
-        patches.enter_context(patch.dict(scales.INIT, chosen["init"]))
-        patches.enter_context(patch.dict(scales.LR, chosen["lr"]))
-        patches.enter_context(patch("scaling_algebra.verify.networks.moe_block.EPS", chosen["eps"]))
-        patches.enter_context(patch.dict(scales.CONSTANTS, {"moe": told}))
+        patches.enter_context(patch.object(scales, "MOE", scales.Constants(**base)))
+        patches.enter_context(patch.dict(scales.CONSTANTS, {"moe": {**scales.CONSTANTS["moe"], **base}}))
         patches.enter_context(patch.dict(cells.STREAMS, streams))
         yield
 

@@ -3,7 +3,7 @@
 At the base size every parameterization has the same natural init stds (fan_in^-1/2) and learning rates; at another size
 each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
 ``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
-Every parameter has a leading replica dimension (one replica per seed), as in ``moe_block.py``.
+Every parameter has a leading replica dimension (one replica per seed), as in ``replicas.py``.
 Read next: ``mlp.py`` and ``transformer.py`` (the networks), ``sweep.py`` (trains them).
 """
 
@@ -24,9 +24,10 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import AXES, NEGLIGIBLE, Dims
+from .replicas import fill
+from .scales import AXES, Dims
 from .scales import TRANSFORMER_EPS as EPS
-from .steppers import Group, assembled
+from .steppers import Group, assembled, group
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "
     asked, rule = asked.but(readout_init=readout), asked.parameterization
     if not asked.ray["N"]:
         raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
-    for one in asked.optimizer.rules:
-        if one.untrained or one.folded:
-            raise UsageError(one.whole)
+    for stepped in asked.optimizer.rules:
+        if stepped.untrained or stepped.folded:
+            raise UsageError(stepped.whole)
     d = derive(asked)
     tensors = d.scaling.tensors
     if transformer:
@@ -147,8 +148,7 @@ class Scaled(nn.Module):
         weight = torch.zeros(len(self.generators), *shape, device=self.device)
         if scale.init_std is not None:
             drawn = [1, *shape[1:]] if experts and role in recipe.scaling.tied else list(shape)
-            for replica, generator in zip(weight, self.generators, strict=True):
-                replica.copy_(torch.randn(drawn, generator=generator, device=self.device))
+            fill(weight, drawn, self.generators)
             weight *= recipe.multipliers.init * fan_in**-0.5 * recipe.factor(scale.init_std, self.sizes)
         self.weights[name] = nn.Parameter(weight)
         self.roles[name] = role
@@ -199,15 +199,9 @@ class Scaled(nn.Module):
         for name, parameter in self.weights.items():
             role = self.roles[name]
             scale, rule = self.recipe.scaling.tensors[role], trained.of(role)
-            own = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr, self.sizes)
-            group: dict[str, object] = {"params": [parameter], "lr": own}
-            if rule.epsilon:
-                group["eps"] = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
-            if rule.negligible:
-                group["eps"] = NEGLIGIBLE
-            if rule.decoupled_decay:
-                group["weight_decay"] = decay * lr / own
-            groups.append((rule, group))
+            rate = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr, self.sizes)
+            eps = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
+            groups.append(group(rule, parameter, rate, eps, decay * lr))
         return assembled(groups, **options)
 
     def count(self) -> int:
