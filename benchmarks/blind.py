@@ -93,21 +93,21 @@ def row(r: ReportRow) -> list[Any]:
 
 def performed(draw: int) -> dict[str, Any]:
     """One draw: its setting, counts of verdicts for each configuration, and every row that does not agree."""
-    chosen, hardware, began, found = setting(draw), Hardware.of("cpu"), time.perf_counter(), []
+    chosen, hardware, began, runs = setting(draw), Hardware.of("cpu"), time.perf_counter(), []
     with measured_with(chosen):
         for one, (place, optimizer, rule) in zip(jobs(chosen), RUNS, strict=True):
             store = Store()
             Session(store, hardware).perform([one])
             report = one.report(store)
             counts = Counter(verdict(r) for r in report.rows)
-            told = [row(r) for r in report.rows if verdict(r) not in ("AGREES", ZERO)]
+            rows = [row(r) for r in report.rows if verdict(r) not in ("AGREES", ZERO)]
             gates = [g.name for g in report.gates if not g.passed]
-            found.append(
+            runs.append(
                 {"regime": place, "optimizer": optimizer, "parameterization": rule, "sizes": list(one.sizes)}
-                | {"seeds": list(one.seeds), "counts": dict(counts), "failed_gates": gates, "rows": told}
+                | {"seeds": list(one.seeds), "counts": dict(counts), "failed_gates": gates, "rows": rows}
             )
     here = {k: hardware.described()[k] for k in ("machine", "torch", "device") if k in hardware.described()}
-    return {"draw": draw, "setting": chosen, "runs": found, "wall_seconds": time.perf_counter() - began, **here}
+    return {"draw": draw, "setting": chosen, "runs": runs, "wall_seconds": time.perf_counter() - began, **here}
 
 
 @click.group()
@@ -127,8 +127,8 @@ def run(folder: Path, draws: int, until: str | None) -> None:
         if until and f"{datetime.now(UTC):%H:%M}" >= until:
             break
         if not path.exists():
-            found = json.dumps({"command": f"python benchmarks/blind.py run --draws {draws}", **performed(draw)})
-            path.write_text(found.replace('{"regime"', '\n{"regime"') + "\n", encoding="utf-8")
+            text = json.dumps({"command": f"python benchmarks/blind.py run --draws {draws}", **performed(draw)})
+            path.write_text(text.replace('{"regime"', '\n{"regime"') + "\n", encoding="utf-8")
             click.echo(f"{datetime.now(UTC):%H:%M:%S} {path.name}")
 
 

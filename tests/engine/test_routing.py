@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from scaling_algebra import UsageError, derive, explain, network, signals
 from scaling_algebra.cli import main
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.judging.report import judge
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.runs import measure
 from scaling_algebra.verify.networks.moe_block import MoEBlock
 from scaling_algebra.verify.networks.replicas import Draw

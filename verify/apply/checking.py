@@ -29,7 +29,8 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.judging.report import Report, judge
+from scaling_algebra.verify.judging.report import Report
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 
 from .contract import Subject, examined, taken
@@ -78,22 +79,22 @@ def check_model(
     start, sizes = time.monotonic(), between(read_sizes(base, "base"), read_sizes(target, "target"), points)
     first, whole = sizes[0], way(sizes[0], sizes[-1])
     assert whole.ray is not None
-    asked: Any = {"readout_init": "zero", "epsilon": "negligible"}
+    options: Any = {"readout_init": "zero", "epsilon": "negligible"}
 
     def numbers_of() -> Recipe:
         last = TRANSFORMER["M" in first]  # a recipe looks for another ray where this one has no answer
-        derive(None, optimizer, parameterization, ray=whole.ray, architecture=last, **asked)
-        return recipe(first, sizes[-1], optimizer, parameterization, lr=lr, **asked)
+        derive(None, optimizer, parameterization, ray=whole.ray, architecture=last, **options)
+        return recipe(first, sizes[-1], optimizer, parameterization, lr=lr, **options)
 
     numbers = numbers_of()
     subjects = [examined(build, size, numbers, roles, layers) for size in sizes]
-    for size, other in zip(sizes, subjects, strict=True):
-        if other.kind != subjects[0].kind:
+    for size, subject in zip(sizes, subjects, strict=True):
+        if subject.kind != subjects[0].kind:
             raise UsageError(
-                f"at {dict(first)} build returns {subjects[0].kind}, at {dict(size)} {other.kind}; return alike"
+                f"at {dict(first)} build returns {subjects[0].kind}, at {dict(size)} {subject.kind}; return alike"
             )
     if subjects[0].optimizer is not None and not subjects[0].reads_zero:
-        asked["readout_init"] = "maximal"
+        options["readout_init"] = "maximal"
         numbers = numbers_of()
     trained, exponents = _trained(numbers, first, rules or {}), predicted(numbers, subjects[0].gate)
     m = Measurement(whole.ray, steps, watched=("logits",))
@@ -218,12 +219,12 @@ def _parts(subject: Subject, size: Sizes, how: Recipe | float, steps: int) -> di
     for group in optimizer.param_groups:
         group["weight_decay"] = 0.0
     parts, ids = Parts(model, subject.roles, subject.layers, subject.stacks), tokens()
-    seen = {(part.name, 0): part for part in parts()}
+    parts_by_key = {(part.name, 0): part for part in parts()}
 
     def loss(step: int) -> tuple[Tensor, float]:
         logits = logits_of(model(ids[:, :-1]))
         return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()), 0.0
 
     for t, _ in enumerate(descend(optimizer, loss, steps), 1):
-        seen |= {(part.name, t): part for part in parts()}
-    return seen
+        parts_by_key |= {(part.name, t): part for part in parts()}
+    return parts_by_key

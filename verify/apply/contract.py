@@ -88,8 +88,8 @@ def taken(build: Any, size: Sizes, seed: int) -> tuple[nn.Module, torch.optim.Op
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
         raise UsageError(f"{at}: {away[0]} is not on the CPU; build the model there")
     if optimizer is not None:
-        given = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        lacks = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in given]
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        lacks = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in trained]
         if lacks:
             raise UsageError(f"{at}: the optimizer lacks {lacks[0]}; give it every parameter that takes a gradient")
     return model.train(False), optimizer

@@ -129,9 +129,9 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
         listed = " and ".join(optimizers)
         raise UsageError(f"{form} takes one optimizer, and {listed} train this model; take torchtitan, or param_groups")
     numbers = [group.numbers for group in groups]
-    there = {"eps": any("eps" in x for x in numbers), "wd": any(x.get("weight_decay") for x in numbers)}
-    there["multiplier"] = multiplied
-    lost = [what for what in WHAT if there.get(what, True) and what not in (*chosen.carries, *dropping)]
+    needed = {"eps": any("eps" in x for x in numbers), "wd": any(x.get("weight_decay") for x in numbers)}
+    needed["multiplier"] = multiplied
+    lost = [what for what in WHAT if needed.get(what, True) and what not in (*chosen.carries, *dropping)]
     if lost:
         listed = ", ".join(f"'{what}'" for what in lost)
         raise UsageError(

@@ -35,8 +35,9 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK, arch
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
 from scaling_algebra.verify.judging.logged import decided
-from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.judging.report import REQUIRED, Prediction, Report, judge
+from scaling_algebra.verify.judging.measurement import Measurement, Prediction
+from scaling_algebra.verify.judging.report import REQUIRED, Report
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.cells import STANDARD, TESTBEDS, TOGETHER, Setup, collect, testbed_of
 from scaling_algebra.verify.measuring.predictions import predicted_layers, predicted_signals
 from scaling_algebra.verify.measuring.sizes import (
@@ -92,19 +93,21 @@ class Job:
     @property
     def name(self) -> str:
         """Names the run in a plan; fit for a file."""
-        asked, ray = self.configuration, self.configuration.ray
-        told = (*WIDTHS, *["K"] * (ray["K"] != ray["M"]), *["L"] * bool(ray["L"]))
-        rates = {axis: r for axis, r in ray.rates.items() if axis in told}
+        configuration, ray = self.configuration, self.configuration.ray
+        axes = (*WIDTHS, *(["K"] if ray["K"] != ray["M"] else []), *(["L"] if ray["L"] else []))
+        rates = {axis: r for axis, r in ray.rates.items() if axis in axes}
         parts = [ray.name if ray.name in REGIMES else ",".join(f"{axis}={r}" for axis, r in rates.items())]
-        negligible = asked.optimizer.regime == "negligible"
-        parts += [asked.optimizer.name, *["negligible"] * negligible, asked.parameterization.name]
+        parts.append(configuration.optimizer.name)
+        if configuration.optimizer.regime == "negligible":
+            parts.append("negligible")
+        parts.append(configuration.parameterization.name)
         if self.testbed != "moe":
-            parts.append(self.testbed if self.testbed == "transformer" else asked.network.name)
+            parts.append(self.testbed if self.testbed == "transformer" else configuration.network.name)
         if self.testbed == "transformer":
             pass
-        elif asked.readout_init != asked.parameterization.readout_init:
-            parts.append(asked.readout_init)
-        parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(asked.given).split(", ") if text]
+        elif configuration.readout_init != configuration.parameterization.readout_init:
+            parts.append(configuration.readout_init)
+        parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(configuration.given).split(", ") if text]
         parts += [self.dtype] if self.dtype != "float64" else []
         return "-".join(parts).replace("/", "_")
 
@@ -121,11 +124,11 @@ class Job:
 
     def setup(self) -> Setup:
         """What to train."""
-        asked, standard = self.configuration, None
-        if asked.parameterization.name != STANDARD:
-            standard = derive(asked.but(parameterization=STANDARD, readout_init="maximal", given=None))
-        grid = (self.steps, self.sizes, self.seeds)
-        return Setup(derive(asked), *grid, self.name, self.testbed, self.dtype, self.products, standard, self.together)
+        configuration, standard = self.configuration, None
+        if configuration.parameterization.name != STANDARD:
+            standard = derive(configuration.but(parameterization=STANDARD, readout_init="maximal", given=None))
+        grid, how = (self.steps, self.sizes, self.seeds), (self.testbed, self.dtype, self.products)
+        return Setup(derive(configuration), *grid, self.name, *how, standard, self.together)
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
@@ -153,27 +156,29 @@ class Job:
 
     def as_json(self) -> dict[str, Any]:
         """As kept in ``plan.json``; a network that does not ship stands there in full."""
-        told = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
-        made = self.configuration.network
-        return told if made.name in ARCHITECTURES else told | {"network": _written(made)}
+        entry = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
+        network = self.configuration.network
+        return entry if network.name in ARCHITECTURES else entry | {"network": _written(network)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
         check_run(data, "a run in plan.json")
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        asked, own = data["configuration"], plain.pop("network", None)
-        if own is not None:
-            asked = asked | {"architecture": DEFAULT_ARCHITECTURE}
+        entry, equations = data["configuration"], plain.pop("network", None)
+        if equations is not None:
+            entry = entry | {"architecture": DEFAULT_ARCHITECTURE}
         try:
-            configuration = Configuration.from_json(asked)
-            job = cls(**plain | {"configuration": configuration.but(network=read(**own)) if own else configuration})
+            configuration = Configuration.from_json(entry)
+            if equations:
+                configuration = configuration.but(network=read(**equations))
+            job = cls(**plain | {"configuration": configuration})
         except (TypeError, AttributeError, KeyError) as error:
             raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
         plan_sizes(configuration.ray, job.sizes)
-        for label, name, known in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
-            if name not in known:
-                raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, known)}")
+        for label, name, choices in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
+            if name not in choices:
+                raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, choices)}")
         return job
 
 
@@ -262,11 +267,11 @@ def distinct(jobs: Sequence[Job], where: str) -> list[Job]:
     Raises:
         UsageError: one is there twice.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for job in jobs:
-        if job.name.lower() in seen:
+        if job.name.lower() in names:
             raise UsageError(f"{where}: the run {job.name} is there twice; leave one out")
-        seen.add(job.name.lower())
+        names.add(job.name.lower())
     return list(jobs)
 
 
@@ -307,8 +312,8 @@ def _trained(name: str) -> Network:
     return MOE_BLOCK if name == TRANSFORMER else architecture(name)
 
 
-def _of_network(name: str, asked: Configuration, effort: Effort) -> Job:
-    return job(asked, effort, TRANSFORMER if name == TRANSFORMER else "")
+def _of_network(name: str, configuration: Configuration, effort: Effort) -> Job:
+    return job(configuration, effort, TRANSFORMER if name == TRANSFORMER else "")
 
 
 def _written(network: Network) -> dict[str, Any]:

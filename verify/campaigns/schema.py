@@ -65,7 +65,7 @@ class CampaignEntry(Struct):
     epsilon: _Word | UnsetType = UNSET
 
 
-class Asked(Struct):
+class StoredConfiguration(Struct):
     """The configuration of a stored run."""
 
     architecture: str
@@ -79,10 +79,10 @@ class Asked(Struct):
     given: dict[str, str] | None = None
 
 
-class Kept(Struct, forbid_unknown_fields=True):
+class StoredRun(Struct, forbid_unknown_fields=True):
     """A run of a stored plan."""
 
-    configuration: Asked
+    configuration: StoredConfiguration
     steps: _Steps
     sizes: _Sizes
     seeds: Annotated[list[_Seeds], Meta(min_length=1, max_length=limits.RATES)]
@@ -115,13 +115,13 @@ def check_entry(run: Mapping[str, Any], where: str) -> None:
 def check_run(run: Any, where: str) -> None:
     """Raises UsageError for a stored run that is none; the message names the place and the key."""
     try:
-        kept = convert(run, Kept)
+        kept = convert(run, StoredRun)
     except ValidationError as error:
         place = f" at {_path(error)[1:]}" if _path(error) else ""
-        raise UsageError(f"{where} is not one{place}: {_said(error)}; start again with another -o DIR") from None
+        raise UsageError(f"{where} is not one{place}: {_reason(error)}; start again with another -o DIR") from None
     if len(kept.sizes) != len(kept.seeds):
-        found = f"{len(kept.sizes)} sizes and {len(kept.seeds)} seeds"
-        raise UsageError(f"{where} is not one: {found}; one number of seeds belongs to each size")
+        counts = f"{len(kept.sizes)} sizes and {len(kept.seeds)} seeds"
+        raise UsageError(f"{where} is not one: {counts}; one number of seeds belongs to each size")
 
 
 def check_plan(plan: Mapping[str, Any], where: str) -> None:
@@ -129,7 +129,7 @@ def check_plan(plan: Mapping[str, Any], where: str) -> None:
     try:
         convert(dict(plan), CampaignPlan)
     except ValidationError as error:
-        raise UsageError(f"{where}{_path(error)}: {_said(error)}; start again with another -o DIR") from None
+        raise UsageError(f"{where}{_path(error)}: {_reason(error)}; start again with another -o DIR") from None
 
 
 def _path(error: ValidationError) -> str:
@@ -137,6 +137,6 @@ def _path(error: ValidationError) -> str:
     return str(error).rpartition(" - at `$")[2].removesuffix("`") if " - at `$" in str(error) else ""
 
 
-def _said(error: ValidationError) -> str:
+def _reason(error: ValidationError) -> str:
     text = str(error).partition(" - at `")[0].replace("`", "")
     return text[:1].lower() + text[1:]

@@ -74,11 +74,11 @@ def integers(label: str, text: str) -> list[int]:
     Raises:
         UsageError: anything else, or one above ``limits.SIZE``.
     """
-    found = _numbers(label, text, limits.whole)
-    for x in found:
+    values = _numbers(label, text, limits.whole)
+    for x in values:
         if abs(x) > limits.SIZE:
             raise UsageError(f"{label} are {text!r}; give numbers up to {limits.SIZE}")
-    return found
+    return values
 
 
 def reals(label: str, text: str) -> list[float]:

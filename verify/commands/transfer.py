@@ -94,7 +94,7 @@ def command(**given: Any) -> tuple[Answer, int]:
     task = TASKS[given["data"]]
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
-    asked = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
+    configurations = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
     widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
 
@@ -107,7 +107,7 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.transfer.sweep import Course
 
     hardware = Hardware.of(given["device"])
-    recipes = [recipe(one, base, task.transformer, given["readout"]) for one in asked]
+    recipes = [recipe(configuration, base, task.transformer, given["readout"]) for configuration in configurations]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     for each in recipes:  # fail before the long part
         check_memory(hardware, each, widths[-1], given["seeds"])
@@ -130,9 +130,9 @@ def _base(text: str | None) -> Dims:
 def _grid(text: str | None) -> list[float] | None:
     if text is None:
         return None
-    given = reals("grid", text)
-    if len(given) in (2, 3):
-        first, last, spacing = (*given, 1.0)[:3]
+    rates = reals("grid", text)
+    if len(rates) in (2, 3):
+        first, last, spacing = (*rates, 1.0)[:3]
         if spacing > 0 and 2 * spacing <= last - first < limits.RATES * spacing and max(-first, last) <= 1000:
             return [first + k * spacing for k in range(int((last - first) / spacing + 1e-9) + 1)]
     raise UsageError(f"the grid is {text!r}; give FIRST,LAST[,SPACING] with three rates or more, e.g. -10,-4")

@@ -121,7 +121,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     agree, or a gate fails, so that the run proves nothing. With --claim only the claims are judged, by the same rule.
     2 wrong usage; 130 interrupted: what was measured is kept and reported, and proves nothing.
     """
-    asked = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
+    options = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
     resume: Path | None = given["resume"]
     folder, file = place(resume or given["output"], given["form"])
     required = required_share(given["require"])
@@ -131,9 +131,9 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
-    _check_combination(asked)
+    _check_combination(options)
     plan = {} if resume is None else read_plan(resume)
-    jobs, wanted, said = runs_of(plan) if resume is not None else (*_asked(given), _command())
+    jobs, claims, command_line = runs_of(plan) if resume is not None else (*_requested(given), _command())
     time_allowed = plan.get("budget") or time_allowed  # of which so much is left
     ends = time.monotonic() + (time_allowed or 0)
     if time_allowed and any(run.testbed == "transformer" for run in jobs):
@@ -147,15 +147,15 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     def keep(runs: Sequence[Job], again: bool = False) -> None:
         if folder is not None:
-            plan = {"scalecalc": version("scalecalc"), "command": said, "claims": [str(c) for c in wanted]}
+            plan = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
             left = {"budget": max(1.0, round(ends - time.monotonic(), 1))} if time_allowed else {}
-            told = {**plan, **left, "runs": [run.as_json() for run in runs]}
-            write_plan(folder, told, again or resume is not None)
+            record = {**plan, **left, "runs": [run.as_json() for run in runs]}
+            write_plan(folder, record, again or resume is not None)
 
     if resume is not None:
         session.check_stored(jobs)
-        if told := session.elsewhere(jobs):
-            click.echo(f"scalecalc: warning: {told}", err=True)
+        if changes := session.elsewhere(jobs):
+            click.echo(f"scalecalc: warning: {changes}", err=True)
     if not time_allowed:
         session.check(jobs)
     keep(jobs)
@@ -165,36 +165,36 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             jobs = session.within(jobs, float(time_allowed), keep)
         else:
             session.perform(jobs)
-    judged = [(run, run.report(session.store, wanted, session.interrupted, required)) for run in jobs]
-    code = finish(judged, said, folder, file, given["form"], given["every"])
+    judged = [(run, run.report(session.store, claims, session.interrupted, required)) for run in jobs]
+    code = finish(judged, command_line, folder, file, given["form"], given["every"])
     if session.interrupted:
         click.echo(f"scalecalc: interrupted; {how}", err=True)
     return code
 
 
-def _asked(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
+def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     """What the options say to run, and the claims."""
     from scaling_algebra.verify.campaigns.plans import Effort, job, load
     from scaling_algebra.verify.judging.claims import Claim
 
     if given["campaign"] is not None:
         return load(given["campaign"]), []
-    wanted = [Claim.parse(text) for text in given["claims"]]
+    claims = [Claim.parse(text) for text in given["claims"]]
     if given["architecture"] == "transformer" and given["readout_init"] == "maximal":
         raise UsageError("a transformer is measured with a zero readout; leave out --readout-init")
     transformer = given["architecture"] == "transformer"
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
     where["network"] = (None if transformer else chosen(given["architecture"], given["network"])) or MOE_BLOCK
-    asked = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
+    configuration = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
     sizes = None if given["sizes"] is None else integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
-    for claim in wanted:  # before predictions are computed
+    for claim in claims:  # before predictions are computed
         claim.check_steps(given["steps"])
-    products = [c.quantity for c in wanted if c.quantity.startswith("<")]
-    one = job(asked, effort, "transformer" if transformer else "", products)
-    for claim in wanted:
-        claim.check(one.signals().quantities if one.testbed != "transformer" else one.prediction(), one.steps)
-    return [one], wanted
+    products = [c.quantity for c in claims if c.quantity.startswith("<")]
+    run = job(configuration, effort, "transformer" if transformer else "", products)
+    for claim in claims:
+        claim.check(run.signals().quantities if run.testbed != "transformer" else run.prediction(), run.steps)
+    return [run], claims
 
 
 _WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "architecture", "network"}
@@ -202,10 +202,10 @@ _WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
 
 
 def _check_combination(given: set[str]) -> None:
-    for one, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
-        if one in given and given & others:
+    for option, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
+        if option in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
-            raise UsageError(f"--{one} says what to run; leave out {named}")
+            raise UsageError(f"--{option} says what to run; leave out {named}")
     if "budget" in given and given & {"sizes", "seeds"}:
         raise UsageError("--budget chooses sizes and seeds; leave out --sizes and --seeds")
 

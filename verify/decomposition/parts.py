@@ -37,12 +37,12 @@ def rms(x: Tensor) -> Tensor:
 def apart(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
     """Largest difference within pairs (S, ...), relative to the second of them, for each replica, (S,); NaN where one
     is not finite."""
-    apart = []
+    differences = []
     for ours, theirs in pairs:
         difference, size = (rms(x).double() for x in (ours - theirs, theirs))
-        apart.append(torch.where(size == 0, difference, difference / size))
-    found: Array = torch.stack(apart).amax(0).cpu().numpy()
-    return found
+        differences.append(torch.where(size == 0, difference, difference / size))
+    largest: Array = torch.stack(differences).amax(0).cpu().numpy()
+    return largest
 
 
 def over(x: Tensor, size: Tensor) -> Tensor:
@@ -72,8 +72,8 @@ class Sums:
 
     def formed(self, name: str) -> Tensor:
         """Shape (S, M, b)."""
-        made = self.summands()
-        return reduce(torch.add, [made[k] for k in self.which[name]])
+        summands = self.summands()
+        return reduce(torch.add, [summands[k] for k in self.which[name]])
 
 
 class NamedSignals(dict[str, Tensor]):
@@ -104,16 +104,15 @@ class NamedSignals(dict[str, Tensor]):
         alike: dict[torch.Size, list[str]] = {}
         for name, x in self.items():
             alike.setdefault(x.shape, []).append(name)
-        found: dict[str, Tensor] = {}
+        sizes: dict[str, Tensor] = {}
         for names in alike.values():  # few operations on many signals: each would cost more than its few entries
-            together = torch.stack([self[name] for name in names])
-            sizes = rms(together.flatten(0, 1))
-            found |= dict(zip(names, sizes.unflatten(0, together.shape[:2]), strict=True))
+            stack = torch.stack([self[name] for name in names])
+            sizes |= dict(zip(names, rms(stack.flatten(0, 1)).unflatten(0, stack.shape[:2]), strict=True))
         for group in self.sums:
-            found |= group.rms()
+            sizes |= group.rms()
         for name, (signal, other) in self.ratios.items():
-            found[name] = over(found[signal], found[other])
-        return found
+            sizes[name] = over(sizes[signal], sizes[other])
+        return sizes
 
 
 class Split:
@@ -147,11 +146,11 @@ class Split:
         initial, update = ([self._signal(symbol, part) for part in side.unbind(2)] for side in sides)
         return initial, update
 
-    def _signal(self, symbol: str, made: Tensor) -> Tensor:
+    def _signal(self, symbol: str, output: Tensor) -> Tensor:
         """What a weight made, (S, g, out), in the shape of the signal."""
         if symbol == "W2":
-            return made.reshape(len(made), self.experts, -1)
-        return made[:, 0, 0] if symbol == "W4" else made[:, 0]
+            return output.reshape(len(output), self.experts, -1)
+        return output[:, 0, 0] if symbol == "W4" else output[:, 0]
 
     def _first(self) -> tuple[Tensor, Tensor]:
         (start,), (change,) = self.forward("W1", self.x)
@@ -210,10 +209,10 @@ class Split:
         together = max(1, (CACHED if read.device.type == "cpu" else 2**10 * CACHED) // width)
         products, mixed = [], []
         for first in range(0, self.experts, together):
-            some = slice(first, first + together)
-            found = w3.groups(some).summed(read[:, some], gates[:, :, some])
-            products.append(found[0])
-            mixed.append(found[1])
+            chosen = slice(first, first + together)
+            sums = w3.groups(chosen).summed(read[:, chosen], gates[:, :, chosen])
+            products.append(sums[0])
+            mixed.append(sums[1])
         entries = self.experts * w3.now.shape[2]
         return reduce(torch.add, products) / entries, reduce(torch.add, mixed)
 

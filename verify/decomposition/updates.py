@@ -70,9 +70,9 @@ class Dense:
         Returns:
             Inner products ``sum_g y_g y_g^T`` in float64, (S, 2 c, 2 c), and ``sum_g gates_g y_g``, (S, k, 2 c, out).
         """
-        made = self.forward(columns)
-        mixed = torch.cat([_mixed(gates, side) for side in made], 2)
-        initial, update = (side.double() for side in made)
+        outputs = self.forward(columns)
+        mixed = torch.cat([_mixed(gates, side) for side in outputs], 2)
+        initial, update = (side.double() for side in outputs)
         across = (initial @ update.mT).sum(1)
         return _symmetric((initial @ initial.mT).sum(1), across, (update @ update.mT).sum(1)), mixed
 
@@ -234,8 +234,8 @@ class Coefficients:
     def of(self, symbol: str) -> Tensor:
         """Of a tensor, (updates done,)."""
         group = next(g for g in self._stepper.param_groups if g["symbol"] == symbol)
-        found: Tensor = group["params"][0][: self._done]
-        return found
+        coefficients: Tensor = group["params"][0][: self._done]
+        return coefficients
 
 
 class Updates:

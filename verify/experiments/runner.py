@@ -53,8 +53,8 @@ class Trial:
 
     def findings(self, how: Conditions) -> list[Finding]:
         """Every claim with its verdict."""
-        seen = self.run(how, list(dict.fromkeys(claim["of"] for claim in self.claims)))
-        return [finding for claim in self.claims for finding in findings(claim, seen[claim["of"]])]
+        observations = self.run(how, list(dict.fromkeys(claim["of"] for claim in self.claims)))
+        return [finding for claim in self.claims for finding in findings(claim, observations[claim["of"]])]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def perform(
         store: where complete trials are kept, for the next time.
     """
     store, started, interrupted = store or Store(), time.perf_counter(), False
-    asked = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
+    question = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
     judged: dict[str, list[Finding]] = {}
 
     def run(done: int, trial: Trial) -> Any:
@@ -173,7 +173,7 @@ def perform(
         with spare_threads():
             for done, trial in enumerate(chosen.trials):
                 watch(done, trial.title)
-                kept = store.piece({**asked, "trial": trial.title}, partial(run, done, trial))
+                kept = store.piece({**question, "trial": trial.title}, partial(run, done, trial))
                 judged[trial.title] = msgspec.convert(kept, list[Finding])
     except KeyboardInterrupt:
         interrupted = True

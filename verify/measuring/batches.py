@@ -111,8 +111,8 @@ def text(batch: int, context: int, blocks: int, head: int) -> Data:
     def cut(seed: int, step: int | None) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng([seed, step] if step is not None else [0])
         held = step is None
-        found = windows(source.held if held else source.train, 8 * batch if held else batch, context, rng)
-        return found[:, :-1], found[:, 1:]
+        sequences = windows(source.held if held else source.train, 8 * batch if held else batch, context, rng)
+        return sequences[:, :-1], sequences[:, 1:]
 
     def build(recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
         sizes = {"vocabulary": VOCABULARY, "context": context, "blocks": blocks, "head": head}

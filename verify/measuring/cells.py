@@ -112,11 +112,11 @@ class Setup:
         trained = self.derivation.optimizer
         steps: list[Any] = [[rule.torch, dict(rule.options), rule.first] for rule in trained.rules]
         steps = steps[0] if trained.name in OPTIMIZERS else [trained.name, *steps]
-        made = self.network.origin if self.testbed == "network" else ""
-        told = json.dumps(
-            [powers, steps, self.testbed, made, self.constants, list(quantities(self.network))], sort_keys=True
+        equations = self.network.origin if self.testbed == "network" else ""
+        text = json.dumps(
+            [powers, steps, self.testbed, equations, self.constants, list(quantities(self.network))], sort_keys=True
         )
-        return hashlib.sha256(told.encode()).hexdigest()[:8]
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
@@ -266,9 +266,9 @@ def kept(setup: Setup, cell: RunCell, store: Store) -> RecordTable | None:
 
 def watched(network: Network) -> tuple[str, ...]:
     """Three signals from first to last that tensors make."""
-    made = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
-    spread = {round(k * (len(made) - 1) / 2) for k in range(3)} if made else set()
-    return tuple(made[k] for k in sorted(spread))
+    signals = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
+    spread = {round(k * (len(signals) - 1) / 2) for k in range(3)} if signals else set()
+    return tuple(signals[k] for k in sorted(spread))
 
 
 def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[RunCell]:

@@ -44,8 +44,8 @@ def build(setup: Setup, cell: RunCell, device: str) -> Transformer:
     Raises:
         UsageError: a width or parameterization that does not fit, or an optimizer that torch does not have.
     """
-    made = recipe(setup.derivation.configuration, TRANSFORMER, True)
-    model = text(BATCH, CONTEXT, BLOCKS, HEAD).build(made, setup.dims_of(cell), cell.seeds, device)
+    shapes = recipe(setup.derivation.configuration, TRANSFORMER, True)
+    model = text(BATCH, CONTEXT, BLOCKS, HEAD).build(shapes, setup.dims_of(cell), cell.seeds, device)
     assert isinstance(model, Transformer)
     return model
 
@@ -59,9 +59,9 @@ def train_transformer(setup: Setup, cell: RunCell, device: str) -> Record:
     data, replicas = text(BATCH, CONTEXT, BLOCKS, HEAD), range(cell.first, cell.first + cell.count)
     batches = [data.batches(replicas, t, device) for t in range(setup.steps)]
     probe = data.batches(replicas, None, device)[0][:, :BATCH]
-    seen = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1)
+    inputs = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1)
     facts = {
-        (INPUT, 0): np.array([fingerprint(x) for x in seen]),
+        (INPUT, 0): np.array([fingerprint(x) for x in inputs]),
         (PARAMETERS, 0): np.full(cell.count, float(model.count())),
     }
     with spare_threads():

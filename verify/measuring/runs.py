@@ -152,7 +152,7 @@ def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     copies = 5 if linear(setup.derivation.optimizer) else 7
     if setup.testbed == "network":
         sizes, network = {"L": LAYERS, **FIXED_SIZES, **dims}, setup.network
-        signals = sum(math.prod(sizes[network.axes[x]] for x in own) for own in network.signals.values())
+        signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in network.signals.values())
         entries = (copies + 2) * elements(dims, network) + SIGNALS * signals
     else:
         entries = copies * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]

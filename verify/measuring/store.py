@@ -119,13 +119,13 @@ class Store:
 
     def environment(self, run: str) -> dict[str, Any]:
         """Where and with what a run was measured; in several folders: all their devices, and the largest memory."""
-        told = [json.loads(content) for _, content in self._read(f"{run}/environment")]
-        told = told or [e for name, e in self._environments.items() if name == run]
-        if not told:
+        records = [json.loads(content) for _, content in self._read(f"{run}/environment")]
+        records = records or [e for name, e in self._environments.items() if name == run]
+        if not records:
             return {}
-        devices = ", ".join(sorted({str(e["device"]) for e in told if "device" in e}))
-        memory = max((e["peak_memory_bytes"] for e in told if e.get("peak_memory_bytes")), default=None)
-        return {**told[0], "device": devices, "peak_memory_bytes": memory}
+        devices = ", ".join(sorted({str(e["device"]) for e in records if "device" in e}))
+        memory = max((e["peak_memory_bytes"] for e in records if e.get("peak_memory_bytes")), default=None)
+        return {**records[0], "device": devices, "peak_memory_bytes": memory}
 
     def piece(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:
         """What JSON can hold and depends on exactly this: as it is kept, or made and kept."""
@@ -134,9 +134,9 @@ class Store:
         key = json.dumps(what, sort_keys=True)
         for _, content in self._read(key):
             return json.loads(content)
-        made = json.dumps(make())
-        self._write(key, [], made.encode())
-        return json.loads(made)
+        text = json.dumps(make())
+        self._write(key, [], text.encode())
+        return json.loads(text)
 
     def _read(self, key: str) -> list[tuple[str, bytes]]:
         rows: list[tuple[str, bytes]] = []

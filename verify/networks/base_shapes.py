@@ -82,7 +82,7 @@ class BaseShapes:
         return dims
 
 
-def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> BaseShapes:
+def recipe(configuration: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> BaseShapes:
     """The derived powers of every role. The readout starts at zero (MSSP paper, App. P), or as ``readout`` says.
 
     In a transformer the roles outside the MoE layers (``input``, ``hidden``, ``readout``) have the powers of the dense
@@ -92,19 +92,20 @@ def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "
         UsageError: an optimizer that cannot be trained, or a ray on which N does not grow.
         Infeasible: as ``derive``.
     """
-    asked, rule = asked.but(readout_init=readout), asked.parameterization
-    if not asked.ray["N"]:
-        raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
-    for stepped in asked.optimizer.rules:
+    configuration = configuration.but(readout_init=readout)
+    rule, ray = configuration.parameterization, configuration.ray
+    if not ray["N"]:
+        raise UsageError(f"widths are values of N, but N does not grow on the ray {ray}; give another ray")
+    for stepped in configuration.optimizer.rules:
         if stepped.untrained or stepped.folded:
             raise UsageError(stepped.whole)
-    d = derive(asked)
+    d = derive(configuration)
     tensors = d.scaling.tensors
     if transformer:
-        dense = asked.but(network="mlp", parameterization="mup" if rule.derived else rule)
+        dense = configuration.but(network="mlp", parameterization="mup" if rule.derived else rule)
         tensors = {**tensors, **derive(dense).scaling.tensors}
     scaling = Scaling(tensors, d.scaling.multipliers, d.scaling.tied)
-    return BaseShapes(asked, scaling, {axis: base[axis] for axis in AXES})
+    return BaseShapes(configuration, scaling, {axis: base[axis] for axis in AXES})
 
 
 class LayerSignals(NamedTuple):

@@ -224,4 +224,5 @@ def class_name(trained: Trained) -> str:
     for rule in trained.rules:
         where = "scalecalc" if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim"
         names.append(f"{where}.{rule.torch}" + (", epsilon negligible" if rule.negligible else ""))
-    return " and ".join(names) + f" ({trained.name})" * (isinstance(trained, Optimizers) or ":" in trained.name)
+    named = isinstance(trained, Optimizers) or ":" in trained.name
+    return " and ".join(names) + (f" ({trained.name})" if named else "")
