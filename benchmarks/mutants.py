@@ -124,7 +124,7 @@ MUTANTS = [
         "store",
         "verify/measuring",
         ("store.py", "if version > FORMAT:", "if version > FORMAT + 1:"),
-        ("store.py", "replicas in (None, table.array.shape[1])", "True"),
+        ("store.py", "replicas in (None, len(next(iter(table.values()))))", "True"),
     ),
     *_room(
         "recipes",

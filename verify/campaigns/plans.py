@@ -91,6 +91,10 @@ class Job:
     together: int = TOGETHER
 
     @property
+    def transformer(self) -> bool:
+        return self.testbed == TRANSFORMER
+
+    @property
     def name(self) -> str:
         """Names the run in a plan; fit for a file."""
         configuration, ray = self.configuration, self.configuration.ray
@@ -102,10 +106,8 @@ class Job:
             parts.append("negligible")
         parts.append(configuration.parameterization.name)
         if self.testbed != "moe":
-            parts.append(self.testbed if self.testbed == "transformer" else configuration.network.name)
-        if self.testbed == "transformer":
-            pass
-        elif configuration.readout_init != configuration.parameterization.readout_init:
+            parts.append(TRANSFORMER if self.transformer else configuration.network.name)
+        if not self.transformer and configuration.readout_init != configuration.parameterization.readout_init:
             parts.append(configuration.readout_init)
         parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(configuration.given).split(", ") if text]
         parts += [self.dtype] if self.dtype != "float64" else []
@@ -114,7 +116,7 @@ class Job:
     @property
     def heading(self) -> str:
         """What is measured, for people."""
-        where = f"{self.testbed}, " if self.testbed == "transformer" else ""
+        where = f"{TRANSFORMER}, " if self.transformer else ""
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
         return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds"
 
@@ -132,15 +134,13 @@ class Job:
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
-        if self.testbed != "transformer":
-            return decided(self.signals())
-        return predicted_layers(self.configuration, self.steps)
+        return predicted_layers(self.configuration, self.steps) if self.transformer else decided(self.signals())
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """What a store holds of the run."""
         m = collect(self.setup(), store, interrupted)
-        engine = self.testbed != "transformer"
-        m.environment["predicted_with"] = self.signals().derivation.network.name if engine else self.testbed
+        predicted_with = TRANSFORMER if self.transformer else self.signals().derivation.network.name
+        m.environment["predicted_with"] = predicted_with
         m.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return m
 
@@ -149,7 +149,7 @@ class Job:
     ) -> Report:
         """What a store holds of the run, judged."""
         measured, prediction = self.measured(store, interrupted), self.prediction()
-        if self.testbed == "transformer":
+        if self.transformer:
             return judge(measured, prediction, claims, required)
         derived = self.signals().derivation
         return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
@@ -296,24 +296,16 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         places, run.get("optimizers", [DEFAULT_OPTIMIZER]), run.get("parameterizations", [DEFAULT_PARAMETERIZATION])
     )
     try:
-        effort = Effort(**{key: run[key] for key in _EFFORT if key in run})
-        readout, epsilon = run.get("readout_init"), run.get("epsilon")
-        options: Any = {"readout_init": readout, "epsilon": epsilon}
-        return [
-            _of_network(name, Configuration.of(r, o, p, ray=ray, network=_trained(name), **options), effort)
-            for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules)
-        ]
+        effort, jobs = Effort(**{key: run[key] for key in _EFFORT if key in run}), []
+        options: Any = {"readout_init": run.get("readout_init"), "epsilon": run.get("epsilon")}
+        for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules):
+            transformer = name == TRANSFORMER  # it has the powers of its MoE block
+            network = MOE_BLOCK if transformer else architecture(name)
+            configuration = Configuration.of(r, o, p, ray=ray, network=network, **options)
+            jobs.append(job(configuration, effort, TRANSFORMER if transformer else ""))
+        return jobs
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
-
-
-def _trained(name: str) -> Network:
-    """The network whose powers a run has: a Transformer has those of its MoE block."""
-    return MOE_BLOCK if name == TRANSFORMER else architecture(name)
-
-
-def _of_network(name: str, configuration: Configuration, effort: Effort) -> Job:
-    return job(configuration, effort, TRANSFORMER if name == TRANSFORMER else "")
 
 
 def _written(network: Network) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, json
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, shown
@@ -16,34 +16,21 @@ from scaling_algebra.errors import UsageError, shown
 MOST_RUNS = 20_000
 """Configurations of one campaign or plan."""
 
-_WORDS = "a list of names"
-_Word = Annotated[str, Meta(min_length=1, max_length=200)]
-_Words = Annotated[list[_Word], Meta(min_length=1, max_length=1000)]
-_Rays = Annotated[list[_Word | dict[str, str | int]], Meta(min_length=1, max_length=1000)]
-_Steps = Annotated[int, Meta(ge=0, le=limits.STEPS)]
-_Sizes = Annotated[list[Annotated[int, Meta(ge=2, le=limits.SIZE)]], Meta(min_length=1, max_length=limits.RATES)]
-_Seeds = Annotated[int, Meta(ge=1, le=limits.SEEDS)]
-_Work = Annotated[float, Meta(gt=0, le=1e15)]
-_Together = Annotated[int, Meta(ge=1, le=2**20)]
-
-_COUNT = "an integer from {} to {}"
-_HOW = {
-    "regimes": _WORDS,
-    "rays": "a list of rays such as ['N=1,N_e=1/2,M=1']",
-    "optimizers": _WORDS,
-    "parameterizations": _WORDS,
-    "architectures": _WORDS,
-    "steps": _COUNT.format(0, limits.STEPS),
-    "sizes": f"a list of integers from 2 to {limits.SIZE}",
-    "seeds": _COUNT.format(1, limits.SEEDS),
-    "together": _COUNT.format(1, 2**20),
-    "dtype": "a name",
-    "largest": "a number above 0",
-    "work": "a number above 0",
-    "readout_init": "a name",
-    "epsilon": "a name",
-    "title": "a text",
-}
+_WHOLE = "an integer from {} to {}".format
+_Word = Annotated[str, Meta(min_length=1, max_length=200, description="a name")]
+_Words = Annotated[list[_Word], Meta(min_length=1, max_length=1000, description="a list of names")]
+_Rays = Annotated[
+    list[_Word | dict[str, str | int]],
+    Meta(min_length=1, max_length=1000, description="a list of rays such as ['N=1,N_e=1/2,M=1']"),
+]
+_Steps = Annotated[int, Meta(ge=0, le=limits.STEPS, description=_WHOLE(0, limits.STEPS))]
+_Sizes = Annotated[
+    list[Annotated[int, Meta(ge=2, le=limits.SIZE)]],
+    Meta(min_length=1, max_length=limits.RATES, description=f"a list of integers from 2 to {limits.SIZE}"),
+]
+_Seeds = Annotated[int, Meta(ge=1, le=limits.SEEDS, description=_WHOLE(1, limits.SEEDS))]
+_Work = Annotated[float, Meta(gt=0, le=1e15, description="a number above 0")]
+_Together = Annotated[int, Meta(ge=1, le=2**20, description=_WHOLE(1, 2**20))]
 
 
 class CampaignEntry(Struct):
@@ -109,7 +96,8 @@ def check_entry(run: Mapping[str, Any], where: str) -> None:
         convert(dict(run), CampaignEntry)
     except ValidationError as error:
         key = _path(error).removeprefix(".").partition("[")[0]
-        raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {_HOW.get(key, 'something else')}") from None
+        entry = json.schema(CampaignEntry)["$defs"]["CampaignEntry"]["properties"]
+        raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {entry[key]['description']}") from None
 
 
 def check_run(run: Any, where: str) -> None:

@@ -65,7 +65,7 @@ class Session:
         """Does all cells that are not in the store; an interrupt ends it, nothing is lost."""
         todo = self.todo(jobs)
         total, done = sum(cost(*item) for item in todo), 0
-        with _bar() as bar:
+        with progress_bar() as bar:
             task = bar.add_task("starting", total=total)
             try:
                 for _, of_job in groupby(todo, key=lambda item: item[0].run):
@@ -118,7 +118,7 @@ class Session:
             # small cells, because seeds are added in steps of BLOCK
             job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS, together=BLOCK)
             changed(job)
-        with _bar() as bar:
+        with progress_bar() as bar:
             task = bar.add_task("first seeds", total=None)
             for look in range(first, LOOKS + 1):
                 setup = job.setup()
@@ -203,8 +203,8 @@ def derived(jobs: Sequence[Job]) -> list[Setup]:
     return setups
 
 
-def _bar() -> Progress:
-    """On stderr; nothing where that is not a terminal."""
+def progress_bar() -> Progress:
+    """On stderr; empty where that is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -124,11 +124,9 @@ def again(folder: Path | None) -> str:
 def progress() -> Iterator[Callable[[int | None, int, str], None]]:
     """A line on the terminal while something is trained: called with how many parts there are, how many are done, and
     what is trained."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from scaling_algebra.verify.campaigns.session import progress_bar
 
-    columns, console = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()), Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with progress_bar() as bar:
         line = bar.add_task("training", total=None)
         yield lambda total, done, what: bar.update(line, total=total, completed=done, description=what)
 

@@ -68,10 +68,7 @@ if TYPE_CHECKING:
     f"[default: {DEFAULT_ARCHITECTURE}]",
 )
 @click.option(
-    "--network",
-    type=PathType(),
-    metavar="FILE.toml",
-    help="Instead of an architecture, a network of your own.",
+    "--network", type=PathType(), metavar="FILE.toml", help="Instead of an architecture, a network of your own."
 )
 @DEVICE
 @click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16.")
@@ -136,7 +133,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     jobs, claims, command_line = runs_of(plan) if resume is not None else (*_requested(given), _command())
     time_allowed = plan.get("budget") or time_allowed  # of which so much is left
     ends = time.monotonic() + (time_allowed or 0)
-    if time_allowed and any(run.testbed == "transformer" for run in jobs):
+    if time_allowed and any(run.transformer for run in jobs):
         raise UsageError("--budget chooses sizes of networks; give --sizes and --seeds for a transformer")
 
     # torch is loaded here, after the arguments are known to be sound
@@ -193,7 +190,7 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     products = [c.quantity for c in claims if c.quantity.startswith("<")]
     run = job(configuration, effort, "transformer" if transformer else "", products)
     for claim in claims:
-        claim.check(run.signals().quantities if run.testbed != "transformer" else run.prediction(), run.steps)
+        claim.check(run.prediction() if run.transformer else run.signals().quantities, run.steps)
     return [run], claims
 
 

@@ -173,7 +173,8 @@ class TorchRun:
             for modes in self._modes(mode, len(term.tensors)):
                 tensors = [(f.letters, m.part(f.name, k)) for f, k in zip(term.tensors, modes, strict=True)]
                 for signals in self._choices(term, m, which, given):
-                    whole = whole + self._product(statement, term, tensors, [*self._initial(term, m), *signals])
+                    operands = [*tensors, *self._initial(term, m), *signals]
+                    whole = whole + self._contracted(statement, operands, term.multipliers)
         return whole
 
     def regated(self, statement: Product, t: int) -> SignalEntries:
@@ -294,11 +295,6 @@ class TorchRun:
         self, statement: Product, operands: Sequence[tuple[str, Tensor]], multipliers: Sequence[str]
     ) -> Tensor:
         return self.model.multiplier(multipliers) * self._contract(operands, self.network.signals[statement.out])
-
-    def _product(
-        self, statement: Product, term: Term, tensors: Sequence[tuple[str, Tensor]], rest: Sequence[tuple[str, Tensor]]
-    ) -> Tensor:
-        return self._contracted(statement, [*tensors, *rest], term.multipliers)
 
     def _initial(self, term: Term, m: Moment) -> list[tuple[str, Tensor]]:
         return [(x.letters, m.initial[x.name]) for x in term.weights]

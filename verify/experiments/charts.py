@@ -70,14 +70,7 @@ def errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, 
 
 
 def charts(
-    how: Conditions,
-    names: Sequence[str],
-    *,
-    beta: str,
-    d: int,
-    samples: int = 0,
-    power: str = "",
-    spacing: str = "1/2",
+    how: Conditions, names: Sequence[str], *, beta: str, d: int, samples: int = 0, power: str = "", spacing: str = "1/2"
 ) -> dict[str, Observation]:
     """One of ``ERRORS`` against the number M of charts, or against n where the number of samples is a power of M."""
     (name,), target = names, Target(Fraction(beta), d)

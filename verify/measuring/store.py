@@ -29,49 +29,21 @@ MOST = 2**28
 """Bytes of a plan."""
 INSTEAD = "make room or choose another folder"
 
-Key = tuple[str, int]
+Table = dict[tuple[str, int], Array]
+"""A record by name and step; what is not finite is NaN, as of a run that diverged."""
 
 
-class RecordTable(Mapping[Key, Array]):
-    """A record as one array.
-
-    Attributes:
-        rows: where each key stands.
-        array: (keys, replicas). What is not finite is NaN, as of a run that diverged.
-    """
-
-    def __init__(self, rows: Mapping[Key, int], array: Array) -> None:
-        self.rows, self.array = rows, array
-
-    @classmethod
-    def of(cls, record: Record) -> RecordTable:
-        values = np.stack([np.asarray(row, dtype=np.float64) for row in record.values()])
-        return cls(_rows(tuple(f"{name}@{t}" for name, t in record)), np.where(np.isfinite(values), values, np.nan))
-
-    def __getitem__(self, key: Key) -> Array:
-        row: Array = self.array[self.rows[key]]
-        return row
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def joined(tables: Iterable[RecordTable]) -> RecordTable:
+def joined(tables: Iterable[Table]) -> Table:
     """The replicas of several tables, one after the other; what one of them lacks is left out."""
     first, *rest = tables
-    if all(table.rows == first.rows for table in rest):
-        return RecordTable(first.rows, np.concatenate([first.array, *(table.array for table in rest)], axis=1))
     common = [key for key in first if all(key in table for table in rest)]
-    return RecordTable.of({key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common})
+    return {key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common}
 
 
 @lru_cache(maxsize=256)
-def _rows(names: tuple[str, ...]) -> Mapping[Key, int]:
-    """Where each ``name@t`` stands; cells of a run share it."""
-    return {(name, int(t)): row for row, (name, _, t) in enumerate(text.rpartition("@") for text in names)}
+def _keys(names: str) -> list[tuple[str, int]]:
+    """What the rows of a cell are of; cells of a run share it."""
+    return [(name, int(t)) for name, _, t in (text.rpartition("@") for text in json.loads(names))]
 
 
 class Store:
@@ -83,10 +55,10 @@ class Store:
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders
-        self._cells: dict[tuple[str, str], RecordTable] = {}
+        self._cells: dict[tuple[str, str], Table] = {}
         self._environments: dict[str, dict[str, Any]] = {}
 
-    def load(self, run: str, cell: str, replicas: int | None = None) -> RecordTable | None:
+    def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
         """What a cell measured; None if it is not there.
 
         Args:
@@ -94,14 +66,17 @@ class Store:
         """
         if (run, cell) not in self._cells:
             for names, content in self._read(f"{run}/{cell}"):
-                array = np.frombuffer(content).reshape(len(json.loads(names)), -1)
-                self._cells.setdefault((run, cell), RecordTable(_rows(tuple(json.loads(names))), array))
+                keys = _keys(names)
+                rows = np.frombuffer(content).reshape(len(keys), -1)
+                self._cells.setdefault((run, cell), dict(zip(keys, rows, strict=True)))
         table = self._cells.get((run, cell))
-        return table if table is None or replicas in (None, table.array.shape[1]) else None
+        return table if table is None or replicas in (None, len(next(iter(table.values())))) else None
 
     def save(self, run: str, cell: str, record: Record) -> None:
-        table = self._cells[run, cell] = RecordTable.of(record)
-        self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in table], table.array.tobytes())
+        values = np.stack([np.asarray(row, dtype=np.float64) for row in record.values()])
+        values = np.where(np.isfinite(values), values, np.nan)
+        self._cells[run, cell] = dict(zip(record, values, strict=True))
+        self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in record], values.tobytes())
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Run and cell of everything that folders hold."""
