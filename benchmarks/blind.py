@@ -81,12 +81,12 @@ def jobs(chosen: dict[str, Any]) -> list[Job]:
 
 
 def verdict(r: ReportRow) -> str:
-    """Of one exponent; those that are exactly zero, as predicted, stand apart."""
+    """The verdict on one exponent; exponents that are exactly zero, as predicted, stand apart."""
     return ZERO if r.predicted is None and r.verdict is Verdict.AGREES else str(r.verdict)
 
 
 def row(r: ReportRow) -> list[Any]:
-    """What is kept of one that does not agree: quantity, step, prediction, slope, its interval, verdict, note."""
+    """The record of an exponent that does not agree: quantity, step, prediction, slope, its interval, verdict, note."""
     predicted = "0" if r.predicted is None else f"n^{r.predicted}"
     return [r.quantity, r.step, predicted, r.fit.slope, r.fit.low, r.fit.high, str(r.verdict), r.note]
 

@@ -32,7 +32,7 @@ def planned() -> dict[str, Any]:
 
 
 def arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
-    """Of ``scalecalc`` for one run of the plan."""
+    """The arguments of ``scalecalc`` for one run of the plan."""
     options = shlex.split(run["arguments"])
     return ["transfer", *options, "--base", plan["base"][options[options.index("--regime") + 1]], "--device", "cpu"]
 

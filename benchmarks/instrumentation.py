@@ -31,7 +31,7 @@ STEPS = 4
 
 
 def user_time() -> float:
-    """Of this process; with the kernel's on Windows, which does not tell them apart finely."""
+    """CPU seconds of this process; with the kernel's on Windows, which does not tell them apart finely."""
     try:
         import resource
     except ImportError:

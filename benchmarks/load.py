@@ -121,16 +121,16 @@ def here(call: str) -> str:
 @click.command()
 @click.argument("figures", nargs=-1, type=click.Choice(["report", "resume", "plan", "derive"]))
 @click.option("--cells", "stored", default=2136, show_default=True, help="Cells that are stored, at least.")
-@click.option("--planned", "wanted", default=14400, show_default=True, help="Cells that are planned, at least.")
+@click.option("--planned", "in_plan", default=14400, show_default=True, help="Cells that are planned, at least.")
 @click.option("--configurations", default=3200, show_default=True, help="Of the campaign that is derived.")
-def main(figures: Sequence[str], stored: int, wanted: int, configurations: int) -> None:
+def main(figures: Sequence[str], stored: int, in_plan: int, configurations: int) -> None:
     """Print all figures, or those that are named."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         full, empty = Path(name) / "full", Path(name) / "empty"
         if not figures or set(figures) & {"report", "resume"}:
             store(full, planned(stored, 1))
-        write_plan(empty, {"runs": [run.as_json() for run in planned(wanted, 1)]})
+        write_plan(empty, {"runs": [run.as_json() for run in planned(in_plan, 1)]})
         commands = {
             "report": command("report", str(full)),
             "resume": command("verify", "--device", "cpu", "--resume", str(full)),

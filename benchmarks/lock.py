@@ -26,7 +26,7 @@ ELSEWHERE = {"cvc5": "BSD-3-Clause", "mkdocstrings": "ISC"}
 """Licences that a package has in its sources and not in its description."""
 
 
-def wanted() -> dict[str, list[str]]:
+def direct() -> dict[str, list[str]]:
     """Direct dependencies by name, with the parts of the project that need them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     parts = {"always": project["dependencies"], **project["optional-dependencies"]}
@@ -74,7 +74,7 @@ def resolved() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Writes both files."""
-    lines, rows, parts = [], [], wanted()
+    lines, rows, parts = [], [], direct()
     for package in resolved():
         name, about = plain(package["metadata"]["name"]), package["metadata"]
         digest = package["download_info"]["archive_info"]["hashes"]["sha256"]

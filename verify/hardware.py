@@ -46,9 +46,7 @@ class Hardware:
         available = torch.cuda.is_available()
         if name == "cuda" and not available:
             raise UsageError("no CUDA device is available; use --device cpu or auto")
-        if name == "cpu" or not available:
-            return cls("cpu", most)
-        return cls("cuda", most)
+        return cls("cuda" if available and name != "cpu" else "cpu", most)
 
     @property
     def room(self) -> int:

@@ -24,7 +24,7 @@ HEAD = 8
 
 @cache
 def table() -> Mapping[str, Any]:
-    """What ``families.toml`` says."""
+    """The content of ``families.toml``."""
     return tomllib.loads(files(__package__).joinpath("families.toml").read_text("utf-8"))
 
 

@@ -22,7 +22,7 @@ BESIDE = "SCALING"
 
 
 def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """``build``, and the keywords beside it under those that are asked.
+    """``build``, and its options: those beside it, replaced by those that are given.
 
     Raises:
         UsageError: no such file, module or function, its code fails, a keyword that ``check_model`` has not, or sizes

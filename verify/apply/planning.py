@@ -166,7 +166,7 @@ def _fitted(numbers: Recipe, entries: Sequence[Entry], small: nn.Module | None) 
 
 
 def _gate(model: nn.Module, entries: Sequence[Entry]) -> Gate:
-    """Of a model with the roles of these entries."""
+    """The gate of a model with the roles of these entries."""
     routers = {general(e.name) for e in entries if e.role == "router"}
     router = next((e.module for e in parameters(model) if general(e.name) in routers), None)
     return gate_from(getattr(model, "config", None), router)

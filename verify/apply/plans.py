@@ -57,7 +57,7 @@ class Plan(Rendered):
 
     @cached_property
     def groups(self) -> dict[str, ParameterGroup]:
-        """What the optimizers get, by name."""
+        """The parameter groups, by name."""
         trained: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if not entry.frozen:
@@ -152,5 +152,5 @@ class Plan(Rendered):
 
 
 def trainer(numbers: Recipe, role: str) -> Optimizer:
-    """What trains the tensors of a role."""
+    """The optimizer of the tensors of a role."""
     return next(d.optimizer.of(role) for d in numbers.derivations if role in d.network.tensors)

@@ -115,17 +115,17 @@ class Job:
 
     @property
     def heading(self) -> str:
-        """What is measured, for people."""
+        """The run in words, for a heading."""
         where = f"{TRANSFORMER}, " if self.transformer else ""
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
         return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds"
 
     def signals(self) -> Signals:
-        """What the engine predicts of the network, for the first updates."""
+        """The predictions of the engine for the network, for the first updates."""
         return _signals(self.configuration, min(self.steps, PREDICTED_STEPS))
 
     def setup(self) -> Setup:
-        """What to train."""
+        """The run as it is trained."""
         configuration, standard = self.configuration, None
         if configuration.parameterization.name != STANDARD:
             standard = derive(configuration.but(parameterization=STANDARD, readout_init="maximal", given=None))
@@ -137,7 +137,7 @@ class Job:
         return predicted_layers(self.configuration, self.steps) if self.transformer else decided(self.signals())
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
-        """What a store holds of the run."""
+        """The measurement of the run that a store holds."""
         m = collect(self.setup(), store, interrupted)
         predicted_with = TRANSFORMER if self.transformer else self.signals().derivation.network.name
         m.environment["predicted_with"] = predicted_with
@@ -147,7 +147,7 @@ class Job:
     def report(
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
-        """What a store holds of the run, judged."""
+        """The measurement of the run that a store holds, judged."""
         measured, prediction = self.measured(store, interrupted), self.prediction()
         if self.transformer:
             return judge(measured, prediction, claims, required)
@@ -155,7 +155,7 @@ class Job:
         return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
 
     def as_json(self) -> dict[str, Any]:
-        """As kept in ``plan.json``; a network that does not ship stands there in full."""
+        """The entry of ``plan.json``; a network that does not ship stands there in full."""
         entry = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
         network = self.configuration.network
         return entry if network.name in ARCHITECTURES else entry | {"network": _written(network)}
@@ -184,7 +184,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure; what is not given is chosen.
+    """How much to measure; sizes and seeds that are None are chosen.
 
     Attributes:
         sizes, seeds: n, and replicas at every n.
@@ -255,7 +255,7 @@ def load(name: str) -> list[Job]:
         raise UsageError(f"{path}: run is a list of {shown(runs[0])}; write tables [[run]]")
     entries = [({**shared, **run}, f"{path}, run {k}") for k, run in enumerate(runs, 1)]
     for entry, where in entries:
-        _check(entry, where)
+        check_entry(entry, where)
     if sum(math.prod(len(entry.get(key, "1")) for key in _LISTS) for entry, _ in entries) > MOST_RUNS:
         raise UsageError(f"{path} has more than {MOST_RUNS} configurations; write several campaigns")
     return distinct([job for entry, where in entries for job in _expand(entry, where)], str(path))
@@ -276,18 +276,6 @@ def distinct(jobs: Sequence[Job], where: str) -> list[Job]:
 
 
 _LISTS = ("regimes", "rays", "optimizers", "parameterizations", "architectures")
-_EFFORT = tuple(f.name for f in fields(Effort))
-_VALUES = (*_EFFORT, "readout_init", "epsilon")
-
-
-def _check(run: Mapping[str, Any], where: str) -> None:
-    """Raises UsageError for a key that is none, or a value that does not fit."""
-    for key in run:
-        if key not in (*_LISTS, *_VALUES):
-            raise unknown_name(f"key in {where}", key, (*_LISTS, *_VALUES))
-    check_entry(run, where)
-    if not run.get("regimes") and not run.get("rays"):
-        raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
 
 
 def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
@@ -296,7 +284,7 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         places, run.get("optimizers", [DEFAULT_OPTIMIZER]), run.get("parameterizations", [DEFAULT_PARAMETERIZATION])
     )
     try:
-        effort, jobs = Effort(**{key: run[key] for key in _EFFORT if key in run}), []
+        effort, jobs = Effort(**{f.name: run[f.name] for f in fields(Effort) if f.name in run}), []
         options: Any = {"readout_init": run.get("readout_init"), "epsilon": run.get("epsilon")}
         for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules):
             transformer = name == TRANSFORMER  # it has the powers of its MoE block

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, json
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, shown, unknown_name
 
 MOST_RUNS = 20_000
 """Configurations of one campaign or plan."""
@@ -82,7 +82,7 @@ class StoredRun(Struct, forbid_unknown_fields=True):
 
 
 class CampaignPlan(Struct):
-    """What a folder is about, besides its runs."""
+    """The plan of a folder."""
 
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
     claims: list[str] = []
@@ -91,13 +91,19 @@ class CampaignPlan(Struct):
 
 
 def check_entry(run: Mapping[str, Any], where: str) -> None:
-    """Raises UsageError for a value of the wrong type or beyond its range; the message names the place and the key."""
+    """Raises UsageError for an unknown key, a value of the wrong type or beyond its range, or no regime and no ray; the
+    message names the place and the key."""
+    for key in run:
+        if key not in CampaignEntry.__struct_fields__:
+            raise unknown_name(f"key in {where}", key, CampaignEntry.__struct_fields__)
     try:
         convert(dict(run), CampaignEntry)
     except ValidationError as error:
         key = _path(error).removeprefix(".").partition("[")[0]
         entry = json.schema(CampaignEntry)["$defs"]["CampaignEntry"]["properties"]
         raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {entry[key]['description']}") from None
+    if not run.get("regimes") and not run.get("rays"):
+        raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
 
 
 def check_run(run: Any, where: str) -> None:

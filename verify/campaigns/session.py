@@ -41,7 +41,7 @@ class Session:
         self._setups(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
-        """What differs from where these runs were begun; empty if nothing does."""
+        """Differences between this machine and the one where these runs were begun; empty if there are none."""
         here = self.hardware.described()
         begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
         changed = [k for k in ("torch", "machine") if begun.get(k, here[k]) != here[k]]
@@ -189,7 +189,7 @@ class Session:
 
 
 def derived(jobs: Sequence[Job]) -> list[Setup]:
-    """What to train in every run.
+    """Every run as it is trained.
 
     Raises:
         UsageError, Infeasible: as ``derive``; where there are several runs, the message of the first names the run.

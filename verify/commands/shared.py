@@ -54,7 +54,7 @@ REPORTING = options(
 
 
 def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
-    """What -o DIR|FILE names: a folder, or a file, whose ending is that of a format; both are tried.
+    """The place that -o DIR|FILE names: a folder, or a file, whose ending is that of a format; both are tried.
 
     Raises:
         UsageError: it cannot be written.
@@ -114,7 +114,7 @@ def kept(folder: Path | None) -> Store:
 
 
 def again(folder: Path | None) -> str:
-    """What to do after an interrupt."""
+    """Advice after an interrupt."""
     if folder is None:
         return "give --resume DIR to keep what is finished, or fewer --sizes or --seeds"
     return f"what is finished is kept in {folder}: give the same command again"

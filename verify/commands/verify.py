@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     required = required_share(given["require"])
 
     from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
-    from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
+    from scaling_algebra.verify.measuring.store import Store, read_plan
 
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
@@ -132,7 +132,8 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     plan = {} if resume is None else read_plan(resume)
     jobs, claims, command_line = runs_of(plan) if resume is not None else (*_requested(given), _command())
     time_allowed = plan.get("budget") or time_allowed  # of which so much is left
-    ends = time.monotonic() + (time_allowed or 0)
+    record = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
+    keep = _writer(folder, record, time.monotonic() + time_allowed if time_allowed else None, resume is not None)
     if time_allowed and any(run.transformer for run in jobs):
         raise UsageError("--budget chooses sizes of networks; give --sizes and --seeds for a transformer")
 
@@ -142,20 +143,13 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     session = Session(Store(*[folder] if folder else []), Hardware.of(given["device"], most))
 
-    def keep(runs: Sequence[Job], again: bool = False) -> None:
-        if folder is not None:
-            plan = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
-            left = {"budget": max(1.0, round(ends - time.monotonic(), 1))} if time_allowed else {}
-            record = {**plan, **left, "runs": [run.as_json() for run in runs]}
-            write_plan(folder, record, again or resume is not None)
-
     if resume is not None:
         session.check_stored(jobs)
         if changes := session.elsewhere(jobs):
             click.echo(f"scalecalc: warning: {changes}", err=True)
     if not time_allowed:
         session.check(jobs)
-    keep(jobs)
+    keep(jobs, False)
     how = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
     with resumable(folder, how):
         if time_allowed:
@@ -169,8 +163,23 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     return code
 
 
+def _writer(
+    folder: Path | None, record: dict[str, Any], ends: float | None, resumed: bool
+) -> Callable[[Sequence[Job], bool], None]:
+    """Writes the plan of runs into a folder, if there is one, with the time that is left; called with the runs, and
+    whether they replace a plan."""
+    from scaling_algebra.verify.measuring.store import write_plan
+
+    def keep(runs: Sequence[Job], again: bool) -> None:
+        left = {} if ends is None else {"budget": max(1.0, round(ends - time.monotonic(), 1))}
+        if folder is not None:
+            write_plan(folder, {**record, **left, "runs": [run.as_json() for run in runs]}, again or resumed)
+
+    return keep
+
+
 def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
-    """What the options say to run, and the claims."""
+    """The runs and claims that the options name."""
     from scaling_algebra.verify.campaigns.plans import Effort, job, load
     from scaling_algebra.verify.judging.claims import Claim
 

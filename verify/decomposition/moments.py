@@ -58,7 +58,7 @@ class Moment:
     computed: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     def kept(self, key: tuple[object, ...], compute: Callable[[], Tensor]) -> Tensor:
-        """What is computed once."""
+        """A value that is computed once and kept."""
         if key not in self.computed:
             self.computed[key] = compute()
         return self.computed[key]
@@ -116,13 +116,13 @@ class TorchRun:
         weights = dict(self.model.weights.items())
         signals = self.model.signals(weights, {name: x.requires_grad_() for name, x in self.noise.items()})
         names = [s.out for s in self.network.statements]
-        wanted = [signals[x] for x in names]
+        outputs = [signals[x] for x in names]
         f = signals[self.network.output]
-        sources = [*wanted, *weights.values()]
+        sources = [*outputs, *weights.values()]
         allowed = torch.autograd.grad(f.sum(), sources, allow_unused=True)
         derivatives = [torch.zeros_like(x) if g is None else g for g, x in zip(allowed, sources, strict=True)]
         gradients = dict(zip(names, derivatives, strict=False))
-        for w, g in zip(weights.values(), derivatives[len(wanted) :], strict=True):
+        for w, g in zip(weights.values(), derivatives[len(outputs) :], strict=True):
             w.grad = LOSS_SLOPE * g
         with torch.no_grad():
             now = {role: w.detach().clone() if self.keep else w.detach() for role, w in weights.items()}
@@ -167,12 +167,12 @@ class TorchRun:
         key = ("part", statement.out, mode, which)
         return self._signal(statement.out, m.kept(key, lambda: self._part(statement, mode, which, m, None)))
 
-    def _part(self, statement: Product, mode: Mode, which: str, m: Moment, given: Tensor | None) -> Tensor:
+    def _part(self, statement: Product, mode: Mode, which: str, m: Moment, replaced: Tensor | None) -> Tensor:
         whole = torch.zeros_like(m.value[statement.out])
         for term in self.network.terms(statement):
             for modes in self._modes(mode, len(term.tensors)):
                 tensors = [(f.letters, m.part(f.name, k)) for f, k in zip(term.tensors, modes, strict=True)]
-                for signals in self._choices(term, m, which, given):
+                for signals in self._choices(term, m, which, replaced):
                     operands = [*tensors, *self._initial(term, m), *signals]
                     whole = whole + self._contracted(statement, operands, term.multipliers)
         return whole
@@ -307,11 +307,11 @@ class TorchRun:
         whole: list[Mode | None] = [None] * count
         return [(*whole[:k], "update", *initial[k + 1 :]) for k in range(count)]
 
-    def _choices(self, term: Term, m: Moment, which: str, given: Tensor | None) -> list[list[tuple[str, Tensor]]]:
+    def _choices(self, term: Term, m: Moment, which: str, replaced: Tensor | None) -> list[list[tuple[str, Tensor]]]:
         signals = term.signals
-        if given is not None:
+        if replaced is not None:
             (only,) = signals
-            return [[(only.letters, given)]]
+            return [[(only.letters, replaced)]]
         if which != "change":
             stage = m.initial if which == "initial" else m.value
             return [[(x.letters, stage[x.name]) for x in signals]]

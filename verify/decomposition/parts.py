@@ -90,8 +90,8 @@ class NamedSignals(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         if name in self.ratios:
-            signal, other = self.ratios[name]
-            self[name] = over(self[signal], rms(self[other]))
+            signal, divisor = self.ratios[name]
+            self[name] = over(self[signal], rms(self[divisor]))
             return self[name]
         for group in self.sums:
             if name in group.which:
@@ -110,8 +110,8 @@ class NamedSignals(dict[str, Tensor]):
             sizes |= dict(zip(names, rms(stack.flatten(0, 1)).unflatten(0, stack.shape[:2]), strict=True))
         for group in self.sums:
             sizes |= group.rms()
-        for name, (signal, other) in self.ratios.items():
-            sizes[name] = over(sizes[signal], sizes[other])
+        for name, (signal, divisor) in self.ratios.items():
+            sizes[name] = over(sizes[signal], sizes[divisor])
         return sizes
 
 
@@ -147,7 +147,7 @@ class Split:
         return initial, update
 
     def _signal(self, symbol: str, output: Tensor) -> Tensor:
-        """What a weight made, (S, g, out), in the shape of the signal."""
+        """The output of a weight, (S, g, out), in the shape of the signal."""
         if symbol == "W2":
             return output.reshape(len(output), self.experts, -1)
         return output[:, 0, 0] if symbol == "W4" else output[:, 0]
@@ -194,7 +194,7 @@ class Split:
         return start, total
 
     def _all_experts(self, read: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """What W3 and dW3 make of c vectors, for some experts at a time: what they make stays in a cache.
+        """Products of W3 and dW3 with c vectors, for some experts at a time, so that the products stay in a cache.
 
         Args:
             read: shape (S, M, c, N_e).

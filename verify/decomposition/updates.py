@@ -183,7 +183,7 @@ def matrix(symbol: str, weight: Tensor) -> Tensor:
 
 
 def vector(symbol: str, side: Tensor) -> Tensor:
-    """What a weight reads or makes, (S, ...), as (S, g, in) or (S, g, out)."""
+    """An input or output of a weight, (S, ...), as (S, g, in) or (S, g, out)."""
     return side if symbol in OWN_INPUT else side.flatten(1)[:, None]
 
 
@@ -207,7 +207,7 @@ def linear(trained: Trained) -> bool:
 
 
 class Coefficients:
-    """What a linear optimizer has multiplied each past gradient of a tensor with.
+    """The coefficient of each past gradient of a tensor in its update by a linear optimizer.
 
     They come from the optimizer itself: one more copy of it steps a vector with one entry for each past gradient, whose
     gradient at step s is the s-th unit vector. Nothing here knows the rule of the optimizer.
@@ -232,14 +232,14 @@ class Coefficients:
         self._done += 1
 
     def of(self, symbol: str) -> Tensor:
-        """Of a tensor, (updates done,)."""
+        """The coefficients of a tensor, (updates done,)."""
         group = next(g for g in self._stepper.param_groups if g["symbol"] == symbol)
         coefficients: Tensor = group["params"][0][: self._done]
         return coefficients
 
 
 class Updates:
-    """What has been added to the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
+    """The updates of the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
     where the optimizer is linear in them and their rank stays small, else the initial value (``Dense``).
 
     Decoupled decay moves initial values exactly as torch moves the weights.
@@ -281,7 +281,7 @@ class Updates:
         self._done += 1
 
     def coefficients(self, symbol: str) -> Tensor:
-        """What each past gradient of a weight has been multiplied with, (updates done,); linear optimizers."""
+        """The coefficient of each past gradient of a weight, (updates done,); linear optimizers."""
         return self._weights[symbol].new_zeros(0) if self._coefficients is None else self._coefficients.of(symbol)
 
     def operators(self) -> dict[str, Operator]:

@@ -27,7 +27,7 @@ Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Target:
-    """Its smoothness (at most 1) and dimension."""
+    """A target function: its smoothness (at most 1) and dimension."""
 
     beta: Fraction
     d: int

@@ -38,7 +38,7 @@ SPECIALISED = 0.15
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of data: feature noise gamma ~ Unif(``low``, ``gamma``), random noise of size ``noise`` (sigma_p).
+    """A distribution of data: feature noise gamma ~ Unif(``low``, ``gamma``), random noise of size ``noise`` (sigma_p).
 
     Source: Sec. 6.1 (settings 1, 2) and App. A (3, 4, Fig. 1). Signals alpha ~ Unif(0.5, 2), centres beta ~ Unif(1, 2).
     """
@@ -266,9 +266,9 @@ def dispatch(
         networks: a schedule by name; ``times`` as many seeds. first: seed.
     """
     observed: dict[str, Array] = {}
-    for name, given in networks.items():
-        schedule, tested = Schedule(**{k: x for k, x in given.items() if k != "times"}), []
-        for seed in range(given.get("times", 1) * how.seeds):
+    for name, settings in networks.items():
+        schedule, tested = Schedule(**{k: x for k, x in settings.items() if k != "times"}), []
+        for seed in range(settings.get("times", 1) * how.seeds):
             how.say(f", {name}, seed {seed + 1}")
             tested.append(Training(schedule, DISTRIBUTIONS[data], first + seed, n, how.device).tested())
         accuracy, entropy = np.array(tested).T

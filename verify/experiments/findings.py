@@ -23,7 +23,7 @@ from scaling_algebra.verify.judging.resampling import resampled, slope_weights
 
 
 class By(StrEnum):
-    """Who claims it: the prediction, a paper, or the experiment itself, as a control that must fail."""
+    """The origin of a claim: the prediction, a paper, or the experiment itself, as a control that must fail."""
 
     PREDICTED = "predicted"
     PUBLISHED = "published"
@@ -43,7 +43,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a laboratory saw of one quantity.
+    """The values of one quantity that a laboratory measured.
 
     Attributes:
         values: one number per seed, at every n; of a bound at one size.
@@ -103,7 +103,7 @@ class Finding:
 
 
 def findings(claim: Mapping[str, str], observation: Observation) -> list[Finding]:
-    """What is claimed of one quantity, by whom, and what the observation says.
+    """The claims about one quantity, each with its verdict.
 
     Args:
         claim: ``of``, ``source``, and a text for one or more of ``By``; ``wrong``: the one of them that must be refuted

@@ -49,7 +49,7 @@ class Observable:
 
 
 def rule_of(optimizer: str, hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
-    """What follows from holding invariants; for the axis s what follows for an expert. ``instead``: other powers."""
+    """The powers that hold invariants; for the axis s those of an expert. ``instead``: powers that replace some."""
     if axis == "s":
         share = {"K": monomial("s"), "M": monomial("1")}
         rule: Rule = {q: m.substituted(share) for q, m in horizon(optimizer, hold).experts.items()}

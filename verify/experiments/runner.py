@@ -72,7 +72,7 @@ class Experiment:
 def _experiment(name: str) -> Experiment:
     data = tomllib.loads(files(__package__).joinpath(f"claims/{name}.toml").read_text("utf-8"))
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
-    for trial in ({**data, **given} for given in data["trials"]):  # what the file says holds of every trial
+    for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # what the file says holds of every trial
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
         claims = [{"source": trial["source"], **claim} for claim in claims]
         run = partial(LABORATORIES[trial["run"]], **{**common, **trial.get("with", {})})
@@ -88,7 +88,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment showed.
+    """The outcome of an experiment.
 
     Attributes:
         findings: by trial, in the order of the experiment; trials after an interruption are missing.

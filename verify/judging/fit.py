@@ -109,7 +109,7 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
 
 
 def means(values: Sequence[Array]) -> Means:
-    """What a slope is fitted to, for pictures; NaN where every value is zero."""
+    """The points that a slope is fitted to, for pictures; NaN where every value is zero."""
     pairs = []
     for v in values:
         square = np.asarray(v, dtype=np.float64) ** 2

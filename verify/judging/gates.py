@@ -31,7 +31,7 @@ class RunGate:
 
 
 def gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
-    """What can be said about a measurement whatever is predicted; exponents are multiples of ``spacing``."""
+    """The gates that need no prediction; exponents are multiples of ``spacing``."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
     checks = [
         RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),

@@ -35,7 +35,7 @@ Predicted = Signals | Mapping[str, Exponent | Sequence[Fraction | None]]
 
 
 def logged(source: Logged, ray: Ray | None = None) -> Measurement:
-    """What was logged.
+    """A log as a measurement.
 
     Args:
         ray: of the sizes n; by default exponents are multiples of 1/2.
@@ -112,16 +112,16 @@ def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
     return str(source), rows
 
 
-def _number(given: Any, column: str, place: str, least: float, most: float) -> float:
+def _number(entry: Any, column: str, place: str, least: float, most: float) -> float:
     """A finite number in ASCII digits, within limits."""
     try:
-        number = math.nan if isinstance(given, bool) else _read(given) if isinstance(given, str) else float(given)
+        number = math.nan if isinstance(entry, bool) else _read(entry) if isinstance(entry, str) else float(entry)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"{place}: {column} is {shown(given)}, not a finite number")
+        raise UsageError(f"{place}: {column} is {shown(entry)}, not a finite number")
     if not least <= number <= most:
-        raise UsageError(f"{place}: {column} is {shown(given)}; give a number from {least:g} to {most:g}")
+        raise UsageError(f"{place}: {column} is {shown(entry)}; give a number from {least:g} to {most:g}")
     return number
 
 
@@ -129,15 +129,15 @@ def _read(text: str) -> float:
     return float(text) if text.isascii() and "_" not in text else math.nan
 
 
-def _series(name: str, given: Exponent | Sequence[Fraction | None], steps: int) -> Sequence[Fraction | None]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return given
-    if isinstance(given, float):
-        raise TypeError(f"the exponent of {name} is the float {given!r}; give an int, a Fraction or a string")
+def _series(name: str, exponent: Exponent | Sequence[Fraction | None], steps: int) -> Sequence[Fraction | None]:
+    if isinstance(exponent, Sequence) and not isinstance(exponent, str):
+        return exponent
+    if isinstance(exponent, float):
+        raise TypeError(f"the exponent of {name} is the float {exponent!r}; give an int, a Fraction or a string")
     try:
-        exact = None if given is None else limits.rational(given)
+        exact = None if exponent is None else limits.rational(exponent)
     except ValueError as error:
         raise UsageError(
-            f"the exponent of {name} is {given!r}, {error}; give a rational such as -1/2, or None"
+            f"the exponent of {name} is {exponent!r}, {error}; give a rational such as -1/2, or None"
         ) from None
     return [exact] * (steps + 1)

@@ -40,7 +40,7 @@ def fingerprint(x: Any) -> float:
 
 @dataclass
 class Measurement:
-    """What was measured.
+    """A measurement.
 
     Attributes:
         ray, steps: what was asked for.

@@ -70,7 +70,7 @@ class Tally:
 
     @classmethod
     def of(cls, rows: Iterable[ReportRow]) -> Tally:
-        """Of all these rows."""
+        """The counts of these rows."""
         rows = list(rows)
         parts = ([r.verdict for r in rows if (r.predicted is None) is zero] for zero in (False, True))
         return cls(*({v: part.count(v) for v in Verdict} for part in parts))
@@ -149,7 +149,7 @@ class Report(Rendered):
 
     @property
     def tally(self) -> Tally:
-        """Of the judged rows."""
+        """The counts of the judged rows."""
         return Tally.of(self.judged)
 
     @property

@@ -53,7 +53,7 @@ Kind = Literal["values", "control", "standard", "exact"]
 
 @dataclass(frozen=True)
 class Setup:
-    """What to train and measure.
+    """A run as it is trained and measured.
 
     Attributes:
         derivation: how.
@@ -140,7 +140,7 @@ class Setup:
         return min(2 if self.testbed == "transformer" else 1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
-        """What cells of this kind are trained with."""
+        """The run with the derivation, steps and dtype of cells of this kind."""
         if kind == "standard":
             assert self.standard is not None
             return replace(self, derivation=self.standard, steps=self.standard_steps, products=())
@@ -182,12 +182,12 @@ TESTBEDS = ("moe", "network", "transformer")
 
 
 def testbed_of(network: Network) -> str:
-    """What trains a network: the MoE block has a module of its own, split by hand."""
+    """The testbed of a network: the MoE block has a module of its own, split by hand."""
     return "moe" if network == MOE_BLOCK else "network"
 
 
 def seed(stream: int, replica: int) -> int:
-    """Of the random numbers of a replica: another one for every stream and replica."""
+    """The seed of a replica, another one for every stream and replica."""
     return 1 + replica + 1_000_003 * stream
 
 
@@ -256,7 +256,7 @@ def _take_facts(measured: Measurement) -> float:
 
 
 def kept(setup: Setup, cell: RunCell, store: Store) -> Table | None:
-    """What a store holds of a cell; None if that must be measured."""
+    """The record of a cell that a store holds; None if the cell must be measured."""
     return store.load(setup.run, setup.name(cell), cell.count)
 
 

@@ -42,7 +42,7 @@ def joined(tables: Iterable[Table]) -> Table:
 
 @lru_cache(maxsize=256)
 def _keys(names: str) -> list[tuple[str, int]]:
-    """What the rows of a cell are of; cells of a run share it."""
+    """Name and step of every row of a cell; cells of a run share them."""
     return [(name, int(t)) for name, _, t in (text.rpartition("@") for text in json.loads(names))]
 
 
@@ -59,7 +59,7 @@ class Store:
         self._environments: dict[str, dict[str, Any]] = {}
 
     def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
-        """What a cell measured; None if it is not there.
+        """The record of a cell; None if it is not there.
 
         Args:
             replicas: how many it must have.
@@ -103,7 +103,7 @@ class Store:
         return {**records[0], "device": devices, "peak_memory_bytes": memory}
 
     def piece(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """What JSON can hold and depends on exactly this: as it is kept, or made and kept."""
+        """A value that JSON can hold and that depends on exactly these settings: read, or made and kept."""
         if not self._folders:
             return make()
         key = json.dumps(what, sort_keys=True)
@@ -151,7 +151,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
-    """What a folder is about; ``again`` replaces what it was about before.
+    """Writes the plan of a folder; ``again`` replaces another plan.
 
     Raises:
         UsageError: the folder cannot be written, or holds another run.
@@ -165,7 +165,7 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """What a folder is about.
+    """The plan of a folder.
 
     Raises:
         UsageError: it is not a folder of a run, or a newer version wrote it.

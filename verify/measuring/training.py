@@ -87,7 +87,7 @@ def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
 
 
 def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
-    """Of each replica, (S,); None where it is not left apart."""
+    """The size of a quantity of each replica, (S,); None where the optimizer does not leave it apart."""
     try:
         read = q.read(run, t)
     except NotMeasured:

@@ -47,7 +47,7 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class BaseShapes:
-    """How a network is scaled: powers of the axes for every role, the base size, and what was tuned there.
+    """The scaling of a network: powers of the axes for every role, the base size, and what was tuned there.
 
     Attributes:
         configuration: what the powers were derived for.
@@ -109,7 +109,7 @@ def recipe(configuration: Configuration, base: Dims, transformer: bool, readout:
 
 
 class LayerSignals(NamedTuple):
-    """What one MoE layer computed: psi and gates (S,P,M), h2 before its nonlinearity (S,P,M,N_e), h3 (S,P,N)."""
+    """The signals of one MoE layer: psi and gates (S,P,M), h2 before its nonlinearity (S,P,M,N_e), h3 (S,P,N)."""
 
     x: Tensor
     psi: Tensor

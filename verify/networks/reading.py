@@ -73,7 +73,7 @@ def _einsum(operands: Sequence[Labelled], out: str) -> Tensor:
 
 
 def selected(size: int) -> int:
-    """How many of so many entries a top-K selection takes."""
+    """The number of entries that a top-K selection takes of this many."""
     return max(1, round(SELECTED * size))
 
 

@@ -120,7 +120,7 @@ class Replicated(nn.Module):
         return tensor.letters
 
     def grows(self, letters: str) -> bool:
-        """Has it an index of an axis that grows?"""
+        """Has a tensor with these letters an index of an axis that grows?"""
         return any(self.network.axes[x] in self.draw.growing for x in letters)
 
     def count(self) -> int:

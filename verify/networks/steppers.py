@@ -54,7 +54,7 @@ class SignSGD(Lion):
 
 @dataclass(frozen=True)
 class Fold:
-    """How a parameter is a stack of matrices: its dimensions that count copies, rows and columns."""
+    """A parameter as a stack of matrices: its dimensions that count copies, rows and columns."""
 
     copies: tuple[int, ...]
     rows: tuple[int, ...]
@@ -62,7 +62,7 @@ class Fold:
 
     @classmethod
     def of(cls, network: Network, role: str, stored: str, rule: Optimizer) -> Fold:
-        """That of a tensor in the order of letters in which it is stored, behind a dimension of replicas."""
+        """The fold of a tensor that is stored with its letters in this order, behind a dimension of replicas."""
         letters = matrix(network, role, rule.flattened)
         sides = (letters.copies, letters.rows, letters.columns)
         copies, rows, columns = (tuple(1 + stored.index(x) for x in side) for side in sides)
@@ -78,7 +78,7 @@ class Fold:
         return x.permute(self.order).reshape(sizes)
 
     def stacked(self, matrices: Tensor, like: Tensor) -> Tensor:
-        """The same as the parameter that they are of."""
+        """The matrices in the shape of their parameter."""
         folded = matrices.reshape([like.shape[k] for k in self.order])
         return folded.permute([self.order.index(k) for k in range(like.ndim)])
 
@@ -103,7 +103,7 @@ class Stacks(torch.optim.Optimizer):
                 p.add_(fold.stacked(self.direction(self.state[p], grads), p), alpha=-rate)
 
     def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
-        """What is stepped along at learning rate 1, (matrices, out, in)."""
+        """The direction d of the step ``w -= lr d``, (matrices, out, in)."""
         raise NotImplementedError
 
 
@@ -147,8 +147,8 @@ class Shampoo(Stacks):
 def _root(squares: Tensor) -> Tensor:
     """The power -1/4 of positive matrices, on the space where they are not zero."""
     sizes, directions = torch.linalg.eigh(squares)
-    there = sizes > 1e-10 * sizes[..., -1:]
-    powers = torch.where(there, sizes, 1.0) ** -0.25 * there
+    nonzero = sizes > 1e-10 * sizes[..., -1:]
+    powers = torch.where(nonzero, sizes, 1.0) ** -0.25 * nonzero
     root: Tensor = (directions * powers[..., None, :]) @ directions.mT
     return root
 
@@ -219,7 +219,7 @@ def assembled(groups: Sequence[Group], **options: object) -> torch.optim.Optimiz
 
 
 def class_name(trained: Trained) -> str:
-    """As reports name it, with its epsilon where that is negligible."""
+    """The name of an optimizer in reports, with its epsilon where that is negligible."""
     names = []
     for rule in trained.rules:
         where = "scalecalc" if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim"

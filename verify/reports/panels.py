@@ -30,7 +30,7 @@ _LEAST = 166
 
 @dataclass(frozen=True)
 class Curve:
-    """What was measured, (x, y, low, high) with the ends of an interval, and what is predicted, (x, y)."""
+    """Measured points (x, y, low, high) with the ends of an interval, and predicted points (x, y)."""
 
     label: str
     measured: Sequence[tuple[float, float, float, float]]

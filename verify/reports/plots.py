@@ -89,7 +89,7 @@ def points(reports: Iterable[Report]) -> list[Point]:
 
 
 def kept_points(evidence: Path) -> list[Point]:
-    """The same from an ``evidence.json``."""
+    """The exponents of an ``evidence.json``."""
     rows = [row for run in json.loads(evidence.read_text(encoding="utf-8"))["runs"] for row in run["rows"]]
     return [(float(Fraction(r[2])), *r[3:]) for r in rows if r[2] is not None and r[3] is not None]
 
@@ -100,7 +100,7 @@ def overview(shown: Sequence[Point]) -> str:
 
 
 def overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
-    """The same as a file of fixed size, however many exponents there are."""
+    """The overview as a file of fixed size, however many exponents there are."""
     _overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 

@@ -96,9 +96,9 @@ class Study:
     def comparisons(self) -> tuple[tuple[str, str, Change], ...]:
         """The best loss of every parameterization over that of every later one, at every width."""
         return tuple(
-            (one.recipe.name, other.recipe.name, compare(*pair))
-            for one, other in combinations(self.series, 2)
-            for pair in zip(one.curves, other.curves, strict=True)
+            (first.recipe.name, second.recipe.name, compare(*pair))
+            for first, second in combinations(self.series, 2)
+            for pair in zip(first.curves, second.curves, strict=True)
         )
 
     @property

@@ -113,7 +113,7 @@ def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[A
 
 
 def trained_losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
-    """The same, always trained."""
+    """The losses of ``losses``, always trained."""
     task, data, steps, device = course.task, course.data, course.steps, course.hardware.device
     model = data.build(recipe, dims, course.seeds, device)
     forward = torch.compile(model, dynamic=False) if course.compiled else model
@@ -139,7 +139,7 @@ def trained_losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) ->
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """What torch says when it cannot compile a forward or backward pass, as one line."""
+    """The error of torch when it cannot compile a forward or backward pass, as one line."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
     try:
@@ -162,7 +162,7 @@ def rate(step: int, steps: int, warmup: float, final: float) -> float:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         log2_lr: global learning rate. multipliers: everything else.
