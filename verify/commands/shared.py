@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-DEVICE = click.option(
-    "--device",
-    type=Name("device", ("auto", "cpu", "cuda")),
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help="auto, cpu or cuda.",
+defaulted = partial(click.option, show_default=True)
+"""An option whose help says its default."""
+
+DEVICE = defaulted(
+    "--device", type=Name("device", ("auto", "cpu", "cuda")), default="auto", metavar="NAME", help="auto, cpu or cuda."
 )
 RESUME = click.option(
     "--resume",
@@ -40,10 +39,9 @@ RESUME = click.option(
     help="Keep every finished piece in this folder, and go on from those there.",
 )
 REPORTING = options(
-    click.option(
+    defaulted(
         "--require",
         default="4/5",
-        show_default=True,
         metavar="SHARE",
         help="Share of the exponents not predicted to be exactly zero that must agree, e.g. 9/10 or 90%.",
     ),

@@ -35,7 +35,7 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configurati
 from scaling_algebra.spec.networks.library import MOE_BLOCK, TITLES
 from scaling_algebra.verify.campaigns import campaigns
 
-from .shared import DEVICE, REPORTING, finish, integers, place, required_share, resumable, runs_of
+from .shared import DEVICE, REPORTING, defaulted, finish, integers, place, required_share, resumable, runs_of
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     "--network", type=PathType(), metavar="FILE.toml", help="Instead of an architecture, a network of your own."
 )
 @DEVICE
-@click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16.")
+@defaulted("--dtype", default="float64", metavar="NAME", help="float64, float32 or bfloat16.")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
 @click.option(
     "--seeds",
@@ -79,13 +79,8 @@ if TYPE_CHECKING:
     metavar="N",
     help="Replicas at every size; default: more where they are cheap.",
 )
-@click.option(
-    "--steps",
-    type=Count(0, limits.STEPS),
-    default=2,
-    show_default=True,
-    metavar="T",
-    help="Optimizer steps; the first 3 are predicted.",
+@defaulted(
+    "--steps", type=Count(0, limits.STEPS), default=2, metavar="T", help="Optimizer steps; the first 3 are predicted."
 )
 @click.option("--budget", metavar="TIME", help="Choose sizes and seeds for this time, e.g. 60s or 5m (all runs).")
 @click.option("--max-memory", metavar="SIZE", help="Memory for the models trained at once, e.g. 20GiB.")

@@ -97,15 +97,17 @@ class Tally:
     def __str__(self) -> str:
         """``125 of 136 exponents agree, 0 refuted, 11 inconclusive; 164 exactly zero as predicted``."""
         agree, zeros, zero = self.exponents[Verdict.AGREES], sum(self.zeros.values()), self.zeros[Verdict.AGREES]
+
+        def rest(counts: Mapping[Verdict, int]) -> str:
+            return f"{counts[Verdict.REFUTED]} refuted, {counts[Verdict.INCONCLUSIVE]} inconclusive"
+
         parts = []
         if self.judged or not zeros:
-            rest = (f"{self.exponents[v]} {v.lower()}" for v in (Verdict.REFUTED, Verdict.INCONCLUSIVE))
-            parts.append(", ".join([f"{agree} of {self.judged} exponents agree", *rest]))
+            parts.append(f"{agree} of {self.judged} exponents agree, {rest(self.exponents)}")
         if zero == zeros and zeros:
             parts.append(f"{zeros} exactly zero as predicted")
         elif zeros:
-            rest = (f"{self.zeros[v]} {v.lower()}" for v in (Verdict.REFUTED, Verdict.INCONCLUSIVE))
-            parts.append(", ".join([f"only {zero} of {zeros} exactly zero as predicted", *rest]))
+            parts.append(f"only {zero} of {zeros} exactly zero as predicted, {rest(self.zeros)}")
         return "; ".join(parts)
 
 

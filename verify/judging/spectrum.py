@@ -144,14 +144,19 @@ def spectrum(
     if not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
         return None
     x = np.asarray(n, dtype=np.float64)
-    y = np.array([s.mean() for s in square])
-    errors = np.array([s.std() / len(s) ** 0.5 for s in square]) / y
+    y, errors = _mean_squares(square)
     drawn = np.stack([resampling(len(s), i)[:DRAWS] @ s for i, s in enumerate(square)], axis=1)
     drawn = drawn[drawn[:, -1] > 0]
     fitted = _fitted(x, y, errors, powers)
     above = _fitted(x, y, errors, (larger, *powers[: MOST - 1]))
     leading, larger_share = (_share(fit, x, y, drawn, level) for fit in (fitted, above))
     return Spectrum(leading, larger_share, fitted.powers, fitted.residual, fitted.good, float(x[-1]), fitted.leads(x))
+
+
+def _mean_squares(square: Sequence[Array]) -> tuple[Array, Array]:
+    """Means over seeds, and their standard errors relative to them."""
+    y = np.array([s.mean() for s in square])
+    return y, np.array([s.std() / len(s) ** 0.5 for s in square]) / y
 
 
 def powers_below(
@@ -189,9 +194,7 @@ def mixed(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction
     Law: the largest part is a linear program in the coefficients, which are not negative, and meet every mean square
     as a good fit does (``GOOD``).
     """
-    square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
-    y = np.array([s.mean() for s in square])
-    errors = np.array([s.std() / len(s) ** 0.5 for s in square]) / y
+    y, errors = _mean_squares([np.asarray(v, dtype=np.float64) ** 2 for v in values])
     columns = _columns(np.asarray(n, dtype=np.float64), powers) / (y / y[-1])[:, None]
     allowed = np.clip(ERRORS * errors, GOOD, NOISE)
     part = np.array([-1.0, -1.0, *np.zeros(columns.shape[1] - 2)])
