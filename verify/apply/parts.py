@@ -104,8 +104,8 @@ class Parts:
         for name, call in self.first.calls.items():
             role, weight = roles.get(f"{name}.weight", ""), self.weights.get(f"{name}.weight")
             # experts are measured as a sum; a gate of a shared expert scales as a readout, and is none
-            apart = role.startswith("expert") or (role == "readout" and call.output.shape[-1] == 1)
-            if role and not apart and weight is not None and weight.dim() == 2:
+            left_out = role.startswith("expert") or (role == "readout" and call.output.shape[-1] == 1)
+            if role and not left_out and weight is not None and weight.dim() == 2:
                 self.maps[name] = role
 
     def __call__(self) -> Iterator[Part]:

@@ -34,7 +34,7 @@ def rms(x: Tensor) -> Tensor:
     return size / flat.shape[1] ** 0.5
 
 
-def apart(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
+def relative_difference(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
     """Largest difference within pairs (S, ...), relative to the second of them, for each replica, (S,); NaN where one
     is not finite."""
     differences = []
@@ -219,8 +219,8 @@ class Split:
     def _backward(self) -> None:
         """Derivatives of f, by hand, one entry per choice of initial or updated part of every weight on the way."""
         n, gates = self.named, self.gates
-        one = torch.ones_like(self.phi[:, None, None, :1])
-        readout = dict(zip(MODES, (r[:, 0, 0] for r in self.weights["W4"].backward(one)), strict=True))
+        ones = torch.ones_like(self.phi[:, None, None, :1])
+        readout = dict(zip(MODES, (r[:, 0, 0] for r in self.weights["W4"].backward(ones)), strict=True))
         above = torch.stack(list(readout.values()), 1)  # (S, 2, b)
         back = self.weights["W3"].backward(above[:, None])
         g2: Named = {}

@@ -81,8 +81,8 @@ class Dense:
         # distances row by row: one pass over both, and the difference is never formed
         rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
         now, start = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
-        apart = torch.cdist(now, start, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
-        return torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
+        distances = torch.cdist(now, start, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
+        return torch.linalg.vector_norm(distances, dim=1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)

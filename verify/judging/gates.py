@@ -84,7 +84,7 @@ def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
     reference = replace(m, values=m.exact, environment={})
     for key in m.exact:
         pairs = zip(m.cleaned(*key), reference.cleaned(*key), strict=True)
-        worst = max((_apart(*pair) for pair in pairs), default=0.0)
+        worst = max((_relative_difference(*pair) for pair in pairs), default=0.0)
         if not worst <= SPOILT:
             spoilt[key] = worst
     return spoilt
@@ -98,11 +98,11 @@ def floor(m: Measurement) -> RunGate:
     return RunGate("above the numerical floor", 2 * len(spoilt) <= present, detail)
 
 
-def _apart(values: Array, exact: Array) -> float:
+def _relative_difference(values: Array, exact: Array) -> float:
     values = values[: len(exact)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        apart = np.where(values == exact, 0.0, np.abs(values / exact - 1))
-    return float(np.median(apart))
+        differences = np.where(values == exact, 0.0, np.abs(values / exact - 1))
+    return float(np.median(differences))
 
 
 def _finite(m: Measurement) -> RunGate:

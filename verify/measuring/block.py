@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, apart, rms
+from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, relative_difference, rms
 from scaling_algebra.verify.decomposition.updates import Operator, Updates, outer, outer_norm
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import Record
@@ -64,7 +64,7 @@ def train_block(setup: Setup, draw: Draw, checked: int = 0) -> Record:
         if t < setup.steps:
             stepper.step()
             memory.step(factors)
-    return with_facts(record, model, checked, lambda: _apart(model))
+    return with_facts(record, model, checked, lambda: _gradient_difference(model))
 
 
 class _Products:
@@ -92,13 +92,13 @@ class _Products:
         return sizes
 
 
-def _apart(model: MoEBlock) -> Array:
+def _gradient_difference(model: MoEBlock) -> Array:
     """Largest relative difference between the gradients of a model and autograd's, over weights, for each replica."""
     ours = [w.grad for w in model.parameters()]
     model.zero_grad()
     (LOSS_SLOPE * model().sum()).backward()
     theirs = [w.grad for w in model.parameters()]
-    return apart((a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None)
+    return relative_difference((a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None)
 
 
 def _moved(coefficients: Tensor, gradients: Sequence[Tensor], like: Tensor, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
 from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
-from scaling_algebra.verify.decomposition.parts import apart, rms
+from scaling_algebra.verify.decomposition.parts import relative_difference, rms
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.reading import TorchNetwork, selected
@@ -50,7 +50,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
             record |= {(name, t): x for name, x in _entropies(run, t).items()}
         if t < steps:
             run.step()
-    return with_facts(record, model, checked, lambda: _apart(run, steps))
+    return with_facts(record, model, checked, lambda: _gradient_difference(run, steps))
 
 
 def with_facts(
@@ -95,9 +95,9 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
     return rms(read.entries) if isinstance(read, SignalEntries) else read
 
 
-def _apart(run: TorchRun, t: int) -> Array:
+def _gradient_difference(run: TorchRun, t: int) -> Array:
     """Largest relative difference between gradients by the chain rule and autograd's, over signals, for each
     replica."""
     statements = run.network.statements
     with torch.no_grad():
-        return apart((run.chained(s.out, t).entries, run.gradient(s.out, t).entries) for s in statements)
+        return relative_difference((run.chained(s.out, t).entries, run.gradient(s.out, t).entries) for s in statements)
