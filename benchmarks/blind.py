@@ -66,12 +66,10 @@ def setting(draw: int) -> dict[str, Any]:
 def measured_with(chosen: dict[str, Any]) -> Iterator[None]:
     """Inside, `verify` trains with these constants and streams."""
     streams = {kind: at + chosen["stream"] for kind, at in cells.STREAMS.items()}
-    told = {**scales.CONSTANTS["moe"], "init": chosen["init"], "lr": chosen["lr"], "eps": chosen["eps"]}
+    base = {key: chosen[key] for key in ("init", "lr", "eps")}
     with ExitStack() as patches:
-        patches.enter_context(patch.dict(scales.INIT, chosen["init"]))
-        patches.enter_context(patch.dict(scales.LR, chosen["lr"]))
-        patches.enter_context(patch("scaling_algebra.verify.networks.moe_block.EPS", chosen["eps"]))
-        patches.enter_context(patch.dict(scales.CONSTANTS, {"moe": told}))
+        patches.enter_context(patch.object(scales, "MOE", scales.Constants(**base)))
+        patches.enter_context(patch.dict(scales.CONSTANTS, {"moe": {**scales.CONSTANTS["moe"], **base}}))
         patches.enter_context(patch.dict(cells.STREAMS, streams))
         yield
 
@@ -83,33 +81,33 @@ def jobs(chosen: dict[str, Any]) -> list[Job]:
 
 
 def verdict(r: ReportRow) -> str:
-    """Of one exponent; those that are exactly zero, as predicted, stand apart."""
+    """The verdict on one exponent; exponents that are exactly zero, as predicted, stand apart."""
     return ZERO if r.predicted is None and r.verdict is Verdict.AGREES else str(r.verdict)
 
 
 def row(r: ReportRow) -> list[Any]:
-    """What is kept of one that does not agree: quantity, step, prediction, slope, its interval, verdict, note."""
+    """The record of an exponent that does not agree: quantity, step, prediction, slope, its interval, verdict, note."""
     predicted = "0" if r.predicted is None else f"n^{r.predicted}"
     return [r.quantity, r.step, predicted, r.fit.slope, r.fit.low, r.fit.high, str(r.verdict), r.note]
 
 
 def performed(draw: int) -> dict[str, Any]:
     """One draw: its setting, counts of verdicts for each configuration, and every row that does not agree."""
-    chosen, hardware, began, found = setting(draw), Hardware.of("cpu"), time.perf_counter(), []
+    chosen, hardware, began, runs = setting(draw), Hardware.of("cpu"), time.perf_counter(), []
     with measured_with(chosen):
         for one, (place, optimizer, rule) in zip(jobs(chosen), RUNS, strict=True):
             store = Store()
             Session(store, hardware).perform([one])
             report = one.report(store)
             counts = Counter(verdict(r) for r in report.rows)
-            told = [row(r) for r in report.rows if verdict(r) not in ("AGREES", ZERO)]
+            rows = [row(r) for r in report.rows if verdict(r) not in ("AGREES", ZERO)]
             gates = [g.name for g in report.gates if not g.passed]
-            found.append(
+            runs.append(
                 {"regime": place, "optimizer": optimizer, "parameterization": rule, "sizes": list(one.sizes)}
-                | {"seeds": list(one.seeds), "counts": dict(counts), "failed_gates": gates, "rows": told}
+                | {"seeds": list(one.seeds), "counts": dict(counts), "failed_gates": gates, "rows": rows}
             )
     here = {k: hardware.described()[k] for k in ("machine", "torch", "device") if k in hardware.described()}
-    return {"draw": draw, "setting": chosen, "runs": found, "wall_seconds": time.perf_counter() - began, **here}
+    return {"draw": draw, "setting": chosen, "runs": runs, "wall_seconds": time.perf_counter() - began, **here}
 
 
 @click.group()
@@ -129,8 +127,8 @@ def run(folder: Path, draws: int, until: str | None) -> None:
         if until and f"{datetime.now(UTC):%H:%M}" >= until:
             break
         if not path.exists():
-            found = json.dumps({"command": f"python benchmarks/blind.py run --draws {draws}", **performed(draw)})
-            path.write_text(found.replace('{"regime"', '\n{"regime"') + "\n", encoding="utf-8")
+            text = json.dumps({"command": f"python benchmarks/blind.py run --draws {draws}", **performed(draw)})
+            path.write_text(text.replace('{"regime"', '\n{"regime"') + "\n", encoding="utf-8")
             click.echo(f"{datetime.now(UTC):%H:%M:%S} {path.name}")
 
 

@@ -32,9 +32,9 @@ def planned() -> dict[str, Any]:
 
 
 def arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
-    """Of ``scalecalc`` for one run of the plan."""
-    asked = shlex.split(run["arguments"])
-    return ["transfer", *asked, "--base", plan["base"][asked[asked.index("--regime") + 1]], "--device", "cpu"]
+    """The arguments of ``scalecalc`` for one run of the plan."""
+    options = shlex.split(run["arguments"])
+    return ["transfer", *options, "--base", plan["base"][options[options.index("--regime") + 1]], "--device", "cpu"]
 
 
 def records(folder: Path = EVIDENCE) -> dict[str, dict[str, Any]]:
@@ -71,8 +71,8 @@ def control_verdict(record: Mapping[str, Any]) -> str:
 
 def last(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """muP against MSSP at the largest width."""
-    found: list[Mapping[str, Any]] = [c for c in record["comparisons"] if (c["one"], c["other"]) == ("mup", "mssp")]
-    return max(found, key=lambda c: int(c["width"]))
+    gaps: list[Mapping[str, Any]] = [c for c in record["comparisons"] if (c["one"], c["other"]) == ("mup", "mssp")]
+    return max(gaps, key=lambda c: int(c["width"]))
 
 
 def factor(of: Mapping[str, Any], key: str) -> str:
@@ -96,11 +96,11 @@ def run(folder: Path, deadline: bool) -> None:
         if deadline and datetime.now(UTC) > datetime.fromisoformat(plan["deadline"]):
             click.echo(f"not run: {one['name']}")
         elif not out.exists():
-            asked = arguments(plan, one)
-            click.echo(f"{datetime.now(UTC):%H:%M:%S} scalecalc {shlex.join(asked)}")
+            options = arguments(plan, one)
+            click.echo(f"{datetime.now(UTC):%H:%M:%S} scalecalc {shlex.join(options)}")
             try:
-                with patch("sys.argv", ["scalecalc", *asked]):  # the record names this as its command
-                    scalecalc([*asked, "--resume", str(folder / "pieces"), "-o", str(out)])
+                with patch("sys.argv", ["scalecalc", *options]):  # the record names this as its command
+                    scalecalc([*options, "--resume", str(folder / "pieces"), "-o", str(out)])
             except SystemExit as end:  # a verdict is no failure
                 if end.code not in (0, 1, 3):
                     raise
@@ -109,25 +109,25 @@ def run(folder: Path, deadline: bool) -> None:
 @main.command()
 def judge() -> None:
     """The plan's rule of decision, applied to the committed evidence."""
-    rows, found = [], records()
-    for name, record in found.items():
+    rows, by_name = [], records()
+    for name, record in by_name.items():
         by = record["parameterizations"]
         scale = [f"{factor(by[p]['improvement'], 'slope')} {by[p]['improvement']['verdict']}" for p in ("mup", "mssp")]
         control = "_I" in name and "_II" not in name
-        said = [control_verdict(record), ""] if control else [loss_verdict(record), drift_verdict(record)]
+        verdicts = [control_verdict(record), ""] if control else [loss_verdict(record), drift_verdict(record)]
         maximal = name.endswith("maximal")
-        rows.append([name, *scale, factor(last(record), "ratio"), *(["", ""] if maximal else said)])
+        rows.append([name, *scale, factor(last(record), "ratio"), *(["", ""] if maximal else verdicts)])
     header = ("run", "muP, per doubling", "MSSP, per doubling", "muP over MSSP, largest N", "loss", "drift")
     click.echo(tabulate(rows, header))
     drifts = []
-    for name, record in found.items():
+    for name, record in by_name.items():
         kept = {p: v["drift"] for p, v in record["parameterizations"].items()}
-        told = {p: f"{d['slope']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}] {d['verdict']}" for p, d in kept.items()}
-        drifts.append([name, *(told.get(p, "") for p in ("mup", "mssp", "sp"))])
+        drift_of = {p: f"{d['slope']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}] {d['verdict']}" for p, d in kept.items()}
+        drifts.append([name, *(drift_of.get(p, "") for p in ("mup", "mssp", "sp"))])
     click.echo()
     click.echo(tabulate(drifts, ("drift per doubling", "muP", "MSSP", "SP")))
     for one in planned()["run"]:
-        if one["name"] not in found:
+        if one["name"] not in by_name:
             click.echo(f"not run: {one['name']}")
 
 

@@ -23,14 +23,15 @@ from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import TOGETHER, Setup
 from scaling_algebra.verify.measuring.runs import replica_bytes
 from scaling_algebra.verify.measuring.sizes import LARGEST_ELEMENTS
-from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
 STEPS = 4
 
 
 def user_time() -> float:
-    """Of this process; with the kernel's on Windows, which does not tell them apart finely."""
+    """CPU seconds of this process; with the kernel's on Windows, which does not tell them apart finely."""
     try:
         import resource
     except ImportError:
@@ -57,11 +58,11 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
 
 def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -> list[float]:
     """Seconds of a bare and of a measured step of so many replicas, making the model apart."""
-    all_of_them = Replicas(setup.dims(size), range(1, replicas + 1), device)
+    draw = Draw(setup.dims(size), range(1, replicas + 1), device=device)
     setup, d = replace(setup, steps=STEPS - 1), setup.derivation
 
     def make() -> MoEBlock:
-        return MoEBlock(all_of_them, d.scaling)
+        return MoEBlock(draw, d.scaling)
 
     def bare() -> None:
         model = make()
@@ -73,7 +74,7 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
                 stepper.step()
 
     def measured() -> None:
-        train_block(setup, all_of_them)
+        train_block(setup, draw)
 
     making, *both = seconds([make, bare, measured], device, runs)
     return [(t - making) / STEPS for t in both]

@@ -46,21 +46,21 @@ def cases() -> Iterator[tuple[str, str, str]]:
 def derived(name: str, where: str, rule: str, seconds: int) -> dict[str, Any]:
     """What ``derive`` says of muP, and the CPU time of its process."""
     place = ["--ray", where] if "=" in where else ["--regime", where.partition(",")[0]]
-    asked = ["derive", "--architecture", name, *place, "--optimizer", rule, "--parameterization", "mup"]
-    done = fresh(command(*asked), limit=seconds)
-    found = {"network": name, "where": where, "optimizer": rule, "seconds": round(done.cpu, 1)}
+    command_line = ["derive", "--architecture", name, *place, "--optimizer", rule, "--parameterization", "mup"]
+    done = fresh(command(*command_line), limit=seconds)
+    record = {"network": name, "where": where, "optimizer": rule, "seconds": round(done.cpu, 1)}
     if done.status == 0:
-        return {**found, "verdict": "found", "answer": answer(done.out)}
+        return {**record, "verdict": "found", "answer": answer(done.out)}
     why = done.err.strip().rpartition("\n")[2].partition("): ")[2].partition("; derive --")[0]
     verdicts = {1: "none exists", 3: "UNDECIDED", -signal.SIGXCPU: f"no answer within {seconds} s"}
     if done.status not in verdicts:
-        raise click.ClickException(f"{' '.join(asked)}: exit code {done.status}\n{done.err}")
-    return {**found, "verdict": verdicts[done.status], "answer": why}
+        raise click.ClickException(f"{' '.join(command_line)}: exit code {done.status}\n{done.err}")
+    return {**record, "verdict": verdicts[done.status], "answer": why}
 
 
 def answer(text: str) -> str:
     """Multipliers, then init std, learning rate and epsilon of every tensor, on one line."""
-    said = re.findall(r"^(?:aggregation )?multiplier(?: (\w+))?: (\S+)", text, re.M)
+    multipliers = re.findall(r"^(?:aggregation )?multiplier(?: (\w+))?: (\S+)", text, re.M)
     rows = text.partition("\ntensor ")[2].partition("\n\n")[0].splitlines()
     head = re.split(r" {2,}", f"tensor  {rows[0].strip()}")
     columns = [head.index(x) for x in ("init std", "lr", "eps") if x in head]
@@ -68,8 +68,8 @@ def answer(text: str) -> str:
     for cells in (re.split(r" {2,}", x.strip()) for x in rows[1:]):
         powers = ", ".join(cells[k] for k in columns).removesuffix(", -")
         tensors.setdefault(powers, []).append(cells[0])
-    found = [f"{name or 'multiplier'} {power}" for name, power in said]
-    return "; ".join([*found, *(f"{', '.join(names)} {powers}" for powers, names in tensors.items())])
+    parts = [f"{name or 'multiplier'} {power}" for name, power in multipliers]
+    return "; ".join([*parts, *(f"{', '.join(names)} {powers}" for powers, names in tensors.items())])
 
 
 def records() -> list[dict[str, Any]]:
@@ -88,15 +88,15 @@ def main() -> None:
 @click.option("--seconds", default=60, show_default=True, help="CPU seconds for one answer.")
 def run(seconds: int) -> None:
     """Derive what is not kept."""
-    found = records()
+    answers = records()
     for case in cases():
-        if case not in {(x["network"], x["where"], x["optimizer"]) for x in found}:
-            found.append(derived(*case, seconds))
-            print(*case, found[-1]["seconds"], found[-1]["verdict"], flush=True)
+        if case not in {(x["network"], x["where"], x["optimizer"]) for x in answers}:
+            answers.append(derived(*case, seconds))
+            print(*case, answers[-1]["seconds"], answers[-1]["verdict"], flush=True)
             commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True).strip()
             head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit}
             head["command"] = f"python benchmarks/library.py run --seconds {seconds}"
-            DERIVED.write_text(json.dumps({**head, "derived": found}, indent=1) + "\n", encoding="utf-8")
+            DERIVED.write_text(json.dumps({**head, "derived": answers}, indent=1) + "\n", encoding="utf-8")
 
 
 @main.command()

@@ -39,15 +39,16 @@ ASKED = ("I", "II", "III")
 
 def planned(least: int, together: int) -> list[Job]:
     """Runs that have at least so many cells in all."""
-    asked = [Configuration.of(regime, "sgd", "mup") for regime in ASKED]
+    configurations = [Configuration.of(regime, "sgd", "mup") for regime in ASKED]
     for seeds in count(4):
-        runs = [job(one, Effort(sizes=SIZES, seeds=seeds * together, together=together)) for one in asked]
+        effort = Effort(sizes=SIZES, seeds=seeds * together, together=together)
+        runs = [job(configuration, effort) for configuration in configurations]
         if sum(len(cells(run.setup())) for run in runs) >= least:
             return runs
     raise AssertionError
 
 
-def made(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
+def synthetic(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
     """What a cell could have measured: predictions with noise, flat in the controls."""
     n, draw = setup.sizes[0 if cell.kind == "control" else cell.size], np.random.default_rng(cell.seeds)
     entries = elements(setup.dims_of(cell), setup.network)
@@ -74,7 +75,7 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
         like = {kind: train_cell(setup, RunCell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in cells(setup)}}
         for cell in cells(setup):
             record = {**like[cell.kind], (SECONDS, 0): np.zeros(1)}
-            kept.save(setup.run, setup.name(cell), made(setup, record, cell, powers))
+            kept.save(setup.run, setup.name(cell), synthetic(setup, record, cell, powers))
         kept.describe(setup.run, described(hardware, setup))
 
 
@@ -120,16 +121,16 @@ def here(call: str) -> str:
 @click.command()
 @click.argument("figures", nargs=-1, type=click.Choice(["report", "resume", "plan", "derive"]))
 @click.option("--cells", "stored", default=2136, show_default=True, help="Cells that are stored, at least.")
-@click.option("--planned", "wanted", default=14400, show_default=True, help="Cells that are planned, at least.")
+@click.option("--planned", "in_plan", default=14400, show_default=True, help="Cells that are planned, at least.")
 @click.option("--configurations", default=3200, show_default=True, help="Of the campaign that is derived.")
-def main(figures: Sequence[str], stored: int, wanted: int, configurations: int) -> None:
+def main(figures: Sequence[str], stored: int, in_plan: int, configurations: int) -> None:
     """Print all figures, or those that are named."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         full, empty = Path(name) / "full", Path(name) / "empty"
         if not figures or set(figures) & {"report", "resume"}:
             store(full, planned(stored, 1))
-        write_plan(empty, {"runs": [run.as_json() for run in planned(wanted, 1)]})
+        write_plan(empty, {"runs": [run.as_json() for run in planned(in_plan, 1)]})
         commands = {
             "report": command("report", str(full)),
             "resume": command("verify", "--device", "cpu", "--resume", str(full)),
@@ -138,8 +139,8 @@ def main(figures: Sequence[str], stored: int, wanted: int, configurations: int) 
         }
         for figure in figures or commands:
             spent = fresh(commands[figure])
-            said = spent.out.rstrip("\n").rpartition("\n")[2]
-            rows.append((figure, f"{spent.seconds:.1f}", f"{spent.cpu:.1f}", f"{spent.megabytes:.0f}", said))
+            last_line = spent.out.rstrip("\n").rpartition("\n")[2]
+            rows.append((figure, f"{spent.seconds:.1f}", f"{spent.cpu:.1f}", f"{spent.megabytes:.0f}", last_line))
     click.echo(
         tabulate(rows, ("what", "seconds", "CPU seconds", "MB", "said"), tablefmt="github", disable_numparse=True)
     )

@@ -26,15 +26,15 @@ ELSEWHERE = {"cvc5": "BSD-3-Clause", "mkdocstrings": "ISC"}
 """Licences that a package has in its sources and not in its description."""
 
 
-def wanted() -> dict[str, list[str]]:
+def direct() -> dict[str, list[str]]:
     """Direct dependencies by name, with the parts of the project that need them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     parts = {"always": project["dependencies"], **project["optional-dependencies"]}
-    found: dict[str, list[str]] = {}
+    parts_of: dict[str, list[str]] = {}
     for part, entries in parts.items():
         for entry in entries:
-            found.setdefault(plain(entry), []).append(part)
-    return dict(sorted(found.items()))
+            parts_of.setdefault(plain(entry), []).append(part)
+    return dict(sorted(parts_of.items()))
 
 
 def plain(name: str) -> str:
@@ -42,21 +42,21 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=~! ]", name)[0]).lower()
 
 
-def licence(name: str, told: dict[str, Any] | None = None) -> str:
+def licence(name: str, index_entry: dict[str, Any] | None = None) -> str:
     """The licence that an installed package says it has: its expression, its classifier, or its first line.
 
     Args:
-        told: what the index says, for a package that is not installed.
+        index_entry: what the index says, for a package that is not installed.
     """
     try:
         about = metadata(name)
         classifiers, text = about.get_all("Classifier", []), about.get("License")
         expression = about.get("License-Expression")
     except PackageNotFoundError:
-        told = told or {}
-        classifiers, text, expression = told.get("classifier", []), told.get("license"), told.get("license_expression")
+        entry = index_entry or {}
+        classifiers, text, expression = (entry.get(x) for x in ("classifier", "license", "license_expression"))
     expression = expression or ELSEWHERE.get(name)
-    kinds = [x.rsplit(" :: ", 1)[1] for x in classifiers if x.startswith("License ::") and x.count(" :: ") > 1]
+    kinds = [x.rsplit(" :: ", 1)[1] for x in classifiers or () if x.startswith("License ::") and x.count(" :: ") > 1]
     return str(expression or " or ".join(kinds) or str(text or "not said").strip().splitlines()[0][:60])
 
 
@@ -64,17 +64,17 @@ def resolved() -> list[dict[str, Any]]:
     """What pip would install, with hashes."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        entries = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-        asked = [*entries["dependencies"], *(x for part in entries["optional-dependencies"].values() for x in part)]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+        requirements = sum(project["optional-dependencies"].values(), project["dependencies"])
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-        subprocess.run([*command, "--report", report, "-c", ROOT / "constraints.txt", *asked], check=True)
-        found: list[dict[str, Any]] = json.loads(report.read_text("utf-8"))["install"]
-        return sorted(found, key=lambda x: plain(x["metadata"]["name"]))
+        subprocess.run([*command, "--report", report, "-c", ROOT / "constraints.txt", *requirements], check=True)
+        packages: list[dict[str, Any]] = json.loads(report.read_text("utf-8"))["install"]
+        return sorted(packages, key=lambda x: plain(x["metadata"]["name"]))
 
 
 def main() -> None:
     """Writes both files."""
-    lines, rows, parts = [], [], wanted()
+    lines, rows, parts = [], [], direct()
     for package in resolved():
         name, about = plain(package["metadata"]["name"]), package["metadata"]
         digest = package["download_info"]["archive_info"]["hashes"]["sha256"]

@@ -126,7 +126,7 @@ MUTANTS = [
         "store",
         "verify/measuring",
         ("store.py", "if version > FORMAT:", "if version > FORMAT + 1:"),
-        ("store.py", "replicas in (None, table.array.shape[1])", "True"),
+        ("store.py", "replicas in (None, len(next(iter(table.values()))))", "True"),
     ),
     *_room(
         "recipes",
@@ -206,10 +206,10 @@ def main(lane: str, room: str | None, only: str, quick: bool, listed: bool) -> N
             path, began = folder / m.file, time.monotonic()
             text = path.read_text(encoding="utf-8")
             path.write_text(m.planted(text), encoding="utf-8")
-            found = seen(folder, lane, KILLERS[m.room]) or ("" if quick else seen(folder, lane, []))
+            failure = seen(folder, lane, KILLERS[m.room]) or ("" if quick else seen(folder, lane, []))
             path.write_text(text, encoding="utf-8")
-            survived += not found
-            click.echo(f"{k:3} {'killed' if found else 'SURVIVED'} {time.monotonic() - began:5.0f} s  {m}  {found}")
+            survived += not failure
+            click.echo(f"{k:3} {'killed' if failure else 'SURVIVED'} {time.monotonic() - began:5.0f} s  {m}  {failure}")
         if dirty := seen(folder, lane, sorted({t for _, m in chosen for t in KILLERS[m.room]})):
             raise click.ClickException(f"without a fault the tests fail, too: {dirty}")
     click.echo(f"{survived} of {len(chosen)} survived")

@@ -95,12 +95,12 @@ def power(values: Sequence[float], where: str) -> Fraction | None:
     if not any(values):
         return None
     steps = [math.log2(b / a) if a > 0 < b else math.nan for a, b in pairwise(values)]
-    found = Fraction(steps[0]).limit_denominator(4) if math.isfinite(steps[0]) else Fraction(0)
-    if not all(abs(step - found) < 1e-9 for step in steps):
+    exponent = Fraction(steps[0]).limit_denominator(4) if math.isfinite(steps[0]) else Fraction(0)
+    if not all(abs(step - exponent) < 1e-9 for step in steps):
         raise UsageError(
             f"{where} is {values} at sizes that double, which is no power; is the checkout the expected one?"
         )
-    return found
+    return exponent
 
 
 def mlp_values(config: Any, growth: int) -> Values:
@@ -108,13 +108,13 @@ def mlp_values(config: Any, growth: int) -> Values:
     n = WIDTH * growth
     m, n_e = config.adjust_dimensions(n, EXPERTS, EXPERT_WIDTH)
     fans = {"w_in": INPUTS, "w_expert2": n_e}
-    found = {("sum", "multiplier"): m ** -config.get_default_alpha()}
+    values = {("sum", "multiplier"): m ** -config.get_default_alpha()}
     for tensor in ROLES:
         fan_in = fans.get(tensor, n)
-        found[tensor, "init"] = config.get_init_scale(tensor, n, m, n_e, fan_in, CLASSES)
-        found[tensor, "lr"] = config.get_lr_scale(tensor, n, m, n_e, 1.0, fan_in)
-        found[tensor, "eps"] = config.get_adam_eps_scale(tensor, n, m, n_e)
-    return {key: float(x) for key, x in found.items()}
+        values[tensor, "init"] = config.get_init_scale(tensor, n, m, n_e, fan_in, CLASSES)
+        values[tensor, "lr"] = config.get_lr_scale(tensor, n, m, n_e, 1.0, fan_in)
+        values[tensor, "eps"] = config.get_adam_eps_scale(tensor, n, m, n_e)
+    return {key: float(x) for key, x in values.items()}
 
 
 def transformer_values(config: Any, place: str, growth: int) -> Values:
@@ -122,16 +122,16 @@ def transformer_values(config: Any, place: str, growth: int) -> Values:
     ray = regime(place)
     sizes = {"N": WIDTH, "M": EXPERTS, "N_e": EXPERT_WIDTH}
     n, m, n_e = (size * growth ** int(ray[axis]) for axis, size in sizes.items())
-    asked = SimpleNamespace(n_embd=n, n_exp=m)
-    found = {}
+    shape = SimpleNamespace(n_embd=n, n_exp=m)
+    values = {}
     for tensor in TRANSFORMER_ROLES:
         fan_in = {"embedding": CLASSES, "expert_down": n_e}.get(tensor, n)
         with patch("torch.nn.init.normal_") as normal, patch("torch.nn.init.zeros_"):
-            config.init_weight(tensor, None, fan_in, n, asked)
-        found[tensor, "init"] = normal.call_args.kwargs["std"] if normal.called else 0.0
-        found[tensor, "lr"] = config.lr_scale(tensor, asked)
-        found[tensor, "eps"] = config.eps_scale(tensor, asked)
-    return {key: float(x) for key, x in found.items()}
+            config.init_weight(tensor, None, fan_in, n, shape)
+        values[tensor, "init"] = normal.call_args.kwargs["std"] if normal.called else 0.0
+        values[tensor, "lr"] = config.lr_scale(tensor, shape)
+        values[tensor, "eps"] = config.eps_scale(tensor, shape)
+    return {key: float(x) for key, x in values.items()}
 
 
 def fitted(of: Callable[[int], Values], name: str) -> dict[tuple[str, str], Fraction | None]:
@@ -140,19 +140,19 @@ def fitted(of: Callable[[int], Values], name: str) -> dict[tuple[str, str], Frac
     return {key: power([t[key] for t in tables], f"{' of '.join(key[::-1])} in {name}") for key in tables[0]}
 
 
-def derived(roles: Mapping[str, tuple[str, str]], place: str, **asked: Any) -> dict[tuple[str, str], Fraction | None]:
+def derived(roles: Mapping[str, tuple[str, str]], place: str, **options: Any) -> dict[tuple[str, str], Fraction | None]:
     """The exponents of n that `derive` gives, by tensor and by what is scaled."""
-    ray, found = regime(place), {}
+    ray, exponents = regime(place), {}
     for tensor, (network, role) in roles.items():
-        rule = "mup" if network == "mlp" else asked["parameterization"]
-        d = derive(regime=place, architecture=network, **{**asked, "parameterization": rule})
+        rule = "mup" if network == "mlp" else options["parameterization"]
+        d = derive(regime=place, architecture=network, **{**options, "parameterization": rule})
         scale = d.scaling.tensors[role]
-        for what, told in {"init": scale.init_std, "lr": scale.lr, "eps": scale.eps}.items():
-            if what != "eps" or asked["optimizer"] != "sgd":
-                found[tensor, what] = None if told is None else told.on(ray)
+        for what, power in {"init": scale.init_std, "lr": scale.lr, "eps": scale.eps}.items():
+            if what != "eps" or options["optimizer"] != "sgd":
+                exponents[tensor, what] = None if power is None else power.on(ray)
         if network == "moe":
-            found["sum", "multiplier"] = -d.scaling.alpha.on(ray)
-    return found
+            exponents["sum", "multiplier"] = -d.scaling.alpha.on(ray)
+    return exponents
 
 
 def cells(checkout: Path) -> list[OfficialCell]:
@@ -161,18 +161,18 @@ def cells(checkout: Path) -> list[OfficialCell]:
     Raises:
         UsageError: a file is missing, or a cell is no power.
     """
-    found = []
+    rows = []
     module, roles = loaded(checkout / MLP), {tensor: ("moe", role) for tensor, role in ROLES.items()}
     for place, optimizer, rule, name in MLP_CONFIGS:
         theirs = fitted(partial(mlp_values, module.CONFIGS[name]), name)
         ours = derived(roles, place, optimizer=optimizer, parameterization=rule, readout_init="maximal")
-        found += [OfficialCell(name, place, optimizer, rule, *key, theirs[key], x) for key, x in ours.items()]
+        rows += [OfficialCell(name, place, optimizer, rule, *key, theirs[key], x) for key, x in ours.items()]
     module = loaded(checkout / TRANSFORMER)
     for place, rule, readout, name in TRANSFORMER_CONFIGS:
         theirs = fitted(partial(transformer_values, module.SCALING_CONFIGS[name](), place), name)
         ours = derived(TRANSFORMER_ROLES, place, optimizer="adamw", parameterization=rule, readout_init=readout)
-        found += [OfficialCell(name, place, "adamw", rule, *key, theirs[key], ours[key]) for key in theirs]
-    return found
+        rows += [OfficialCell(name, place, "adamw", rule, *key, theirs[key], ours[key]) for key in theirs]
+    return rows
 
 
 def loaded(path: Path) -> ModuleType:
@@ -196,20 +196,20 @@ def shown(exponent: Fraction | None) -> str:
 def main(checkout: Path) -> None:
     """Compare the scaling functions in CHECKOUT with `derive`, cell by cell."""
     try:
-        found = cells(checkout)
+        compared = cells(checkout)
     except UsageError as error:
         click.echo(f"official_code: {error}", err=True)
         raise SystemExit(2) from None
     counts: dict[tuple[str, ...], list[bool]] = {}
-    for c in found:
+    for c in compared:
         counts.setdefault((c.regime, c.optimizer, c.parameterization, c.config), []).append(c.theirs == c.ours)
     rows = [(*key, f"{sum(equal)} of {len(equal)}") for key, equal in counts.items()]
     click.echo(tabulate(rows, ("regime", "optimizer", "parameterization", "their configuration", "equal")))
-    differ = [c for c in found if c.theirs != c.ours]
+    differ = [c for c in compared if c.theirs != c.ours]
     for c in differ:
         where = f"regime {c.regime}, {c.optimizer}, {c.parameterization}"
         click.echo(f"differs: {where}: {c.what} of {c.tensor} is {shown(c.theirs)} there, {shown(c.ours)} here")
-    click.echo(f"\n{len(found) - len(differ)} of {len(found)} cells are equal")
+    click.echo(f"\n{len(compared) - len(differ)} of {len(compared)} cells are equal")
     raise SystemExit(1 if differ else 0)
 
 

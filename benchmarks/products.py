@@ -63,12 +63,12 @@ print(json.dumps([len(asked[::every]), nodes, found]))
 
 def timed(folder: Path, args: str, every: int, runs: int, seconds: float) -> tuple[int, int, float]:
     """Products, nodes of their searches, and median CPU seconds."""
-    asked = json.dumps([args.split(), every, runs, seconds])
-    spent = fresh(TIMED, asked, folder=folder)
+    arguments = json.dumps([args.split(), every, runs, seconds])
+    spent = fresh(TIMED, arguments, folder=folder)
     if spent.status:
         raise click.ClickException(spent.err)
-    products, nodes, found = json.loads(spent.out.splitlines()[-1])
-    return products, nodes, statistics.median(found)
+    products, nodes, seconds_of_runs = json.loads(spent.out.splitlines()[-1])
+    return products, nodes, statistics.median(seconds_of_runs)
 
 
 @click.command()
@@ -81,11 +81,11 @@ def main(names: tuple[str, ...], runs: int, every: int, seconds: float, against:
     """Print all figures."""
     rows = []
     for name in names or tuple(QUESTIONS):
-        mine = timed(Path(__file__).parents[1], QUESTIONS[name], every, runs, seconds)
-        row = [name, mine[0], mine[1], f"{mine[2]:.2f}", f"{mine[2] / mine[0] * 1e6:.0f}"]
+        here = timed(Path(__file__).parents[1], QUESTIONS[name], every, runs, seconds)
+        row = [name, here[0], here[1], f"{here[2]:.2f}", f"{here[2] / here[0] * 1e6:.0f}"]
         if against is not None:
-            other = timed(against.resolve(), QUESTIONS[name], every, runs, seconds)
-            row += [f"{other[2] / other[0] * 1e6:.0f}", f"{other[2] / other[0] / (mine[2] / mine[0]):.1f}"]
+            there = timed(against.resolve(), QUESTIONS[name], every, runs, seconds)
+            row += [f"{there[2] / there[0] * 1e6:.0f}", f"{there[2] / there[0] / (here[2] / here[0]):.1f}"]
         rows.append(row)
     heads = ["products of", "products", "nodes", "median s", "us each", "us each, other", "ratio"]
     print(tabulate(rows, heads[: len(rows[0])], tablefmt="github"))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from scaling_algebra.verify.judging.claims import Claim
     from scaling_algebra.verify.judging.fit import Verdict
     from scaling_algebra.verify.judging.measurement import Measurement
-    from scaling_algebra.verify.judging.report import Report, judge
+    from scaling_algebra.verify.judging.report import Report
+    from scaling_algebra.verify.judging.verdicts import judge
     from scaling_algebra.verify.measuring.runs import measure
 
 __all__ = ["Claim", "Measurement", "Report", "Verdict", "judge", "measure"]
@@ -26,7 +27,7 @@ _HOMES = {
     "Verdict": "judging.fit",
     "Measurement": "judging.measurement",
     "Report": "judging.report",
-    "judge": "judging.report",
+    "judge": "judging.verdicts",
     "measure": "measuring.runs",
 }
 
@@ -34,10 +35,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if isfunction(found):
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if isfunction(value):
         from scaling_algebra.arguments import checked
 
-        found = checked(found)
-    globals()[name] = found
-    return found
+        value = checked(value)
+    globals()[name] = value
+    return value

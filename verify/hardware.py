@@ -46,9 +46,7 @@ class Hardware:
         available = torch.cuda.is_available()
         if name == "cuda" and not available:
             raise UsageError("no CUDA device is available; use --device cpu or auto")
-        if name == "cpu" or not available:
-            return cls("cpu", most)
-        return cls("cuda", most)
+        return cls("cuda" if available and name != "cpu" else "cpu", most)
 
     @property
     def room(self) -> int:
@@ -91,15 +89,15 @@ class Hardware:
 
 def free_memory() -> int | None:
     """Bytes of main memory that are free now, in this process's group too; None where the system does not tell."""
-    found = []
+    limits = []
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
     with suppress(OSError, ValueError):
         group = Path("/sys/fs/cgroup")
         most = int((group / "memory.max").read_text(encoding="utf-8"))
-        found.append(max(0, most - int((group / "memory.current").read_text(encoding="utf-8"))))
-    return min(found, default=None)
+        limits.append(max(0, most - int((group / "memory.current").read_text(encoding="utf-8"))))
+    return min(limits, default=None)
 
 
 def machine() -> str:
@@ -114,8 +112,8 @@ def machine() -> str:
 
 def threads() -> int:
     """Half of the cores this process may use: waiting for a busy core costs more than a core brings."""
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, mine // 2)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2)
 
 
 @contextmanager

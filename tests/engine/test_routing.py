@@ -14,9 +14,10 @@ torch = pytest.importorskip("torch")
 from scaling_algebra import UsageError, derive, explain, network, signals
 from scaling_algebra.cli import main
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.judging.report import judge
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.runs import measure
-from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.networks.replicas import Draw
 
 from .scenarios import LETTERS, shown, sizes
 from .test_rules import GATED
@@ -29,7 +30,7 @@ def test_the_batch_average_is_exact():
     """Gradients averaged over every choice of K of M experts: those of the whole block with K/M in its multiplier."""
     dims = {"N": 6, "N_e": 3, "M": 5, "K": 2}
     d = derive(None, "sgd", "mup", ray=SPARSE[0])
-    model = MoEBlock(Replicas(dims, [7]), d.scaling)
+    model = MoEBlock(Draw(dims, [7]), d.scaling)
     model().sum().backward()
     w = model.weights
     h1 = w["W1"] @ model.x

@@ -14,7 +14,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify import judge, measure
 from scaling_algebra.verify.judging.fit import Verdict, judge_exponent
-from scaling_algebra.verify.judging.report import fit_of
+from scaling_algebra.verify.judging.verdicts import fit_of
 
 DEPENDS = ("derives", "trains")
 

@@ -144,7 +144,7 @@ def test_a_run_that_diverged_is_kept_as_no_numbers(tmp_path):
 
 
 def test_cells_of_different_names_are_joined_by_what_they_share():
-    one, other = (stored.RecordTable.of({(name, 0): np.ones(2) for name in names}) for names in ("ab", "cb"))
+    one, other = ({(name, 0): np.ones(2) for name in names} for names in ("ab", "cb"))
     both = stored.joined([one, other])
     assert list(both) == [("b", 0)] and both["b", 0].shape == (4,)
 

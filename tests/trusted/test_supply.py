@@ -19,7 +19,7 @@ ROWS = {
 
 
 def test_every_dependency_is_locked_and_told():
-    wanted = lock.wanted()
+    wanted = lock.direct()
     assert len(LOCKED) == len(lock.LOCK.read_text().splitlines()) - 1 and set(wanted) <= set(LOCKED)
     assert {name: row[2] for name, row in ROWS.items() if name in wanted} == {
         k: ", ".join(v) for k, v in wanted.items()
@@ -29,7 +29,7 @@ def test_every_dependency_is_locked_and_told():
     assert {n: v for n, v in pins if lock.plain(n) in LOCKED and LOCKED[lock.plain(n)].partition("+")[0] != v} == {}
 
 
-@pytest.mark.parametrize("name", lock.wanted())
+@pytest.mark.parametrize("name", lock.direct())
 def test_licences_are_those_of_what_is_installed(name):
     try:
         version = importlib.metadata.version(name)

@@ -16,7 +16,7 @@ from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.claims import Claim
-from scaling_algebra.verify.judging.report import judge
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.coordinates import split_layers
 from scaling_algebra.verify.measuring.predictions import predicted_layers
 from scaling_algebra.verify.measuring.store import Store

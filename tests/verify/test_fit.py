@@ -16,8 +16,8 @@ from scaling_algebra.verify import judge
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
 from scaling_algebra.verify.judging.gates import planted
-from scaling_algebra.verify.judging.report import spectrum_of
 from scaling_algebra.verify.judging.spectrum import powers_below, spectrum
+from scaling_algebra.verify.judging.verdicts import spectrum_of
 
 HALF = Fraction(1, 2)
 N = [64, 112, 197, 346, 608]

@@ -11,7 +11,8 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.decomposition.moments import TorchRun
 from scaling_algebra.verify.decomposition.parts import rms
-from scaling_algebra.verify.networks.reading import Draw, TorchNetwork
+from scaling_algebra.verify.networks.reading import TorchNetwork
+from scaling_algebra.verify.networks.replicas import Draw
 
 from ..measure.interpreter import InterpretedRun, orthogonal
 from ..measure.networks import from_text

@@ -17,7 +17,8 @@ from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, Sums
 from scaling_algebra.verify.decomposition.updates import LowRank, Updates, linear, matrix
 from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
-from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import NEGLIGIBLE
 from scaling_algebra.verify.networks.steppers import Fold, stepper
 
@@ -43,7 +44,7 @@ def setup(name, scaling=SCALING):
 
 def trained(name="sgd", steps=2, seeds=(1, 2, 3)):
     """A model after some updates, what its optimizer remembers of them, and its initial weights."""
-    model = MoEBlock(Replicas(DIMS, seeds), SCALING)
+    model = MoEBlock(Draw(DIMS, seeds), SCALING)
     stepper = model.optimizer(optimizer(name))
     start = {s: w.detach().clone() for s, w in model.weights.items()}
     memory = Updates(optimizer(name), model.weights, stepper, steps)
@@ -97,7 +98,7 @@ def test_sums_over_experts_keep_their_digits_whatever_the_size_of_the_update(sca
 
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole(monkeypatch):
     monkeypatch.setattr(NamedSignals, "rms", lambda parts: {name: x for name, x in parts.items() if x.ndim == 2})
-    seen = train_block(setup("sgd"), Replicas(DIMS, [1, 2]))
+    seen = train_block(setup("sgd"), Draw(DIMS, [1, 2]))
     for t in range(3):
         both = seen["psi.propagating.expert", t] + seen["psi.propagating.router", t]
         assert both == pytest.approx(seen["psi.propagating", t], abs=1e-12)
@@ -106,7 +107,7 @@ def test_pathway_split_of_the_sgd_update_sums_to_the_whole(monkeypatch):
 def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():
     tensors = dict(SCALING.tensors) | {"readout": TensorScaling(None, Power(), Power())}
     for name in MEASURABLE:
-        seen = train_block(setup(name, Scaling(tensors, SCALING.multipliers)), Replicas(DIMS, [1, 2]))
+        seen = train_block(setup(name, Scaling(tensors, SCALING.multipliers)), Draw(DIMS, [1, 2]))
         for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
             assert not seen[quantity, 0].any(), quantity
         assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
@@ -196,7 +197,7 @@ def test_sign_descent_and_lion_are_the_published_rules():
 
 
 def test_a_negligible_epsilon_is_far_below_every_gradient():
-    model = MoEBlock(Replicas(DIMS, [1]), SCALING)
+    model = MoEBlock(Draw(DIMS, [1]), SCALING)
     for name in ("adam", "adamw", "rmsprop"):
         groups = model.optimizer(optimizer(name).with_epsilon("negligible")).param_groups
         assert {g["eps"] for g in groups} == {NEGLIGIBLE} and NEGLIGIBLE < 1e-20

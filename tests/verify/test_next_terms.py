@@ -12,7 +12,7 @@ nnls = pytest.importorskip("scipy.optimize").nnls
 from scaling_algebra import Power, derive
 from scaling_algebra.verify import measure
 from scaling_algebra.verify.judging.fit import Verdict, judge_exponent
-from scaling_algebra.verify.judging.report import fit_of
+from scaling_algebra.verify.judging.verdicts import fit_of
 from scaling_algebra.verify.measuring import sizes
 
 QUANTITY = "h3.A2.2"

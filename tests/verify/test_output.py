@@ -24,7 +24,7 @@ from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import planted
-from scaling_algebra.verify.judging.report import judge
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.store import Store, write_plan
 from scaling_algebra.verify.reports import output, plots
 

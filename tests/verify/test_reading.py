@@ -23,8 +23,8 @@ from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntr
 from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
-from scaling_algebra.verify.networks.moe_block import Replicas
-from scaling_algebra.verify.networks.reading import Draw, TorchNetwork, contract
+from scaling_algebra.verify.networks.reading import TorchNetwork, contract
+from scaling_algebra.verify.networks.replicas import Draw
 
 MORE = {
     "thrice": """
@@ -150,7 +150,7 @@ def test_the_moe_block_gives_the_numbers_of_the_module_split_by_hand(rule, param
     monkeypatch.setattr(TorchRun, "_initial", lambda run, term, m: [(x.letters, m.value[x.name]) for x in term.weights])
     setup = Setup(derive("III", rule, parameterization), steps=2)
     dims, seeds = {"N": 9, "N_e": 5, "M": 4}, [1, 2, 3]
-    by_hand = train_block(setup, Replicas(dims, seeds))
+    by_hand = train_block(setup, Draw(dims, seeds))
     found = train_network(setup, Draw(dims, seeds, seeds), checked=len(seeds))
     weighed = {"h3.init", "h3.A1", *(f"phi.{part}" for part in ("propagating", "effective", "cross"))}
     shared = [
@@ -169,7 +169,7 @@ def test_a_wrong_split_would_be_seen(monkeypatch):
     setup, dims = Setup(derive("III", "sgd", "mup"), steps=1), {"N": 9, "N_e": 5, "M": 4}
     real = TorchRun.change
     monkeypatch.setattr(TorchRun, "change", lambda run, x, t: SignalEntries(x, 2 * real(run, x, t).entries))
-    by_hand, found = train_block(setup, Replicas(dims, [1])), train_network(setup, Draw(dims, [1], [1]))
+    by_hand, found = train_block(setup, Draw(dims, [1])), train_network(setup, Draw(dims, [1], [1]))
     assert found["h3.change", 1] != pytest.approx(by_hand["h3.change", 1], rel=1e-3)
 
 

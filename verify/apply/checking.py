@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -28,8 +28,9 @@ from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
-from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.judging.report import Report, judge
+from scaling_algebra.verify.judging.measurement import Measurement, Series
+from scaling_algebra.verify.judging.report import Report
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 
 from .contract import Subject, examined, taken
@@ -76,51 +77,30 @@ def check_model(
         Infeasible: no parameterization is found on the ray.
     """
     start, sizes = time.monotonic(), between(read_sizes(base, "base"), read_sizes(target, "target"), points)
-    first, whole = sizes[0], way(sizes[0], sizes[-1])
-    assert whole.ray is not None
-    asked: Any = {"readout_init": "zero", "epsilon": "negligible"}
+    first, ray = sizes[0], way(sizes[0], sizes[-1]).ray
+    assert ray is not None
 
-    def numbers_of() -> Recipe:
+    def numbers_of(readout: str) -> Recipe:
+        options: Any = {"readout_init": readout, "epsilon": "negligible"}
         last = TRANSFORMER["M" in first]  # a recipe looks for another ray where this one has no answer
-        derive(None, optimizer, parameterization, ray=whole.ray, architecture=last, **asked)
-        return recipe(first, sizes[-1], optimizer, parameterization, lr=lr, **asked)
+        derive(None, optimizer, parameterization, ray=ray, architecture=last, **options)
+        return recipe(first, sizes[-1], optimizer, parameterization, lr=lr, **options)
 
-    numbers = numbers_of()
+    numbers = numbers_of("zero")
     subjects = [examined(build, size, numbers, roles, layers) for size in sizes]
-    for size, other in zip(sizes, subjects, strict=True):
-        if other.kind != subjects[0].kind:
+    for size, subject in zip(sizes, subjects, strict=True):
+        if subject.kind != subjects[0].kind:
             raise UsageError(
-                f"at {dict(first)} build returns {subjects[0].kind}, at {dict(size)} {other.kind}; return alike"
+                f"at {dict(first)} build returns {subjects[0].kind}, at {dict(size)} {subject.kind}; return alike"
             )
     if subjects[0].optimizer is not None and not subjects[0].reads_zero:
-        asked["readout_init"] = "maximal"
-        numbers = numbers_of()
+        numbers = numbers_of("maximal")
     trained, exponents = _trained(numbers, first, rules or {}), predicted(numbers, subjects[0].gate)
-    m = Measurement(whole.ray, steps, watched=("logits",))
+    m = Measurement(ray, steps, watched=("logits",))
     grows = max(first, key=lambda axis: sizes[-1][axis] / first[axis])
     m.sizes = [s[grows] / first[grows] for s in sizes]
     m.dims = [dict(s) for s in sizes]
-    keys: dict[str, tuple[str, str]] = {}
-
-    def record(series: dict[Any, list[Any]], i: int, subject: Subject, size: Sizes, seed: int, how: Any) -> None:
-        model, stepper = taken(build, size, seed)
-        for key, part in _parts(replace(subject, model=model, optimizer=stepper), size, how, steps).items():
-            series.setdefault(key, [[] for _ in sizes])[i].append(part.size)
-            keys[part.name] = part.key
-
-    with spare_threads():
-        for i, (size, subject) in enumerate(zip(sizes, subjects, strict=True)):
-            m.parameters.append(sum(p.numel() for p in subject.model.parameters()))
-            m.inputs.append(str(tokens().sum().item()))
-            for seed in range(seeds):
-                record(m.values, i, subject, size, seed, trained)
-                record(m.standard, i, subject, size, seed, lr)
-                record(m.control, i, subjects[0], first, 10_000 + seed + seeds * i, trained)
-    for series in (m.values, m.standard, m.control):
-        series.update({key: [np.array(v) for v in values] for key, values in series.items()})
-    if uneven := [name for (name, _), values in m.values.items() if len({len(v) for v in values}) > 1]:
-        todo = "build as many layers at every size, with the same names"
-        raise UsageError(f"{uneven[0]} is not there at every size; {todo}")
+    keys = _measure(m, build, subjects, trained, lr, seeds)
     m.environment = {
         "optimizer": optimizer,
         "device": "cpu",
@@ -130,6 +110,37 @@ def check_model(
         "gate": subjects[0].gate,
     }
     return judge(m, {name: exponents[key] for name, key in keys.items() if key in exponents})
+
+
+def _measure(
+    m: Measurement, build: Any, subjects: Sequence[Subject], numbers: Recipe, lr: float, seeds: int
+) -> dict[str, tuple[str, str]]:
+    """Trains the subjects at the dimensions of a measurement and puts in what they did; roles and parts by name.
+
+    Raises:
+        UsageError: a part is not there at every size.
+    """
+    keys: dict[str, tuple[str, str]] = {}
+
+    def record(series: Series, i: int, subject: Subject, size: Sizes, seed: int, how: Recipe | float) -> None:
+        model, stepper = taken(build, size, seed)
+        for key, part in _parts(replace(subject, model=model, optimizer=stepper), size, how, m.steps).items():
+            values = series.setdefault(key, [np.zeros(0) for _ in m.dims])
+            values[i] = np.append(values[i], part.size)
+            keys[part.name] = part.key
+
+    with spare_threads():
+        for i, (size, subject) in enumerate(zip(m.dims, subjects, strict=True)):
+            m.parameters.append(sum(p.numel() for p in subject.model.parameters()))
+            m.inputs.append(str(tokens().sum().item()))
+            for seed in range(seeds):
+                record(m.values, i, subject, size, seed, numbers)
+                record(m.standard, i, subject, size, seed, lr)
+                record(m.control, i, subjects[0], m.dims[0], 10_000 + seed + seeds * i, numbers)
+    if uneven := [name for (name, _), values in m.values.items() if len({len(v) for v in values}) > 1]:
+        todo = "build as many layers at every size, with the same names"
+        raise UsageError(f"{uneven[0]} is not there at every size; {todo}")
+    return keys
 
 
 def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
@@ -218,12 +229,12 @@ def _parts(subject: Subject, size: Sizes, how: Recipe | float, steps: int) -> di
     for group in optimizer.param_groups:
         group["weight_decay"] = 0.0
     parts, ids = Parts(model, subject.roles, subject.layers, subject.stacks), tokens()
-    seen = {(part.name, 0): part for part in parts()}
+    parts_by_key = {(part.name, 0): part for part in parts()}
 
     def loss(step: int) -> tuple[Tensor, float]:
         logits = logits_of(model(ids[:, :-1]))
         return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()), 0.0
 
     for t, _ in enumerate(descend(optimizer, loss, steps), 1):
-        seen |= {(part.name, t): part for part in parts()}
-    return seen
+        parts_by_key |= {(part.name, t): part for part in parts()}
+    return parts_by_key

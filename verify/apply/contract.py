@@ -41,7 +41,7 @@ EXPERT = ("expert_in", "expert_out")
 
 @dataclass(frozen=True)
 class Subject:
-    """What was built at one size.
+    """A model as ``build`` returned it at one size.
 
     Attributes:
         optimizer: its own; None: the recipe's. roles: by name of parameter. layers: names of modules of the stream.
@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """What must be alike at every size."""
+        """The kind of model, which must be the same at every size."""
         what = "a model and its optimizer" if self.optimizer is not None else "a model"
         return what + (f" whose gate brings {self.gate}" if self.gate else "")
 
@@ -68,7 +68,7 @@ class Subject:
 
 
 def taken(build: Any, size: Sizes, seed: int) -> tuple[nn.Module, torch.optim.Optimizer | None]:
-    """What ``build`` returns: the model, not in training mode, and its own optimizer.
+    """The model that ``build`` returns, not in training mode, and its own optimizer.
 
     Raises:
         UsageError: it raises an error, or returns something else.
@@ -88,15 +88,15 @@ def taken(build: Any, size: Sizes, seed: int) -> tuple[nn.Module, torch.optim.Op
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
         raise UsageError(f"{at}: {away[0]} is not on the CPU; build the model there")
     if optimizer is not None:
-        given = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        lacks = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in given]
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        lacks = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in trained]
         if lacks:
             raise UsageError(f"{at}: the optimizer lacks {lacks[0]}; give it every parameter that takes a gradient")
     return model.train(False), optimizer
 
 
 def examined(build: Any, size: Sizes, numbers: Recipe, roles: Mapping[str, str] | None, layers: str) -> Subject:
-    """What ``build`` returns at one size, if it keeps the contract.
+    """The model that ``build`` returns at one size, if it keeps the contract.
 
     Raises:
         UsageError: it does not; the message names what, where, and what to do.

@@ -67,7 +67,7 @@ class ParameterGroup:
 
     @property
     def std(self) -> float:
-        """Of the initial values around 0, or around 1 for a gain."""
+        """The standard deviation of the initial values around 0, or around 1 for a gain."""
         return 0.0 if self.role in VECTORS else self.value("init_std")
 
     @property
@@ -106,7 +106,7 @@ Groups = Sequence[ParameterGroup]
 
 @dataclass(frozen=True)
 class Format:
-    """What a trainer reads: what of a plan it carries, and how names are matched.
+    """The format of a trainer: the numbers of a plan that it carries, and how it matches names.
 
     Attributes:
         mixed: does it name an optimizer by group? module: is it a file of Python, not lines to paste?
@@ -129,9 +129,9 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
         listed = " and ".join(optimizers)
         raise UsageError(f"{form} takes one optimizer, and {listed} train this model; take torchtitan, or param_groups")
     numbers = [group.numbers for group in groups]
-    there = {"eps": any("eps" in x for x in numbers), "wd": any(x.get("weight_decay") for x in numbers)}
-    there["multiplier"] = multiplied
-    lost = [what for what in WHAT if there.get(what, True) and what not in (*chosen.carries, *dropping)]
+    needed = {"eps": any("eps" in x for x in numbers), "wd": any(x.get("weight_decay") for x in numbers)}
+    needed["multiplier"] = multiplied
+    lost = [what for what in WHAT if needed.get(what, True) and what not in (*chosen.carries, *dropping)]
     if lost:
         listed = ", ".join(f"'{what}'" for what in lost)
         raise UsageError(
@@ -156,7 +156,7 @@ def _schedule(numbers: dict[str, float]) -> dict[str, float]:
 
 
 def _one_rate(groups: Groups, what: str) -> float | None:
-    """Of groups that axolotl does not tell apart; None where there are none."""
+    """The learning rate of groups that axolotl does not tell apart; None where there are none."""
     rates = {group.name: group.numbers["lr"] for group in groups}
     if len(set(rates.values())) > 1:
         listed = ", ".join(f"{name} {lr:.3g}" for name, lr in rates.items())

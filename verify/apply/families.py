@@ -24,7 +24,7 @@ HEAD = 8
 
 @cache
 def table() -> Mapping[str, Any]:
-    """What ``families.toml`` says."""
+    """The content of ``families.toml``."""
     return tomllib.loads(files(__package__).joinpath("families.toml").read_text("utf-8"))
 
 
@@ -66,7 +66,7 @@ def build_family(family: str, sizes: Sizes) -> nn.Module:
         raise missing("check-model", "transformers", "models") from None
 
     entry, every = table()["build"][family], table()["every"]
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         **every["fixed"],
         **dict.fromkeys(every["none"]),
         **dict.fromkeys(every["wide"], sizes["N"]),
@@ -77,7 +77,7 @@ def build_family(family: str, sizes: Sizes) -> nn.Module:
         **dict.fromkeys(entry.get("wide", ()), sizes["N"]),
     }
     if stacked:
-        given |= every["experts"] | {entry[axis]: sizes[axis] for axis in ("M", "N_e")}
-        given[every["K"]] = sizes["K"]
-    model: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **given))
+        options |= every["experts"] | {entry[axis]: sizes[axis] for axis in ("M", "N_e")}
+        options[every["K"]] = sizes["K"]
+    model: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **options))
     return model

@@ -32,7 +32,7 @@ TOKENS = 16
 
 @dataclass(frozen=True)
 class Gate:
-    """What the weights of the chosen experts bring to their sum.
+    """The factor that the weights of the chosen experts bring to their sum.
 
     Attributes:
         brings: a key of ``AGGREGATION``; empty where it is not known. scale: what multiplies the weights.
@@ -45,7 +45,7 @@ class Gate:
     measured: bool = False
 
     def weight(self, sizes: Mapping[str, int]) -> float:
-        """Of one chosen expert, where all logits are alike; up to a constant."""
+        """The weight of one chosen expert where all logits are equal, up to a constant."""
         return self.scale / sizes.get(self.brings.removeprefix("1/"), 1)
 
     @property
@@ -73,7 +73,7 @@ def gate_from(config: Any, router: nn.Module | None) -> Gate:
 
 
 def _measured(router: Any, scale: float) -> tuple[str, float]:
-    """What it brings, and times what.
+    """The key of ``AGGREGATION``, and the scale of the weights.
 
     Raises:
         Exception: it gives no weights and indices of chosen experts, or others than these three.
@@ -87,7 +87,7 @@ def _measured(router: Any, scale: float) -> tuple[str, float]:
     tokens = torch.rand(TOKENS, width, generator=drawn)
 
     def weights(values: Tensor) -> Tensor:
-        """Of the chosen experts, (tokens, K): as large as a tensor of indices beside them."""
+        """Weights of the chosen experts, (tokens, K): the output that has the shape of an output of indices."""
         matrix.data.copy_(values.expand_as(matrix))
         with torch.no_grad():
             outputs = [x for x in copied(tokens) if isinstance(x, Tensor) and x.dim() == 2]

@@ -21,8 +21,8 @@ from .checking import check_model
 BESIDE = "SCALING"
 
 
-def load(text: str, asked: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """``build``, and the keywords beside it under those that are asked.
+def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """``build``, and its options: those beside it, replaced by those that are given.
 
     Raises:
         UsageError: no such file, module or function, its code fails, a keyword that ``check_model`` has not, or sizes
@@ -37,17 +37,17 @@ def load(text: str, asked: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[
         lacks = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
         functions = [x for x, y in vars(module).items() if isfunction(y)]
         raise UsageError(f"{where} {lacks} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
-    given = getattr(module, BESIDE, {})
-    if not isinstance(given, dict):
-        raise UsageError(f"{BESIDE} in {where} is {shown(given)}; give a dict of keywords, such as base and target")
+    beside = getattr(module, BESIDE, {})
+    if not isinstance(beside, dict):
+        raise UsageError(f"{BESIDE} in {where} is {shown(beside)}; give a dict of keywords, such as base and target")
     keywords = list(signature(check_model).parameters)[1:]
-    for key in given:
+    for key in beside:
         if key not in keywords:
             raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), keywords)
     for name in ("base", "target"):
-        if name not in {**given, **asked}:
+        if name not in {**beside, **options}:
             raise UsageError(f"no {name} of {text}; give {name}='N=...,M=...' here, or in {BESIDE} beside it")
-    return build, {**given, **asked}
+    return build, {**beside, **options}
 
 
 def _module(where: str) -> Any:

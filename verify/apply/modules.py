@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def frozen(self) -> bool:
-        """It takes no gradient, and is not the optimizer's."""
+        """Does the parameter take no gradient? Then no optimizer gets it."""
         return not self.tensor.requires_grad
 
 

@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """What a module was called with, its first output, and all that it returned."""
+    """The arguments of a module's call, its first output, and all outputs."""
 
     arguments: tuple[Any, ...]
     named: Mapping[str, Any]
@@ -60,8 +60,8 @@ def look(model: nn.Module, instead: Mapping[str, Tensor] | None = None) -> Seen:
         def hook(module: nn.Module, arguments: Any, named: Any, out: Any) -> None:
             output = _first(out)
             if isinstance(output, Tensor):
-                given = {key: _kept(x) for key, x in named.items()}
-                calls[name] = Call(tuple(map(_kept, arguments)), given, _kept(output), out)
+                keywords = {key: _kept(x) for key, x in named.items()}
+                calls[name] = Call(tuple(map(_kept, arguments)), keywords, _kept(output), out)
 
         return hook
 
@@ -77,7 +77,7 @@ def look(model: nn.Module, instead: Mapping[str, Tensor] | None = None) -> Seen:
 
 
 def logits_of(out: Any) -> Tensor:
-    """What a model returns, or its ``logits``.
+    """The output of a model, or its ``logits``.
 
     Raises:
         UsageError: neither is a tensor.
@@ -104,8 +104,8 @@ class Parts:
         for name, call in self.first.calls.items():
             role, weight = roles.get(f"{name}.weight", ""), self.weights.get(f"{name}.weight")
             # experts are measured as a sum; a gate of a shared expert scales as a readout, and is none
-            apart = role.startswith("expert") or (role == "readout" and call.output.shape[-1] == 1)
-            if role and not apart and weight is not None and weight.dim() == 2:
+            left_out = role.startswith("expert") or (role == "readout" and call.output.shape[-1] == 1)
+            if role and not left_out and weight is not None and weight.dim() == 2:
                 self.maps[name] = role
 
     def __call__(self) -> Iterator[Part]:

@@ -72,9 +72,9 @@ def plan(
         if e.role:
             check_shape(numbers, e.name, e.role, e.shape, e.layout, numbers.way.target)
     for axis, name in _COUNTED.items():
-        there, size = getattr(config, name, None), numbers.way.target.get(axis)
-        if size is not None and isinstance(there, int) and there != size:
-            raise UsageError(f"{name} of the model is {there}, but {axis} is {size}; give the model's own sizes")
+        stated, size = getattr(config, name, None), numbers.way.target.get(axis)
+        if size is not None and isinstance(stated, int) and stated != size:
+            raise UsageError(f"{name} of the model is {stated}, but {axis} is {size}; give the model's own sizes")
     fitted, warnings = _fitted(numbers, entries, small)
     if gate is not None:
         named("gate", gate, AGGREGATION)
@@ -166,7 +166,7 @@ def _fitted(numbers: Recipe, entries: Sequence[Entry], small: nn.Module | None) 
 
 
 def _gate(model: nn.Module, entries: Sequence[Entry]) -> Gate:
-    """Of a model with the roles of these entries."""
+    """The gate of a model with the roles of these entries."""
     routers = {general(e.name) for e in entries if e.role == "router"}
     router = next((e.module for e in parameters(model) if general(e.name) in routers), None)
     return gate_from(getattr(model, "config", None), router)
@@ -179,6 +179,7 @@ def _left(numbers: Recipe, start: Gate, end: Gate, tied: bool) -> dict[str, floa
         factors["alpha"] *= start.weight(way.base) / end.weight(way.target)
     if tied and way.target["N"] > way.base["N"]:
         small, large = ({"N": sizes["N"]} for sizes in (way.base, way.target))
-        optimizer, asked = trainer(numbers, "embedding").name, numbers.configuration.parameterization.name
-        factors["out"] = recipe(small, large, optimizer, asked, architecture="tied-embedding").multipliers["out"].factor
+        optimizer, parameterization = trainer(numbers, "embedding").name, numbers.configuration.parameterization.name
+        logits = recipe(small, large, optimizer, parameterization, architecture="tied-embedding")
+        factors["out"] = logits.multipliers["out"].factor
     return {name: 1.0 if math.isclose(x, 1.0) else x for name, x in factors.items()}

@@ -57,7 +57,7 @@ class Plan(Rendered):
 
     @cached_property
     def groups(self) -> dict[str, ParameterGroup]:
-        """What the optimizers get, by name."""
+        """The parameter groups, by name."""
         trained: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if not entry.frozen:
@@ -118,9 +118,9 @@ class Plan(Rendered):
         if len(names) > 1:
             listed = " and ".join(f"param_groups(optimizer={name!r})" for name in names)
             raise UsageError(f"{len(names)} optimizers train this model; give {listed} to one each")
-        there = {entry.name: p for entry, p in self._parameters(self.model if model is None else model)}
+        by_name = {entry.name: p for entry, p in self._parameters(self.model if model is None else model)}
         return [
-            {"name": name, "params": [there[x] for x in group.names], "param_names": group.names, **group.keywords}
+            {"name": name, "params": [by_name[x] for x in group.names], "param_names": group.names, **group.keywords}
             for name, group in self.groups.items()
             if group.optimizer.name in names
         ]
@@ -143,14 +143,14 @@ class Plan(Rendered):
         return f"{self.recipe.about}, {len(self.entries)} parameters"
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[Entry, nn.Parameter]]:
-        there = tensors(model)
+        by_name = tensors(model)
         for entry in self.entries:
             if not entry.frozen:
-                if entry.name not in there:
+                if entry.name not in by_name:
                     raise UsageError(f"the model has no parameter {entry.name}; make a plan of this model")
-                yield entry, there[entry.name]
+                yield entry, by_name[entry.name]
 
 
 def trainer(numbers: Recipe, role: str) -> Optimizer:
-    """What trains the tensors of a role."""
+    """The optimizer of the tensors of a role."""
     return next(d.optimizer.of(role) for d in numbers.derivations if role in d.network.tensors)

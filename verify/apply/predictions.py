@@ -58,16 +58,16 @@ def predicted(numbers: Recipe, gate: str = "") -> Mapping[tuple[str, str], Expon
 def _names(network: Network) -> dict[tuple[str, str], str]:
     """What is read off a network: the name of the quantity by role and part. Parts of what a tensor makes of its input
     are W_0 x_0, dW_t x_t and W_0 dx_t."""
-    there, names = quantities(network), {("logits", "change"): f"{network.output}.change"}
+    known_names, names = quantities(network), {("logits", "change"): f"{network.output}.change"}
     for role in (r for r in network.tensors if r not in VECTORS):
         out = network.uses(role)[0].out
-        update = f"{out}.update" if f"{out}.update" in there else f"{out}.effective"
+        update = f"{out}.update" if f"{out}.update" in known_names else f"{out}.effective"
         names |= {(role, "init"): f"{out}.init", (role, "update"): update, (role, "propagating"): f"{out}.propagating"}
     for e in experts(network):
         names |= {("experts", piece): f"{e.aggregation.out}.{piece}" for piece in PIECES}
     if "final_gain" in network.tensors:
         names["stream", "change"] = f"{network.uses('final_gain')[0].factors[0].name}.change"
-    return {key: name for key, name in names.items() if name in there}
+    return {key: name for key, name in names.items() if name in known_names}
 
 
 def _look(d: Derivation, network: Network) -> Analysis:

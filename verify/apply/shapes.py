@@ -56,8 +56,8 @@ def check_shape(numbers: Recipe, name: str, role: str, shape: Shape, layout: str
     if len(whole) == 3:  # experts one by one, or all in one matrix; with a gate or without
         copies, rows, columns = whole
         for r in (rows, 2 * rows):
-            one = (columns, r) if TRANSPOSED in layout else (r, columns)
-            kinds += [(copies, *one), one, (copies * one[0], one[1])]
+            expert = (columns, r) if TRANSPOSED in layout else (r, columns)
+            kinds += [(copies, *expert), expert, (copies * expert[0], expert[1])]
     if shape in (kinds or (whole, whole[::-1])) or (len(whole) == 1 and whole[0] in shape):
         return
     wrong = f"{name} is {text(shape)}, but {role} with these sizes has {' x '.join(axes)} = {text(whole)}"
@@ -71,10 +71,11 @@ def _axes(numbers: Recipe, role: str) -> list[str]:
     if role in FREE:
         return []
     network = next(d.network for d in numbers.derivations if role in d.network.tensors)
-    one = matrix(network, role)
-    sides = [[network.axes[x] for x in side if network.axes[x] != "L"] for side in (one.copies, one.rows, one.columns)]
-    free = any(len(side) > 1 for side in sides)
-    return [] if free else [axis for side in sides for axis in side if axis in AXES]
+    letters = matrix(network, role)
+    sides = (letters.copies, letters.rows, letters.columns)
+    axes = [[network.axes[x] for x in side if network.axes[x] != "L"] for side in sides]
+    free = any(len(side) > 1 for side in axes)
+    return [] if free else [axis for side in axes for axis in side if axis in AXES]
 
 
 def general(name: str) -> str:

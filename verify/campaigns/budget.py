@@ -59,10 +59,10 @@ def in_bytes(text: str) -> int:
 
 
 def _amount(text: str, units: dict[str, int], what: str, examples: str, most: float) -> float:
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or len(text) > limits.LONGEST or found[2].lower() not in units or float(found[1]) == 0:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or len(text) > limits.LONGEST or match[2].lower() not in units or float(match[1]) == 0:
         raise UsageError(f"cannot read the {what} {text!r}; write for example {examples}")
-    amount = float(found[1]) * units[found[2].lower()]
+    amount = float(match[1]) * units[match[2].lower()]
     if amount > most:
         raise UsageError(f"the {what} {text!r} is beyond {most:.0e}; write for example {examples}")
     return amount

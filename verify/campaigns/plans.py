@@ -35,8 +35,9 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK, arch
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
 from scaling_algebra.verify.judging.logged import decided
-from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.judging.report import REQUIRED, Prediction, Report, judge
+from scaling_algebra.verify.judging.measurement import Measurement, Prediction
+from scaling_algebra.verify.judging.report import REQUIRED, Report
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.cells import STANDARD, TESTBEDS, TOGETHER, Setup, collect, testbed_of
 from scaling_algebra.verify.measuring.predictions import predicted_layers, predicted_signals
 from scaling_algebra.verify.measuring.sizes import (
@@ -90,96 +91,100 @@ class Job:
     together: int = TOGETHER
 
     @property
+    def transformer(self) -> bool:
+        return self.testbed == TRANSFORMER
+
+    @property
     def name(self) -> str:
         """Names the run in a plan; fit for a file."""
-        asked, ray = self.configuration, self.configuration.ray
-        told = (*WIDTHS, *["K"] * (ray["K"] != ray["M"]), *["L"] * bool(ray["L"]))
-        rates = {axis: r for axis, r in ray.rates.items() if axis in told}
+        configuration, ray = self.configuration, self.configuration.ray
+        axes = (*WIDTHS, *(["K"] if ray["K"] != ray["M"] else []), *(["L"] if ray["L"] else []))
+        rates = {axis: r for axis, r in ray.rates.items() if axis in axes}
         parts = [ray.name if ray.name in REGIMES else ",".join(f"{axis}={r}" for axis, r in rates.items())]
-        negligible = asked.optimizer.regime == "negligible"
-        parts += [asked.optimizer.name, *["negligible"] * negligible, asked.parameterization.name]
+        parts.append(configuration.optimizer.name)
+        if configuration.optimizer.regime == "negligible":
+            parts.append("negligible")
+        parts.append(configuration.parameterization.name)
         if self.testbed != "moe":
-            parts.append(self.testbed if self.testbed == "transformer" else asked.network.name)
-        if self.testbed == "transformer":
-            pass
-        elif asked.readout_init != asked.parameterization.readout_init:
-            parts.append(asked.readout_init)
-        parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(asked.given).split(", ") if text]
+            parts.append(TRANSFORMER if self.transformer else configuration.network.name)
+        if not self.transformer and configuration.readout_init != configuration.parameterization.readout_init:
+            parts.append(configuration.readout_init)
+        parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(configuration.given).split(", ") if text]
         parts += [self.dtype] if self.dtype != "float64" else []
         return "-".join(parts).replace("/", "_")
 
     @property
     def heading(self) -> str:
-        """What is measured, for people."""
-        where = f"{self.testbed}, " if self.testbed == "transformer" else ""
+        """The run in words, for a heading."""
+        where = f"{TRANSFORMER}, " if self.transformer else ""
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
         return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds"
 
     def signals(self) -> Signals:
-        """What the engine predicts of the network, for the first updates."""
+        """The predictions of the engine for the network, for the first updates."""
         return _signals(self.configuration, min(self.steps, PREDICTED_STEPS))
 
     def setup(self) -> Setup:
-        """What to train."""
-        asked, standard = self.configuration, None
-        if asked.parameterization.name != STANDARD:
-            standard = derive(asked.but(parameterization=STANDARD, readout_init="maximal", given=None))
-        grid = (self.steps, self.sizes, self.seeds)
-        return Setup(derive(asked), *grid, self.name, self.testbed, self.dtype, self.products, standard, self.together)
+        """The run as it is trained."""
+        configuration, standard = self.configuration, None
+        if configuration.parameterization.name != STANDARD:
+            standard = derive(configuration.but(parameterization=STANDARD, readout_init="maximal", given=None))
+        grid, how = (self.steps, self.sizes, self.seeds), (self.testbed, self.dtype, self.products)
+        return Setup(derive(configuration), *grid, self.name, *how, standard, self.together)
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
-        if self.testbed != "transformer":
-            return decided(self.signals())
-        return predicted_layers(self.configuration, self.steps)
+        return predicted_layers(self.configuration, self.steps) if self.transformer else decided(self.signals())
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
-        """What a store holds of the run."""
+        """The measurement of the run that a store holds."""
         m = collect(self.setup(), store, interrupted)
-        engine = self.testbed != "transformer"
-        m.environment["predicted_with"] = self.signals().derivation.network.name if engine else self.testbed
+        predicted_with = TRANSFORMER if self.transformer else self.signals().derivation.network.name
+        m.environment["predicted_with"] = predicted_with
         m.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return m
 
     def report(
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
-        """What a store holds of the run, judged."""
+        """The measurement of the run that a store holds, judged."""
         measured, prediction = self.measured(store, interrupted), self.prediction()
-        if self.testbed == "transformer":
+        if self.transformer:
             return judge(measured, prediction, claims, required)
         derived = self.signals().derivation
         return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
 
     def as_json(self) -> dict[str, Any]:
-        """As kept in ``plan.json``; a network that does not ship stands there in full."""
-        told = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
-        made = self.configuration.network
-        return told if made.name in ARCHITECTURES else told | {"network": _written(made)}
+        """The entry of ``plan.json``; a network that does not ship stands there in full."""
+        entry = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
+        network = self.configuration.network
+        return entry if network.name in ARCHITECTURES else entry | {"network": _written(network)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
         check_run(data, "a run in plan.json")
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        asked, own = data["configuration"], plain.pop("network", None)
-        if own is not None:
-            asked = asked | {"architecture": DEFAULT_ARCHITECTURE}
+        entry, equations = data["configuration"], plain.pop("network", None)
+        if equations is not None:
+            entry = entry | {"architecture": DEFAULT_ARCHITECTURE}
         try:
-            configuration = Configuration.from_json(asked)
-            job = cls(**plain | {"configuration": configuration.but(network=read(**own)) if own else configuration})
+            configuration = Configuration.from_json(entry)
+            if equations:
+                configuration = configuration.but(network=read(**equations))
+            job = cls(**plain | {"configuration": configuration})
         except (TypeError, AttributeError, KeyError) as error:
             raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
         plan_sizes(configuration.ray, job.sizes)
-        for label, name, known in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
-            if name not in known:
-                raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, known)}")
+        for label, name, choices in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
+            if name not in choices:
+                raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, choices)}")
         return job
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure; what is not given is chosen.
+    """How much to measure; sizes and seeds that are None are chosen.
 
     Attributes:
         sizes, seeds: n, and replicas at every n.
@@ -250,7 +255,7 @@ def load(name: str) -> list[Job]:
         raise UsageError(f"{path}: run is a list of {shown(runs[0])}; write tables [[run]]")
     entries = [({**shared, **run}, f"{path}, run {k}") for k, run in enumerate(runs, 1)]
     for entry, where in entries:
-        _check(entry, where)
+        check_entry(entry, where)
     if sum(math.prod(len(entry.get(key, "1")) for key in _LISTS) for entry, _ in entries) > MOST_RUNS:
         raise UsageError(f"{path} has more than {MOST_RUNS} configurations; write several campaigns")
     return distinct([job for entry, where in entries for job in _expand(entry, where)], str(path))
@@ -262,27 +267,15 @@ def distinct(jobs: Sequence[Job], where: str) -> list[Job]:
     Raises:
         UsageError: one is there twice.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for job in jobs:
-        if job.name.lower() in seen:
+        if job.name.lower() in names:
             raise UsageError(f"{where}: the run {job.name} is there twice; leave one out")
-        seen.add(job.name.lower())
+        names.add(job.name.lower())
     return list(jobs)
 
 
 _LISTS = ("regimes", "rays", "optimizers", "parameterizations", "architectures")
-_EFFORT = tuple(f.name for f in fields(Effort))
-_VALUES = (*_EFFORT, "readout_init", "epsilon")
-
-
-def _check(run: Mapping[str, Any], where: str) -> None:
-    """Raises UsageError for a key that is none, or a value that does not fit."""
-    for key in run:
-        if key not in (*_LISTS, *_VALUES):
-            raise unknown_name(f"key in {where}", key, (*_LISTS, *_VALUES))
-    check_entry(run, where)
-    if not run.get("regimes") and not run.get("rays"):
-        raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
 
 
 def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
@@ -291,24 +284,16 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         places, run.get("optimizers", [DEFAULT_OPTIMIZER]), run.get("parameterizations", [DEFAULT_PARAMETERIZATION])
     )
     try:
-        effort = Effort(**{key: run[key] for key in _EFFORT if key in run})
-        readout, epsilon = run.get("readout_init"), run.get("epsilon")
-        options: Any = {"readout_init": readout, "epsilon": epsilon}
-        return [
-            _of_network(name, Configuration.of(r, o, p, ray=ray, network=_trained(name), **options), effort)
-            for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules)
-        ]
+        effort, jobs = Effort(**{f.name: run[f.name] for f in fields(Effort) if f.name in run}), []
+        options: Any = {"readout_init": run.get("readout_init"), "epsilon": run.get("epsilon")}
+        for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules):
+            transformer = name == TRANSFORMER  # it has the powers of its MoE block
+            network = MOE_BLOCK if transformer else architecture(name)
+            configuration = Configuration.of(r, o, p, ray=ray, network=network, **options)
+            jobs.append(job(configuration, effort, TRANSFORMER if transformer else ""))
+        return jobs
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
-
-
-def _trained(name: str) -> Network:
-    """The network whose powers a run has: a Transformer has those of its MoE block."""
-    return MOE_BLOCK if name == TRANSFORMER else architecture(name)
-
-
-def _of_network(name: str, asked: Configuration, effort: Effort) -> Job:
-    return job(asked, effort, TRANSFORMER if name == TRANSFORMER else "")
 
 
 def _written(network: Network) -> dict[str, Any]:

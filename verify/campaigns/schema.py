@@ -8,42 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, json
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, shown, unknown_name
 
 MOST_RUNS = 20_000
 """Configurations of one campaign or plan."""
 
-_WORDS = "a list of names"
-_Word = Annotated[str, Meta(min_length=1, max_length=200)]
-_Words = Annotated[list[_Word], Meta(min_length=1, max_length=1000)]
-_Rays = Annotated[list[_Word | dict[str, str | int]], Meta(min_length=1, max_length=1000)]
-_Steps = Annotated[int, Meta(ge=0, le=limits.STEPS)]
-_Sizes = Annotated[list[Annotated[int, Meta(ge=2, le=limits.SIZE)]], Meta(min_length=1, max_length=limits.RATES)]
-_Seeds = Annotated[int, Meta(ge=1, le=limits.SEEDS)]
-_Work = Annotated[float, Meta(gt=0, le=1e15)]
-_Together = Annotated[int, Meta(ge=1, le=2**20)]
-
-_COUNT = "an integer from {} to {}"
-_HOW = {
-    "regimes": _WORDS,
-    "rays": "a list of rays such as ['N=1,N_e=1/2,M=1']",
-    "optimizers": _WORDS,
-    "parameterizations": _WORDS,
-    "architectures": _WORDS,
-    "steps": _COUNT.format(0, limits.STEPS),
-    "sizes": f"a list of integers from 2 to {limits.SIZE}",
-    "seeds": _COUNT.format(1, limits.SEEDS),
-    "together": _COUNT.format(1, 2**20),
-    "dtype": "a name",
-    "largest": "a number above 0",
-    "work": "a number above 0",
-    "readout_init": "a name",
-    "epsilon": "a name",
-    "title": "a text",
-}
+_WHOLE = "an integer from {} to {}".format
+_Word = Annotated[str, Meta(min_length=1, max_length=200, description="a name")]
+_Words = Annotated[list[_Word], Meta(min_length=1, max_length=1000, description="a list of names")]
+_Rays = Annotated[
+    list[_Word | dict[str, str | int]],
+    Meta(min_length=1, max_length=1000, description="a list of rays such as ['N=1,N_e=1/2,M=1']"),
+]
+_Steps = Annotated[int, Meta(ge=0, le=limits.STEPS, description=_WHOLE(0, limits.STEPS))]
+_Sizes = Annotated[
+    list[Annotated[int, Meta(ge=2, le=limits.SIZE)]],
+    Meta(min_length=1, max_length=limits.RATES, description=f"a list of integers from 2 to {limits.SIZE}"),
+]
+_Seeds = Annotated[int, Meta(ge=1, le=limits.SEEDS, description=_WHOLE(1, limits.SEEDS))]
+_Work = Annotated[float, Meta(gt=0, le=1e15, description="a number above 0")]
+_Together = Annotated[int, Meta(ge=1, le=2**20, description=_WHOLE(1, 2**20))]
 
 
 class CampaignEntry(Struct):
@@ -65,7 +52,7 @@ class CampaignEntry(Struct):
     epsilon: _Word | UnsetType = UNSET
 
 
-class Asked(Struct):
+class StoredConfiguration(Struct):
     """The configuration of a stored run."""
 
     architecture: str
@@ -79,10 +66,10 @@ class Asked(Struct):
     given: dict[str, str] | None = None
 
 
-class Kept(Struct, forbid_unknown_fields=True):
+class StoredRun(Struct, forbid_unknown_fields=True):
     """A run of a stored plan."""
 
-    configuration: Asked
+    configuration: StoredConfiguration
     steps: _Steps
     sizes: _Sizes
     seeds: Annotated[list[_Seeds], Meta(min_length=1, max_length=limits.RATES)]
@@ -95,7 +82,7 @@ class Kept(Struct, forbid_unknown_fields=True):
 
 
 class CampaignPlan(Struct):
-    """What a folder is about, besides its runs."""
+    """The plan of a folder."""
 
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
     claims: list[str] = []
@@ -104,24 +91,31 @@ class CampaignPlan(Struct):
 
 
 def check_entry(run: Mapping[str, Any], where: str) -> None:
-    """Raises UsageError for a value of the wrong type or beyond its range; the message names the place and the key."""
+    """Raises UsageError for an unknown key, a value of the wrong type or beyond its range, or no regime and no ray; the
+    message names the place and the key."""
+    for key in run:
+        if key not in CampaignEntry.__struct_fields__:
+            raise unknown_name(f"key in {where}", key, CampaignEntry.__struct_fields__)
     try:
         convert(dict(run), CampaignEntry)
     except ValidationError as error:
         key = _path(error).removeprefix(".").partition("[")[0]
-        raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {_HOW.get(key, 'something else')}") from None
+        entry = json.schema(CampaignEntry)["$defs"]["CampaignEntry"]["properties"]
+        raise UsageError(f"{where}: {key} is {shown(run.get(key))}; write {entry[key]['description']}") from None
+    if not run.get("regimes") and not run.get("rays"):
+        raise UsageError(f"{where} names no regimes and no rays; write for example regimes = ['III']")
 
 
 def check_run(run: Any, where: str) -> None:
     """Raises UsageError for a stored run that is none; the message names the place and the key."""
     try:
-        kept = convert(run, Kept)
+        kept = convert(run, StoredRun)
     except ValidationError as error:
         place = f" at {_path(error)[1:]}" if _path(error) else ""
-        raise UsageError(f"{where} is not one{place}: {_said(error)}; start again with another -o DIR") from None
+        raise UsageError(f"{where} is not one{place}: {_reason(error)}; start again with another -o DIR") from None
     if len(kept.sizes) != len(kept.seeds):
-        found = f"{len(kept.sizes)} sizes and {len(kept.seeds)} seeds"
-        raise UsageError(f"{where} is not one: {found}; one number of seeds belongs to each size")
+        counts = f"{len(kept.sizes)} sizes and {len(kept.seeds)} seeds"
+        raise UsageError(f"{where} is not one: {counts}; one number of seeds belongs to each size")
 
 
 def check_plan(plan: Mapping[str, Any], where: str) -> None:
@@ -129,7 +123,7 @@ def check_plan(plan: Mapping[str, Any], where: str) -> None:
     try:
         convert(dict(plan), CampaignPlan)
     except ValidationError as error:
-        raise UsageError(f"{where}{_path(error)}: {_said(error)}; start again with another -o DIR") from None
+        raise UsageError(f"{where}{_path(error)}: {_reason(error)}; start again with another -o DIR") from None
 
 
 def _path(error: ValidationError) -> str:
@@ -137,6 +131,6 @@ def _path(error: ValidationError) -> str:
     return str(error).rpartition(" - at `$")[2].removesuffix("`") if " - at `$" in str(error) else ""
 
 
-def _said(error: ValidationError) -> str:
+def _reason(error: ValidationError) -> str:
     text = str(error).partition(" - at `")[0].replace("`", "")
     return text[:1].lower() + text[1:]

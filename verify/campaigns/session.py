@@ -41,17 +41,17 @@ class Session:
         self._setups(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
-        """What differs from where these runs were begun; empty if nothing does."""
+        """Differences between this machine and the one where these runs were begun; empty if there are none."""
         here = self.hardware.described()
-        told = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
-        changed = [k for k in ("torch", "machine") if told.get(k, here[k]) != here[k]]
-        return "; ".join(f"begun with {k} {told[k]}, goes on with {here[k]}" for k in changed)
+        begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
+        changed = [k for k in ("torch", "machine") if begun.get(k, here[k]) != here[k]]
+        return "; ".join(f"begun with {k} {begun[k]}, goes on with {here[k]}" for k in changed)
 
     def check_stored(self, jobs: Sequence[Job]) -> None:
         """Raises UsageError if the store holds a run, size or number of steps that none of these runs has."""
-        mine = {(job.name, str(n), str(job.steps)) for job in jobs for n in job.sizes}
+        planned = {(job.name, str(n), str(job.steps)) for job in jobs for n in job.sizes}
         for run, cell in self.store.names():
-            if (at := SIZED.match(cell)) and (run, *at.groups()) not in mine:
+            if (at := SIZED.match(cell)) and (run, *at.groups()) not in planned:
                 stored = f"{run} at n={at[1]} with {at[2]} steps"
                 raise UsageError(f"plan.json is the plan of another run: it has no {stored}, as is stored beside it; "
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
@@ -63,12 +63,12 @@ class Session:
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Does all cells that are not in the store; an interrupt ends it, nothing is lost."""
-        mine = self.todo(jobs)
-        total, done = sum(cost(*item) for item in mine), 0
-        with _bar() as bar:
+        todo = self.todo(jobs)
+        total, done = sum(cost(*item) for item in todo), 0
+        with progress_bar() as bar:
             task = bar.add_task("starting", total=total)
             try:
-                for _, of_job in groupby(mine, key=lambda item: item[0].run):
+                for _, of_job in groupby(todo, key=lambda item: item[0].run):
                     items = list(of_job)
                     self._cells(items[0][0], [cell for _, cell in items], bar, task)
                     done += sum(cost(*item) for item in items)
@@ -89,21 +89,21 @@ class Session:
         Raises:
             UsageError, Infeasible: as ``derived``, before anything is trained; not even the smallest sizes fit.
         """
-        found = list(jobs)
+        current = list(jobs)
         derived(jobs)
         end = time.monotonic() + time_allowed
         for k, job in enumerate(jobs):
 
             def changed(new: Job, k: int = k) -> None:
-                found[k] = new
-                keep(found, True)
+                current[k] = new
+                keep(current, True)
 
             try:
                 self._within(job, (end - time.monotonic()) / (len(jobs) - k), changed)
             except KeyboardInterrupt:
                 self.interrupted = True
                 break
-        return found
+        return current
 
     def _within(self, job: Job, time_allowed: float, changed: Callable[[Job], None]) -> None:
         end = time.monotonic() + time_allowed
@@ -118,7 +118,7 @@ class Session:
             # small cells, because seeds are added in steps of BLOCK
             job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS, together=BLOCK)
             changed(job)
-        with _bar() as bar:
+        with progress_bar() as bar:
             task = bar.add_task("first seeds", total=None)
             for look in range(first, LOOKS + 1):
                 setup = job.setup()
@@ -189,22 +189,22 @@ class Session:
 
 
 def derived(jobs: Sequence[Job]) -> list[Setup]:
-    """What to train in every run.
+    """Every run as it is trained.
 
     Raises:
         UsageError, Infeasible: as ``derive``; where there are several runs, the message of the first names the run.
     """
-    found = []
+    setups = []
     for job in jobs:
         try:
-            found.append(job.setup())
+            setups.append(job.setup())
         except UsageError as reason:
             raise UsageError(f"{job.name}: {reason}" if len(jobs) > 1 else str(reason)) from None
-    return found
+    return setups
 
 
-def _bar() -> Progress:
-    """On stderr; nothing where that is not a terminal."""
+def progress_bar() -> Progress:
+    """On stderr; empty where that is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -61,9 +61,9 @@ def command(
     tried(output, form)
     if (model is None) is (family is None):
         raise UsageError("give a model as FILE.py:NAME, or --family NAME; one of them")
-    asked = {key: value for key, value in sizes.items() if value is not None}
+    options = {key: value for key, value in sizes.items() if value is not None}
     if roles:
-        asked["roles"] = dict(_role(text) for text in roles)
+        options["roles"] = dict(_role(text) for text in roles)
 
     from scaling_algebra.verify.apply.checking import check_model
     from scaling_algebra.verify.apply.families import build_family, dense
@@ -73,15 +73,15 @@ def command(
 
     build: Any
     if model is not None:
-        build, asked = load(model, asked)
+        build, options = load(model, options)
     else:
         assert family is not None
         build = partial(build_family, family)
         usual = ("N=32", "N=128") if dense(family) else ("N=32,N_e=32,M=4,K=2", "N=128,N_e=128,M=4,K=2")
-        asked = {"base": usual[0], "target": usual[1], **asked}
-    report = check_model(build, **asked)
+        options = {"base": usual[0], "target": usual[1], **options}
+    report = check_model(build, **options)
     gate = report.environment["gate"]
-    heading = f"{model or family}, {_text(asked['base'])} to {_text(asked['target'])}"
+    heading = f"{model or family}, {_text(options['base'])} to {_text(options['target'])}"
     document = presentation.report(report, heading, every)
     blocks = [*document.blocks, *([Lines.of(f"gate: {AGGREGATION[gate]}", listed=True)] if gate else [])]
     emit(Document(tuple(blocks), {**document.record, "gate": gate or None}), form, output)

@@ -18,8 +18,7 @@ from .shared import DEVICE, RESUME, again, integers, kept, progress
 @click.command(
     "experiment",
     epilog=examples(
-        "scalecalc experiment --list",
-        "scalecalc experiment routers --only softmax --seeds 64 -o routers.md",
+        "scalecalc experiment --list", "scalecalc experiment routers --only softmax --seeds 64 -o routers.md"
     ),
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")

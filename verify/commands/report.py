@@ -51,9 +51,9 @@ def command(
     for part, plan in zip(folders, plans, strict=True):
         if plan["runs"] != plans[0]["runs"]:
             raise UsageError(f"{part} holds other runs than {folders[0]}; report them separately")
-    jobs, wanted, said = runs_of(plans[0])
+    jobs, claims, written_by = runs_of(plans[0])
     store = Store(*folders)
-    judged = [(run, run.report(store, wanted, required=required)) for run in jobs]
+    judged = [(run, run.report(store, claims, required=required)) for run in jobs]
     if evidence is not None:
-        write_evidence(evidence, judged, said)
-    return finish(judged, said, folder, file, form, every)
+        write_evidence(evidence, judged, written_by)
+    return finish(judged, written_by, folder, file, form, every)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,13 +26,11 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-DEVICE = click.option(
-    "--device",
-    type=Name("device", ("auto", "cpu", "cuda")),
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help="auto, cpu or cuda.",
+defaulted = partial(click.option, show_default=True)
+"""An option whose help says its default."""
+
+DEVICE = defaulted(
+    "--device", type=Name("device", ("auto", "cpu", "cuda")), default="auto", metavar="NAME", help="auto, cpu or cuda."
 )
 RESUME = click.option(
     "--resume",
@@ -40,10 +39,9 @@ RESUME = click.option(
     help="Keep every finished piece in this folder, and go on from those there.",
 )
 REPORTING = options(
-    click.option(
+    defaulted(
         "--require",
         default="4/5",
-        show_default=True,
         metavar="SHARE",
         help="Share of the exponents not predicted to be exactly zero that must agree, e.g. 9/10 or 90%.",
     ),
@@ -54,7 +52,7 @@ REPORTING = options(
 
 
 def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
-    """What -o DIR|FILE names: a folder, or a file, whose ending is that of a format; both are tried.
+    """The place that -o DIR|FILE names: a folder, or a file, whose ending is that of a format; both are tried.
 
     Raises:
         UsageError: it cannot be written.
@@ -74,11 +72,11 @@ def integers(label: str, text: str) -> list[int]:
     Raises:
         UsageError: anything else, or one above ``limits.SIZE``.
     """
-    found = _numbers(label, text, limits.whole)
-    for x in found:
+    values = _numbers(label, text, limits.whole)
+    for x in values:
         if abs(x) > limits.SIZE:
             raise UsageError(f"{label} are {text!r}; give numbers up to {limits.SIZE}")
-    return found
+    return values
 
 
 def reals(label: str, text: str) -> list[float]:
@@ -114,7 +112,7 @@ def kept(folder: Path | None) -> Store:
 
 
 def again(folder: Path | None) -> str:
-    """What to do after an interrupt."""
+    """Advice after an interrupt."""
     if folder is None:
         return "give --resume DIR to keep what is finished, or fewer --sizes or --seeds"
     return f"what is finished is kept in {folder}: give the same command again"
@@ -124,11 +122,9 @@ def again(folder: Path | None) -> str:
 def progress() -> Iterator[Callable[[int | None, int, str], None]]:
     """A line on the terminal while something is trained: called with how many parts there are, how many are done, and
     what is trained."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from scaling_algebra.verify.campaigns.session import progress_bar
 
-    columns, console = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()), Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with progress_bar() as bar:
         line = bar.add_task("training", total=None)
         yield lambda total, done, what: bar.update(line, total=total, completed=done, description=what)
 

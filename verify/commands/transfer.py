@@ -18,7 +18,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.transfer.tasks import TASKS, numbers
 
-from .shared import DEVICE, RESUME, integers, kept, progress, reals, resumable
+from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, resumable
 
 
 @click.command(
@@ -29,30 +29,23 @@ from .shared import DEVICE, RESUME, integers, kept, progress, reals, resumable
     ),
 )
 @WHERE
-@click.option(
-    "--data",
-    type=Name("data", TASKS),
-    default="digits",
-    show_default=True,
-    metavar="NAME",
-    help=f"What is learned: {', '.join(TASKS)}.",
+@defaulted(
+    "--data", type=Name("data", TASKS), default="digits", metavar="NAME", help=f"What is learned: {', '.join(TASKS)}."
 )
-@click.option(
+@defaulted(
     "--parameterization",
     "names",
     multiple=True,
     default=("mup", "mssp", "sp"),
     type=Name("parameterization", PARAMETERIZATIONS),
-    show_default=True,
     metavar="NAME",
     help="Repeatable. Those that are not derived are the negative control.",
 )
-@click.option(
+@defaulted(
     "--readout-init",
     "readout",
     type=Name("readout init", READOUTS),
     default="zero",
-    show_default=True,
     metavar="KIND",
     help=f"Of every parameterization: {' or '.join(READOUTS)}.",
 )
@@ -61,22 +54,15 @@ from .shared import DEVICE, RESUME, integers, kept, progress, reals, resumable
     "--base", metavar="SIZES", help="Size at which all parameterizations are alike, e.g. N=32,N_e=32,M=4,K=4."
 )
 @click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the learning rates, e.g. --grid=-10,-4.")
-@click.option(
-    "--extend",
-    default=4,
-    type=Count(0, limits.RATES),
-    show_default=True,
-    help="Rates to add per width while its optimum is on the edge.",
+@defaulted(
+    "--extend", default=4, type=Count(0, limits.RATES), help="Rates to add per width while its optimum is on the edge."
 )
-@click.option(
-    "--seeds", default=8, type=Count(1, limits.SEEDS), show_default=True, help="Replicas, at least four for a verdict."
-)
+@defaulted("--seeds", default=8, type=Count(1, limits.SEEDS), help="Replicas, at least four for a verdict.")
 @click.option("--steps", type=Count(1, limits.STEPS), help="Number of optimizer steps; default: the data's.")
-@click.option(
+@defaulted(
     "--tune",
     default=0,
     type=Count(0, limits.TRIALS),
-    show_default=True,
     metavar="TRIALS",
     help="Search multipliers at the base size first.",
 )
@@ -94,7 +80,7 @@ def command(**given: Any) -> tuple[Answer, int]:
     task = TASKS[given["data"]]
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
-    asked = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
+    configurations = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
     widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
 
@@ -107,7 +93,7 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.transfer.sweep import Course
 
     hardware = Hardware.of(given["device"])
-    recipes = [recipe(one, base, task.transformer, given["readout"]) for one in asked]
+    recipes = [recipe(configuration, base, task.transformer, given["readout"]) for configuration in configurations]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     for each in recipes:  # fail before the long part
         check_memory(hardware, each, widths[-1], given["seeds"])
@@ -130,9 +116,9 @@ def _base(text: str | None) -> Dims:
 def _grid(text: str | None) -> list[float] | None:
     if text is None:
         return None
-    given = reals("grid", text)
-    if len(given) in (2, 3):
-        first, last, spacing = (*given, 1.0)[:3]
+    rates = reals("grid", text)
+    if len(rates) in (2, 3):
+        first, last, spacing = (*rates, 1.0)[:3]
         if spacing > 0 and 2 * spacing <= last - first < limits.RATES * spacing and max(-first, last) <= 1000:
             return [first + k * spacing for k in range(int((last - first) / spacing + 1e-9) + 1)]
     raise UsageError(f"the grid is {text!r}; give FIRST,LAST[,SPACING] with three rates or more, e.g. -10,-4")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configurati
 from scaling_algebra.spec.networks.library import MOE_BLOCK, TITLES
 from scaling_algebra.verify.campaigns import campaigns
 
-from .shared import DEVICE, REPORTING, finish, integers, place, required_share, resumable, runs_of
+from .shared import DEVICE, REPORTING, defaulted, finish, integers, place, required_share, resumable, runs_of
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -68,13 +68,10 @@ if TYPE_CHECKING:
     f"[default: {DEFAULT_ARCHITECTURE}]",
 )
 @click.option(
-    "--network",
-    type=PathType(),
-    metavar="FILE.toml",
-    help="Instead of an architecture, a network of your own.",
+    "--network", type=PathType(), metavar="FILE.toml", help="Instead of an architecture, a network of your own."
 )
 @DEVICE
-@click.option("--dtype", default="float64", show_default=True, metavar="NAME", help="float64, float32 or bfloat16.")
+@defaulted("--dtype", default="float64", metavar="NAME", help="float64, float32 or bfloat16.")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
 @click.option(
     "--seeds",
@@ -82,13 +79,8 @@ if TYPE_CHECKING:
     metavar="N",
     help="Replicas at every size; default: more where they are cheap.",
 )
-@click.option(
-    "--steps",
-    type=Count(0, limits.STEPS),
-    default=2,
-    show_default=True,
-    metavar="T",
-    help="Optimizer steps; the first 3 are predicted.",
+@defaulted(
+    "--steps", type=Count(0, limits.STEPS), default=2, metavar="T", help="Optimizer steps; the first 3 are predicted."
 )
 @click.option("--budget", metavar="TIME", help="Choose sizes and seeds for this time, e.g. 60s or 5m (all runs).")
 @click.option("--max-memory", metavar="SIZE", help="Memory for the models trained at once, e.g. 20GiB.")
@@ -121,22 +113,23 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     agree, or a gate fails, so that the run proves nothing. With --claim only the claims are judged, by the same rule.
     2 wrong usage; 130 interrupted: what was measured is kept and reported, and proves nothing.
     """
-    asked = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
+    options = {p for p in ctx.params if ctx.get_parameter_source(p) is click.core.ParameterSource.COMMANDLINE}
     resume: Path | None = given["resume"]
     folder, file = place(resume or given["output"], given["form"])
     required = required_share(given["require"])
 
     from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
-    from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
+    from scaling_algebra.verify.measuring.store import Store, read_plan
 
     time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
-    _check_combination(asked)
+    _check_combination(options)
     plan = {} if resume is None else read_plan(resume)
-    jobs, wanted, said = runs_of(plan) if resume is not None else (*_asked(given), _command())
+    jobs, claims, command_line = runs_of(plan) if resume is not None else (*_requested(given), _command())
     time_allowed = plan.get("budget") or time_allowed  # of which so much is left
-    ends = time.monotonic() + (time_allowed or 0)
-    if time_allowed and any(run.testbed == "transformer" for run in jobs):
+    record = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
+    keep = _writer(folder, record, time.monotonic() + time_allowed if time_allowed else None, resume is not None)
+    if time_allowed and any(run.transformer for run in jobs):
         raise UsageError("--budget chooses sizes of networks; give --sizes and --seeds for a transformer")
 
     # torch is loaded here, after the arguments are known to be sound
@@ -145,56 +138,64 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     session = Session(Store(*[folder] if folder else []), Hardware.of(given["device"], most))
 
-    def keep(runs: Sequence[Job], again: bool = False) -> None:
-        if folder is not None:
-            plan = {"scalecalc": version("scalecalc"), "command": said, "claims": [str(c) for c in wanted]}
-            left = {"budget": max(1.0, round(ends - time.monotonic(), 1))} if time_allowed else {}
-            told = {**plan, **left, "runs": [run.as_json() for run in runs]}
-            write_plan(folder, told, again or resume is not None)
-
     if resume is not None:
         session.check_stored(jobs)
-        if told := session.elsewhere(jobs):
-            click.echo(f"scalecalc: warning: {told}", err=True)
+        if changes := session.elsewhere(jobs):
+            click.echo(f"scalecalc: warning: {changes}", err=True)
     if not time_allowed:
         session.check(jobs)
-    keep(jobs)
+    keep(jobs, False)
     how = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
     with resumable(folder, how):
         if time_allowed:
             jobs = session.within(jobs, float(time_allowed), keep)
         else:
             session.perform(jobs)
-    judged = [(run, run.report(session.store, wanted, session.interrupted, required)) for run in jobs]
-    code = finish(judged, said, folder, file, given["form"], given["every"])
+    judged = [(run, run.report(session.store, claims, session.interrupted, required)) for run in jobs]
+    code = finish(judged, command_line, folder, file, given["form"], given["every"])
     if session.interrupted:
         click.echo(f"scalecalc: interrupted; {how}", err=True)
     return code
 
 
-def _asked(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
-    """What the options say to run, and the claims."""
+def _writer(
+    folder: Path | None, record: dict[str, Any], ends: float | None, resumed: bool
+) -> Callable[[Sequence[Job], bool], None]:
+    """Writes the plan of runs into a folder, if there is one, with the time that is left; called with the runs, and
+    whether they replace a plan."""
+    from scaling_algebra.verify.measuring.store import write_plan
+
+    def keep(runs: Sequence[Job], again: bool) -> None:
+        left = {} if ends is None else {"budget": max(1.0, round(ends - time.monotonic(), 1))}
+        if folder is not None:
+            write_plan(folder, {**record, **left, "runs": [run.as_json() for run in runs]}, again or resumed)
+
+    return keep
+
+
+def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
+    """The runs and claims that the options name."""
     from scaling_algebra.verify.campaigns.plans import Effort, job, load
     from scaling_algebra.verify.judging.claims import Claim
 
     if given["campaign"] is not None:
         return load(given["campaign"]), []
-    wanted = [Claim.parse(text) for text in given["claims"]]
+    claims = [Claim.parse(text) for text in given["claims"]]
     if given["architecture"] == "transformer" and given["readout_init"] == "maximal":
         raise UsageError("a transformer is measured with a zero readout; leave out --readout-init")
     transformer = given["architecture"] == "transformer"
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
     where["network"] = (None if transformer else chosen(given["architecture"], given["network"])) or MOE_BLOCK
-    asked = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
+    configuration = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
     sizes = None if given["sizes"] is None else integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
-    for claim in wanted:  # before predictions are computed
+    for claim in claims:  # before predictions are computed
         claim.check_steps(given["steps"])
-    products = [c.quantity for c in wanted if c.quantity.startswith("<")]
-    one = job(asked, effort, "transformer" if transformer else "", products)
-    for claim in wanted:
-        claim.check(one.signals().quantities if one.testbed != "transformer" else one.prediction(), one.steps)
-    return [one], wanted
+    products = [c.quantity for c in claims if c.quantity.startswith("<")]
+    run = job(configuration, effort, "transformer" if transformer else "", products)
+    for claim in claims:
+        claim.check(run.prediction() if run.transformer else run.signals().quantities, run.steps)
+    return [run], claims
 
 
 _WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "architecture", "network"}
@@ -202,10 +203,10 @@ _WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
 
 
 def _check_combination(given: set[str]) -> None:
-    for one, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
-        if one in given and given & others:
+    for option, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
+        if option in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
-            raise UsageError(f"--{one} says what to run; leave out {named}")
+            raise UsageError(f"--{option} says what to run; leave out {named}")
     if "budget" in given and given & {"sizes", "seeds"}:
         raise UsageError("--budget chooses sizes and seeds; leave out --sizes and --seeds")
 

@@ -55,13 +55,13 @@ class Moment:
     value: Signals
     gradients: Signals
     raw: Mapping[str, Tensor]
-    found: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+    computed: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     def kept(self, key: tuple[object, ...], compute: Callable[[], Tensor]) -> Tensor:
-        """What is computed once."""
-        if key not in self.found:
-            self.found[key] = compute()
-        return self.found[key]
+        """A value that is computed once and kept."""
+        if key not in self.computed:
+            self.computed[key] = compute()
+        return self.computed[key]
 
     def update(self, role: str) -> Tensor:
         """W_t - W_0."""
@@ -115,14 +115,14 @@ class TorchRun:
         self.stepper.zero_grad()
         weights = dict(self.model.weights.items())
         signals = self.model.signals(weights, {name: x.requires_grad_() for name, x in self.noise.items()})
-        asked = [s.out for s in self.network.statements]
-        wanted = [signals[x] for x in asked]
+        names = [s.out for s in self.network.statements]
+        outputs = [signals[x] for x in names]
         f = signals[self.network.output]
-        sources = [*wanted, *weights.values()]
-        made = torch.autograd.grad(f.sum(), sources, allow_unused=True)
-        found = [torch.zeros_like(x) if g is None else g for g, x in zip(made, sources, strict=True)]
-        gradients = dict(zip(asked, found, strict=False))
-        for w, g in zip(weights.values(), found[len(wanted) :], strict=True):
+        sources = [*outputs, *weights.values()]
+        allowed = torch.autograd.grad(f.sum(), sources, allow_unused=True)
+        derivatives = [torch.zeros_like(x) if g is None else g for g, x in zip(allowed, sources, strict=True)]
+        gradients = dict(zip(names, derivatives, strict=False))
+        for w, g in zip(weights.values(), derivatives[len(outputs) :], strict=True):
             w.grad = LOSS_SLOPE * g
         with torch.no_grad():
             now = {role: w.detach().clone() if self.keep else w.detach() for role, w in weights.items()}
@@ -167,13 +167,14 @@ class TorchRun:
         key = ("part", statement.out, mode, which)
         return self._signal(statement.out, m.kept(key, lambda: self._part(statement, mode, which, m, None)))
 
-    def _part(self, statement: Product, mode: Mode, which: str, m: Moment, given: Tensor | None) -> Tensor:
+    def _part(self, statement: Product, mode: Mode, which: str, m: Moment, replaced: Tensor | None) -> Tensor:
         whole = torch.zeros_like(m.value[statement.out])
         for term in self.network.terms(statement):
             for modes in self._modes(mode, len(term.tensors)):
                 tensors = [(f.letters, m.part(f.name, k)) for f, k in zip(term.tensors, modes, strict=True)]
-                for signals in self._choices(term, m, which, given):
-                    whole = whole + self._product(statement, term, tensors, [*self._initial(term, m), *signals])
+                for signals in self._choices(term, m, which, replaced):
+                    operands = [*tensors, *self._initial(term, m), *signals]
+                    whole = whole + self._contracted(statement, operands, term.multipliers)
         return whole
 
     def regated(self, statement: Product, t: int) -> SignalEntries:
@@ -207,7 +208,7 @@ class TorchRun:
         past = self._paths[signal, via]
         for c, g in zip(self.coefficients.of(statement.tensor.name), past, strict=False):
             above = [(self.network.signals[signal], LOSS_SLOPE * c * g), *data]
-            moved = self.model.multiplier(statement.multipliers) * self._made(above, statement.tensor.letters)
+            moved = self.model.multiplier(statement.multipliers) * self._contract(above, statement.tensor.letters)
             whole = whole + self._contracted(
                 statement, [(statement.tensor.letters, moved), *data], statement.multipliers
             )
@@ -241,7 +242,7 @@ class TorchRun:
         if set(left.letters) - experts != set(right.letters) - experts:
             raise ValueError("an inner product of signals with different indices")
         kept = "".join(x for x in dict.fromkeys(left.letters + right.letters) if x in experts)
-        return SignalEntries(kept, self._made([(left.letters, left.entries), (right.letters, right.entries)], kept))
+        return SignalEntries(kept, self._contract([(left.letters, left.entries), (right.letters, right.entries)], kept))
 
     # backward --------------------------------------------------------------------------------------------------
 
@@ -258,11 +259,11 @@ class TorchRun:
 
     def decaying(self) -> TorchRun:
         """The same run, relative to initial values that do not decay."""
-        other, (start, initial) = copy(self), self.first
-        other.moments = [
+        run, (start, initial) = copy(self), self.first
+        run.moments = [
             None if m is None else Moment(start, m.now, initial, m.value, m.gradients, m.raw) for m in self.moments
         ]
-        return other
+        return run
 
     def update_size(self, role: str, t: int) -> Tensor:
         """Entry size of ``W_t - W_0`` of each replica, (S,)."""
@@ -287,18 +288,13 @@ class TorchRun:
         (x,) = function.inputs
         return self.model.turned(self._moment(t).value[x.name], x.letters, self.network.signals[function.out])
 
-    def _made(self, operands: Sequence[tuple[str, Tensor]], out: str) -> Tensor:
+    def _contract(self, operands: Sequence[tuple[str, Tensor]], out: str) -> Tensor:
         return contract(operands, out, self.model.sizes)
 
     def _contracted(
         self, statement: Product, operands: Sequence[tuple[str, Tensor]], multipliers: Sequence[str]
     ) -> Tensor:
-        return self.model.multiplier(multipliers) * self._made(operands, self.network.signals[statement.out])
-
-    def _product(
-        self, statement: Product, term: Term, tensors: Sequence[tuple[str, Tensor]], rest: Sequence[tuple[str, Tensor]]
-    ) -> Tensor:
-        return self._contracted(statement, [*tensors, *rest], term.multipliers)
+        return self.model.multiplier(multipliers) * self._contract(operands, self.network.signals[statement.out])
 
     def _initial(self, term: Term, m: Moment) -> list[tuple[str, Tensor]]:
         return [(x.letters, m.initial[x.name]) for x in term.weights]
@@ -311,11 +307,11 @@ class TorchRun:
         whole: list[Mode | None] = [None] * count
         return [(*whole[:k], "update", *initial[k + 1 :]) for k in range(count)]
 
-    def _choices(self, term: Term, m: Moment, which: str, given: Tensor | None) -> list[list[tuple[str, Tensor]]]:
+    def _choices(self, term: Term, m: Moment, which: str, replaced: Tensor | None) -> list[list[tuple[str, Tensor]]]:
         signals = term.signals
-        if given is not None:
+        if replaced is not None:
             (only,) = signals
-            return [[(only.letters, given)]]
+            return [[(only.letters, replaced)]]
         if which != "change":
             stage = m.initial if which == "initial" else m.value
             return [[(x.letters, stage[x.name]) for x in signals]]
@@ -347,21 +343,21 @@ class TorchRun:
 
     def _adjoint(self, s: Statement, k: int, above: Tensor, m: Moment, modes: Modes) -> Tensor:
         """The gradient at the k-th input of a statement."""
-        out, own = self.network.signals[s.out], s.inputs[k].letters
+        out, letters = self.network.signals[s.out], s.inputs[k].letters
         if isinstance(s, Sum):
-            return self.model.turned(above, out, own)
+            return self.model.turned(above, out, letters)
         if isinstance(s, Function):
-            x = self.model.turned(m.value[s.inputs[k].name], own, out)
+            x = self.model.turned(m.value[s.inputs[k].name], letters, out)
             with torch.enable_grad():
                 x = x.detach().requires_grad_()
-                (found,) = torch.autograd.grad(applied(s, out, x), x, above)
-            return self.model.turned(found, out, own)
+                (at_argument,) = torch.autograd.grad(applied(s, out, x), x, above)
+            return self.model.turned(at_argument, out, letters)
         total = torch.zeros_like(m.value[s.inputs[k].name])
         for term in self._others(s, k, modes):
             tensors = [(x.letters, m.part(x.name, modes.get(x.name))) for x in term.tensors]
             signals = [(x.letters, m.value[x.name]) for x in (*term.weights, *term.signals)]
-            made = self._made([(out, above), *tensors, *signals], own)
-            total = total + self.model.multiplier(term.multipliers) * made
+            contracted = self._contract([(out, above), *tensors, *signals], letters)
+            total = total + self.model.multiplier(term.multipliers) * contracted
         return total
 
     def _others(self, s: Product, k: int, modes: Modes) -> Sequence[Term]:
@@ -375,10 +371,10 @@ class TorchRun:
     def _above(self, signal: str) -> frozenset[str]:
         """Roles of the tensors that a gradient at a signal may come through."""
         if signal not in self._roles:
-            found: set[str] = set()
+            roles: set[str] = set()
             for s, k in self.network.consumers(signal):
-                found |= self._above(s.out)
+                roles |= self._above(s.out)
                 if isinstance(s, Product):
-                    found |= {x.name for term in self.network.terms(s, without=k) for x in term.tensors}
-            self._roles[signal] = frozenset(found)
+                    roles |= {x.name for term in self.network.terms(s, without=k) for x in term.tensors}
+            self._roles[signal] = frozenset(roles)
         return self._roles[signal]

@@ -34,15 +34,15 @@ def rms(x: Tensor) -> Tensor:
     return size / flat.shape[1] ** 0.5
 
 
-def apart(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
+def relative_difference(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
     """Largest difference within pairs (S, ...), relative to the second of them, for each replica, (S,); NaN where one
     is not finite."""
-    apart = []
+    differences = []
     for ours, theirs in pairs:
         difference, size = (rms(x).double() for x in (ours - theirs, theirs))
-        apart.append(torch.where(size == 0, difference, difference / size))
-    found: Array = torch.stack(apart).amax(0).cpu().numpy()
-    return found
+        differences.append(torch.where(size == 0, difference, difference / size))
+    largest: Array = torch.stack(differences).amax(0).cpu().numpy()
+    return largest
 
 
 def over(x: Tensor, size: Tensor) -> Tensor:
@@ -72,8 +72,8 @@ class Sums:
 
     def formed(self, name: str) -> Tensor:
         """Shape (S, M, b)."""
-        made = self.summands()
-        return reduce(torch.add, [made[k] for k in self.which[name]])
+        summands = self.summands()
+        return reduce(torch.add, [summands[k] for k in self.which[name]])
 
 
 class NamedSignals(dict[str, Tensor]):
@@ -90,8 +90,8 @@ class NamedSignals(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         if name in self.ratios:
-            signal, other = self.ratios[name]
-            self[name] = over(self[signal], rms(self[other]))
+            signal, divisor = self.ratios[name]
+            self[name] = over(self[signal], rms(self[divisor]))
             return self[name]
         for group in self.sums:
             if name in group.which:
@@ -104,16 +104,15 @@ class NamedSignals(dict[str, Tensor]):
         alike: dict[torch.Size, list[str]] = {}
         for name, x in self.items():
             alike.setdefault(x.shape, []).append(name)
-        found: dict[str, Tensor] = {}
+        sizes: dict[str, Tensor] = {}
         for names in alike.values():  # few operations on many signals: each would cost more than its few entries
-            together = torch.stack([self[name] for name in names])
-            sizes = rms(together.flatten(0, 1))
-            found |= dict(zip(names, sizes.unflatten(0, together.shape[:2]), strict=True))
+            stack = torch.stack([self[name] for name in names])
+            sizes |= dict(zip(names, rms(stack.flatten(0, 1)).unflatten(0, stack.shape[:2]), strict=True))
         for group in self.sums:
-            found |= group.rms()
-        for name, (signal, other) in self.ratios.items():
-            found[name] = over(found[signal], found[other])
-        return found
+            sizes |= group.rms()
+        for name, (signal, divisor) in self.ratios.items():
+            sizes[name] = over(sizes[signal], sizes[divisor])
+        return sizes
 
 
 class Split:
@@ -147,11 +146,11 @@ class Split:
         initial, update = ([self._signal(symbol, part) for part in side.unbind(2)] for side in sides)
         return initial, update
 
-    def _signal(self, symbol: str, made: Tensor) -> Tensor:
-        """What a weight made, (S, g, out), in the shape of the signal."""
+    def _signal(self, symbol: str, output: Tensor) -> Tensor:
+        """The output of a weight, (S, g, out), in the shape of the signal."""
         if symbol == "W2":
-            return made.reshape(len(made), self.experts, -1)
-        return made[:, 0, 0] if symbol == "W4" else made[:, 0]
+            return output.reshape(len(output), self.experts, -1)
+        return output[:, 0, 0] if symbol == "W4" else output[:, 0]
 
     def _first(self) -> tuple[Tensor, Tensor]:
         (start,), (change,) = self.forward("W1", self.x)
@@ -195,7 +194,7 @@ class Split:
         return start, total
 
     def _all_experts(self, read: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """What W3 and dW3 make of c vectors, for some experts at a time: what they make stays in a cache.
+        """Products of W3 and dW3 with c vectors, for some experts at a time, so that the products stay in a cache.
 
         Args:
             read: shape (S, M, c, N_e).
@@ -210,18 +209,18 @@ class Split:
         together = max(1, (CACHED if read.device.type == "cpu" else 2**10 * CACHED) // width)
         products, mixed = [], []
         for first in range(0, self.experts, together):
-            some = slice(first, first + together)
-            found = w3.groups(some).summed(read[:, some], gates[:, :, some])
-            products.append(found[0])
-            mixed.append(found[1])
+            chosen = slice(first, first + together)
+            sums = w3.groups(chosen).summed(read[:, chosen], gates[:, :, chosen])
+            products.append(sums[0])
+            mixed.append(sums[1])
         entries = self.experts * w3.now.shape[2]
         return reduce(torch.add, products) / entries, reduce(torch.add, mixed)
 
     def _backward(self) -> None:
         """Derivatives of f, by hand, one entry per choice of initial or updated part of every weight on the way."""
         n, gates = self.named, self.gates
-        one = torch.ones_like(self.phi[:, None, None, :1])
-        readout = dict(zip(MODES, (r[:, 0, 0] for r in self.weights["W4"].backward(one)), strict=True))
+        ones = torch.ones_like(self.phi[:, None, None, :1])
+        readout = dict(zip(MODES, (r[:, 0, 0] for r in self.weights["W4"].backward(ones)), strict=True))
         above = torch.stack(list(readout.values()), 1)  # (S, 2, b)
         back = self.weights["W3"].backward(above[:, None])
         g2: Named = {}

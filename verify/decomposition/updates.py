@@ -70,9 +70,9 @@ class Dense:
         Returns:
             Inner products ``sum_g y_g y_g^T`` in float64, (S, 2 c, 2 c), and ``sum_g gates_g y_g``, (S, k, 2 c, out).
         """
-        made = self.forward(columns)
-        mixed = torch.cat([_mixed(gates, side) for side in made], 2)
-        initial, update = (side.double() for side in made)
+        outputs = self.forward(columns)
+        mixed = torch.cat([_mixed(gates, side) for side in outputs], 2)
+        initial, update = (side.double() for side in outputs)
         across = (initial @ update.mT).sum(1)
         return _symmetric((initial @ initial.mT).sum(1), across, (update @ update.mT).sum(1)), mixed
 
@@ -81,8 +81,8 @@ class Dense:
         # distances row by row: one pass over both, and the difference is never formed
         rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
         now, start = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
-        apart = torch.cdist(now, start, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
-        return torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
+        distances = torch.cdist(now, start, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
+        return torch.linalg.vector_norm(distances, dim=1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def matrix(symbol: str, weight: Tensor) -> Tensor:
 
 
 def vector(symbol: str, side: Tensor) -> Tensor:
-    """What a weight reads or makes, (S, ...), as (S, g, in) or (S, g, out)."""
+    """An input or output of a weight, (S, ...), as (S, g, in) or (S, g, out)."""
     return side if symbol in OWN_INPUT else side.flatten(1)[:, None]
 
 
@@ -207,7 +207,7 @@ def linear(trained: Trained) -> bool:
 
 
 class Coefficients:
-    """What a linear optimizer has multiplied each past gradient of a tensor with.
+    """The coefficient of each past gradient of a tensor in its update by a linear optimizer.
 
     They come from the optimizer itself: one more copy of it steps a vector with one entry for each past gradient, whose
     gradient at step s is the s-th unit vector. Nothing here knows the rule of the optimizer.
@@ -232,14 +232,14 @@ class Coefficients:
         self._done += 1
 
     def of(self, symbol: str) -> Tensor:
-        """Of a tensor, (updates done,)."""
+        """The coefficients of a tensor, (updates done,)."""
         group = next(g for g in self._stepper.param_groups if g["symbol"] == symbol)
-        found: Tensor = group["params"][0][: self._done]
-        return found
+        coefficients: Tensor = group["params"][0][: self._done]
+        return coefficients
 
 
 class Updates:
-    """What has been added to the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
+    """The updates of the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
     where the optimizer is linear in them and their rank stays small, else the initial value (``Dense``).
 
     Decoupled decay moves initial values exactly as torch moves the weights.
@@ -281,7 +281,7 @@ class Updates:
         self._done += 1
 
     def coefficients(self, symbol: str) -> Tensor:
-        """What each past gradient of a weight has been multiplied with, (updates done,); linear optimizers."""
+        """The coefficient of each past gradient of a weight, (updates done,); linear optimizers."""
         return self._weights[symbol].new_zeros(0) if self._coefficients is None else self._coefficients.of(symbol)
 
     def operators(self) -> dict[str, Operator]:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.judging.report import spacing_of
+from scaling_algebra.verify.judging.verdicts import spacing_of
 from scaling_algebra.verify.measuring.runs import measure
 from scaling_algebra.verify.networks.scales import constants
 
@@ -61,9 +61,9 @@ def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") ->
     """
 
     def changed(role: str, derived: Power | None) -> Power | None:
-        given = epsilon.get(role, epsilon.get("all"))
-        if given is not None:
-            return Power.parse(given)
+        power = epsilon.get(role, epsilon.get("all"))
+        if power is not None:
+            return Power.parse(power)
         return None if derived is None else derived ** Fraction(share)
 
     tensors = {role: replace(t, eps=changed(role, t.eps)) for role, t in d.scaling.tensors.items()}
@@ -99,11 +99,12 @@ def block(
             f"sizes are {list(how.sizes)}; a saturated router is trained at n / {1 / factor}, so give larger ones"
         )
     d = with_epsilon(derive(regime, optimizer, parameterization, architecture=architecture), epsilon or {}, share)
-    asked = {name: (name.partition("@")[0], int(name.partition("@")[2].removesuffix(", typical"))) for name in names}
-    steps = max(step for _, step in asked.values())
+    texts = {name: name.removesuffix(", typical").partition("@") for name in names}
+    quantities = {name: (quantity, int(step)) for name, (quantity, _, step) in texts.items()}
+    steps = max(step for _, step in quantities.values())
     run = measure(d, sizes=sizes, seeds=more * how.seeds, steps=steps, device=how.device)
-    seen = {}
-    for name, (quantity, step) in asked.items():
+    observations = {}
+    for name, (quantity, step) in quantities.items():
         values = run.cleaned({"relative dQ": "dQ"}.get(quantity, quantity), step)
         if quantity == "relative dQ":
             std = d.scaling.tensors["router"].init_std
@@ -112,8 +113,8 @@ def block(
                 v / (constants(d.network).init_of("router") * std.at(s)) for v, s in zip(values, run.dims, strict=True)
             ]
         if name.endswith(", typical"):
-            seen[name] = Observation(run.values[quantity, step], run.sizes)
+            observations[name] = Observation(run.values[quantity, step], run.sizes)
         else:
             derived = LAWS[quantity](d, step) if quantity in LAWS else d.analysis()(quantity, step).exponent
-            seen[name] = Observation(values, run.sizes, derived=derived, spacing=spacing_of(run))
-    return seen
+            observations[name] = Observation(values, run.sizes, derived=derived, spacing=spacing_of(run))
+    return observations

@@ -27,7 +27,7 @@ Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Target:
-    """Its smoothness (at most 1) and dimension."""
+    """A target function: its smoothness (at most 1) and dimension."""
 
     beta: Fraction
     d: int
@@ -70,14 +70,7 @@ def errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, 
 
 
 def charts(
-    how: Conditions,
-    names: Sequence[str],
-    *,
-    beta: str,
-    d: int,
-    samples: int = 0,
-    power: str = "",
-    spacing: str = "1/2",
+    how: Conditions, names: Sequence[str], *, beta: str, d: int, samples: int = 0, power: str = "", spacing: str = "1/2"
 ) -> dict[str, Observation]:
     """One of ``ERRORS`` against the number M of charts, or against n where the number of samples is a power of M."""
     (name,), target = names, Target(Fraction(beta), d)

@@ -38,7 +38,7 @@ SPECIALISED = 0.15
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of data: feature noise gamma ~ Unif(``low``, ``gamma``), random noise of size ``noise`` (sigma_p).
+    """A distribution of data: feature noise gamma ~ Unif(``low``, ``gamma``), random noise of size ``noise`` (sigma_p).
 
     Source: Sec. 6.1 (settings 1, 2) and App. A (3, 4, Fig. 1). Signals alpha ~ Unif(0.5, 2), centres beta ~ Unif(1, 2).
     """
@@ -111,11 +111,11 @@ def examples(
         return 2.0 * torch.randint(2, (n, 1), generator=generator) - 1
 
     cluster = torch.randint(CLUSTERS, (n,), generator=generator)
-    other = (cluster + torch.randint(1, CLUSTERS, (n,), generator=generator)) % CLUSTERS
+    noisy = (cluster + torch.randint(1, CLUSTERS, (n,), generator=generator)) % CLUSTERS
     y, x = sign(), torch.empty(n, PATCHES, DIMENSION)
     x[:, 0] = y * uniform(0.5, 2.0) * directions[cluster]
     x[:, 1] = uniform(1.0, 2.0) * directions[CLUSTERS + cluster]
-    x[:, 2] = sign() * uniform(law.low, law.gamma) * directions[other]
+    x[:, 2] = sign() * uniform(law.low, law.gamma) * directions[noisy]
     x[:, 3:] = law.noise / DIMENSION**0.5 * torch.randn(n, PATCHES - 3, DIMENSION, generator=generator)
     order = torch.rand(n, PATCHES, generator=generator).argsort(1)
     x = x.gather(1, order[:, :, None].expand_as(x))
@@ -155,11 +155,11 @@ class Switch:
         gate = pi.gather(1, chosen[:, None])[:, 0]
         by_gate, gw = torch.zeros_like(gate), torch.zeros_like(self.w)
         for m in range(self.schedule.experts):
-            mine = (chosen == m).nonzero()[:, 0]
-            x, y, p = data.x[mine], data.y[mine], gate[mine]
+            rows = (chosen == m).nonzero()[:, 0]
+            x, y, p = data.x[rows], data.y[rows], gate[rows]
             f, slope = self.score(m, x)
             by_output = -y * torch.sigmoid(-y * p * f) / n  # l'(y F) y / n for the logistic loss
-            by_gate[mine] = by_output * f
+            by_gate[rows] = by_output * f
             gw[m] = torch.einsum("npj,npd->jd", (by_output * p)[:, None, None] * slope, x)
         change = torch.nn.functional.one_hot(chosen, pi.shape[1]) - pi  # d pi_chosen / d h = pi_chosen (1 - pi)
         return gw, ((by_gate * gate)[:, None] * change).T @ whole
@@ -180,9 +180,9 @@ class Switch:
         output = torch.zeros_like(data.y)
         sent = torch.zeros(CLUSTERS, self.schedule.experts, dtype=torch.int64)
         for m in range(self.schedule.experts):
-            mine = chosen == m
-            output[mine] = self.score(m, data.x[mine])[0]
-            sent[:, m] = torch.bincount(data.cluster[mine], minlength=CLUSTERS)
+            rows = chosen == m
+            output[rows] = self.score(m, data.x[rows])[0]
+            sent[:, m] = torch.bincount(data.cluster[rows], minlength=CLUSTERS)
         return float((data.y * output > 0).double().mean()), dispatch_entropy(sent.numpy())
 
 
@@ -246,8 +246,8 @@ class Training:
         model, v, (train,) = self.run()
         means = []
         for m, cluster in enumerate((model.w @ v.T).amax(1).argmax(1)):
-            mine = train.cluster == cluster
-            means.append(float((train.y[mine] * model.score(m, train.x[mine])[0]).mean()))
+            rows = train.cluster == cluster
+            means.append(float((train.y[rows] * model.score(m, train.x[rows])[0]).mean()))
         return np.array(means)
 
 
@@ -265,20 +265,20 @@ def dispatch(
     Args:
         networks: a schedule by name; ``times`` as many seeds. first: seed.
     """
-    seen: dict[str, Array] = {}
-    for name, given in networks.items():
-        schedule, tested = Schedule(**{k: x for k, x in given.items() if k != "times"}), []
-        for seed in range(given.get("times", 1) * how.seeds):
+    observed: dict[str, Array] = {}
+    for name, settings in networks.items():
+        schedule, tested = Schedule(**{k: x for k, x in settings.items() if k != "times"}), []
+        for seed in range(settings.get("times", 1) * how.seeds):
             how.say(f", {name}, seed {seed + 1}")
             tested.append(Training(schedule, DISTRIBUTIONS[data], first + seed, n, how.device).tested())
         accuracy, entropy = np.array(tested).T
-        seen |= {f"{name}: accuracy": accuracy, f"{name}: dispatch entropy": entropy}
-        seen[f"{name}: share of seeds with every cluster"] = (entropy < SPECIALISED).astype(np.float64)
+        observed |= {f"{name}: accuracy": accuracy, f"{name}: dispatch entropy": entropy}
+        observed[f"{name}: share of seeds with every cluster"] = (entropy < SPECIALISED).astype(np.float64)
     for name in names:
         one, minus, rest = name.partition(" minus ")
         if minus:
-            seen[name] = seen[f"{one}: {rest.partition(': ')[2]}"] - seen[rest]
-    return {name: Observation([seen[name]]) for name in names}
+            observed[name] = observed[f"{one}: {rest.partition(': ')[2]}"] - observed[rest]
+    return {name: Observation([observed[name]]) for name in names}
 
 
 def alignment(
@@ -297,14 +297,14 @@ def alignment(
     1/lr where steps are small, hence to sigma_0 at a given lr.
     """
 
-    def times(given: Schedule) -> Array:
-        how.say(f", {'cubic' if given.cubic else 'linear'}, sigma_0 = {given.init:g}")
+    def times(network: Schedule) -> Array:
+        how.say(f", {'cubic' if network.cubic else 'linear'}, sigma_0 = {network.init:g}")
         seeds = range(how.seeds)
-        return np.array([Training(given, DISTRIBUTIONS[data], s, n, how.device).steps_to_align() for s in seeds])
+        return np.array([Training(network, DISTRIBUTIONS[data], s, n, how.device).steps_to_align() for s in seeds])
 
     cubic = [times(Schedule(**schedule, init=scale)) for scale in scales]
-    given = Schedule(**schedule, init=scales[0], cubic=False)
-    never = times(replace(given, steps=int(min(np.median(cubic[-1]), given.steps))))
+    linear = Schedule(**schedule, init=scales[0], cubic=False)
+    never = times(replace(linear, steps=int(min(np.median(cubic[-1]), linear.steps))))
     share, steps = "share of experts that align", [np.median(t, axis=1) for t in cubic]
     return {
         f"cubic: {share}": Observation([np.isfinite(cubic[-1]).mean(1)]),
@@ -323,8 +323,8 @@ def margins(
     outputs = []
     for m in experts:
         how.say(f", M = {m}")
-        given = Schedule(experts=m, steps=round(1 / (lr * m**2)), lr=lr, router_lr=lr * m**2, init=init)
-        runs = (Training(given, DISTRIBUTIONS[data], s, 500, how.device).own_outputs() for s in range(how.seeds))
+        schedule = Schedule(experts=m, steps=round(1 / (lr * m**2)), lr=lr, router_lr=lr * m**2, init=init)
+        runs = (Training(schedule, DISTRIBUTIONS[data], s, 500, how.device).own_outputs() for s in range(how.seeds))
         outputs.append(np.array([float(np.median(run)) for run in runs]))
     derived = Fraction(str(assumptions("switch-cluster").put({})["expert_margin"]["M"]))
     return {"cubic: y f_m at T_2": Observation(outputs, experts, "M", derived, Fraction(1))}

@@ -59,14 +59,14 @@ def trajectory(batch: int, lr: float, eps: float, beta1: float, beta2: float, se
         x, y = data.batches(replicas, step, device)
         return cross_entropy(model(x)[0], y), 0.0
 
-    seen, steps = [], EXAMPLES // batch
+    parts, steps = [], EXAMPLES // batch
     for step, _ in enumerate(descend(adam, losses, steps), 1):
         if Fraction(step, steps) in PARTS.values():
             with torch.no_grad():
                 moved = [(p - w).flatten(1) for p, w in zip(model.parameters(), start, strict=True)]
                 both = losses(None)[0], torch.cat(moved, 1).pow(2).mean(1).sqrt()
-            seen.append(np.stack([part.cpu().numpy().astype(np.float64) for part in both]))
-    return seen
+            parts.append(np.stack([part.cpu().numpy().astype(np.float64) for part in both]))
+    return parts
 
 
 def matched_time(
@@ -152,8 +152,8 @@ def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict
         mean, noise = Mixture(count, Rates(**given), how).gradient()
         noises.append(noise)
         ratios.append(mean / noise)
-    seen, shares = {"noise": noises, "mean over noise": ratios}, [1 / m for m in EXPERTS]
-    return {name: Observation(values, shares, "s") for name, values in seen.items()}
+    observed, shares = {"noise": noises, "mean over noise": ratios}, [1 / m for m in EXPERTS]
+    return {name: Observation(values, shares, "s") for name, values in observed.items()}
 
 
 def expert_rates(

@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array, Verdict, fit, judge_exponent
-from scaling_algebra.verify.judging.report import number
+from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array, Verdict, fit, judge_exponent, number
 from scaling_algebra.verify.judging.resampling import resampled, slope_weights
 
 
 class By(StrEnum):
-    """Who claims it: the prediction, a paper, or the experiment itself, as a control that must fail."""
+    """The origin of a claim: the prediction, a paper, or the experiment itself, as a control that must fail."""
 
     PREDICTED = "predicted"
     PUBLISHED = "published"
@@ -44,7 +43,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a laboratory saw of one quantity.
+    """The values of one quantity that a laboratory measured.
 
     Attributes:
         values: one number per seed, at every n; of a bound at one size.
@@ -103,46 +102,47 @@ class Finding:
         return claim | measured | {name: str(vars(self)[name]) for name in ("verdict", "expected", "data", "source")}
 
 
-def findings(claim: Mapping[str, str], seen: Observation) -> list[Finding]:
-    """What is claimed of one quantity, by whom, and what the observation says.
+def findings(claim: Mapping[str, str], observation: Observation) -> list[Finding]:
+    """The claims about one quantity, each with its verdict.
 
     Args:
         claim: ``of``, ``source``, and a text for one or more of ``By``; ``wrong``: the one of them that must be refuted
             although it is neither planted nor beside a prediction that differs.
     """
-    claims = {by: _exponent(claim[by], seen) for by in By if by in claim}
+    claims = {by: _exponent(claim[by], observation) for by in By if by in claim}
     judged = []
     for by, claimed in claims.items():
         contradicts = claimed != claims.get(By.PREDICTED, claimed)
         must_fail = by is By.PLANTED or contradicts or claim.get("wrong") == by
         expected = Verdict.REFUTED if must_fail else Verdict.AGREES
-        judged.append(Finding(claim["of"], by, *_judged(claimed, seen), expected, seen.data, claim["source"]))
+        judgement = _judged(claimed, observation)
+        judged.append(Finding(claim["of"], by, *judgement, expected, observation.data, claim["source"]))
     return judged
 
 
-def _exponent(text: str, seen: Observation) -> str | Fraction | None:
+def _exponent(text: str, observation: Observation) -> str | Fraction | None:
     """The exponent that a text claims; the text itself where it claims something else."""
     if text[0] in "<>b":
         return text
-    return {"derived": seen.derived, "zero": None}[text] if text.isalpha() else Fraction(text)
+    return {"derived": observation.derived, "zero": None}[text] if text.isalpha() else Fraction(text)
 
 
-def _judged(claimed: str | Fraction | None, seen: Observation) -> tuple[str, float, float, float, Verdict]:
+def _judged(claimed: str | Fraction | None, observation: Observation) -> tuple[str, float, float, float, Verdict]:
     """The claim as a text, what was measured with its interval, and the verdict."""
     if not isinstance(claimed, str):
-        slope = fit(seen.n, seen.values)
-        verdict = judge_exponent(slope, claimed, seen.spacing)
-        return power(claimed, seen.of), slope.slope, slope.low, slope.high, verdict
+        slope = fit(observation.n, observation.values)
+        verdict = judge_exponent(slope, claimed, observation.spacing)
+        return power(claimed, observation.of), slope.slope, slope.low, slope.high, verdict
     sign, _, limit = claimed.partition(" ")
-    few = min(map(len, seen.values)) < MIN_SEEDS
+    few = min(map(len, observation.values)) < MIN_SEEDS
     if sign == "below":  # least squares through the logarithms of the medians over seeds, with a bootstrap over seeds
-        weights = slope_weights(seen.n)
+        weights = slope_weights(observation.n)
         value, _, low, high = resampled(
-            seen.values, lambda drawn: np.tensordot(weights, np.log2([np.median(v, axis=-1) for v in drawn]), 1)
+            observation.values, lambda drawn: np.tensordot(weights, np.log2([np.median(v, axis=-1) for v in drawn]), 1)
         )
-        few, claimed = few or len(seen.n) < MIN_SIZES, f"below {power(Fraction(limit))}"
+        few, claimed = few or len(observation.n) < MIN_SIZES, f"below {power(Fraction(limit))}"
     else:
-        (values,) = seen.values
+        (values,) = observation.values
         value = float(np.mean(values))
         reach = nan if few else float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
         low, high = value - reach, value + reach

@@ -31,7 +31,7 @@ def shown(results: Sequence[Result]) -> Document:
 
 
 def listed(experiments: Sequence[Experiment]) -> Document:
-    """Which experiments there are, and their trials."""
+    """All experiments with their trials."""
     blocks: list[Block] = []
     for e in experiments:
         blocks.append(Heading(f"{e.name}: {e.title} ({e.source})"))

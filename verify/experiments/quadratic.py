@@ -49,7 +49,7 @@ class Observable:
 
 
 def rule_of(optimizer: str, hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
-    """What follows from holding invariants; for the axis s what follows for an expert. ``instead``: other powers."""
+    """The powers that hold invariants; for the axis s those of an expert. ``instead``: powers that replace some."""
     if axis == "s":
         share = {"K": monomial("s"), "M": monomial("1")}
         rule: Rule = {q: m.substituted(share) for q, m in horizon(optimizer, hold).experts.items()}
@@ -76,15 +76,15 @@ def quadratic(
         base: values at batch 1. factors: of an axis: batch B, tokens T, or the share s = K/M of experts that is active.
         places: batch and steps of a tensor along an axis. observables: by name. instead: other powers of the rule.
     """
-    rule, seen, n = rule_of("adamw", hold, axis, instead or {}), {}, factors[axis]
+    rule, observations, n = rule_of("adamw", hold, axis, instead or {}), {}, factors[axis]
     placed = {name: monomial(text) for name, text in places[axis].items()}
     for name in names:
         how.say(f", {name}")
         observable = Observable(**observables[name])
         derived = monomial(observable.monomial).substituted(placed).substituted(rule)[axis]
         values = [_run(observable, base, rule, placed, {axis: factor}, how) for factor in n]
-        seen[name] = Observation(values, n, axis, Fraction(str(derived)), Fraction(1, 4))
-    return seen
+        observations[name] = Observation(values, n, axis, Fraction(str(derived)), Fraction(1, 4))
+    return observations
 
 
 def _run(

@@ -53,8 +53,8 @@ class Trial:
 
     def findings(self, how: Conditions) -> list[Finding]:
         """Every claim with its verdict."""
-        seen = self.run(how, list(dict.fromkeys(claim["of"] for claim in self.claims)))
-        return [finding for claim in self.claims for finding in findings(claim, seen[claim["of"]])]
+        observations = self.run(how, list(dict.fromkeys(claim["of"] for claim in self.claims)))
+        return [finding for claim in self.claims for finding in findings(claim, observations[claim["of"]])]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Experiment:
 def _experiment(name: str) -> Experiment:
     data = tomllib.loads(files(__package__).joinpath(f"claims/{name}.toml").read_text("utf-8"))
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
-    for trial in ({**data, **given} for given in data["trials"]):  # what the file says holds of every trial
+    for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # what the file says holds of every trial
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]
         claims = [{"source": trial["source"], **claim} for claim in claims]
         run = partial(LABORATORIES[trial["run"]], **{**common, **trial.get("with", {})})
@@ -88,7 +88,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment showed.
+    """The outcome of an experiment.
 
     Attributes:
         findings: by trial, in the order of the experiment; trials after an interruption are missing.
@@ -163,7 +163,7 @@ def perform(
         store: where complete trials are kept, for the next time.
     """
     store, started, interrupted = store or Store(), time.perf_counter(), False
-    asked = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
+    question = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
     judged: dict[str, list[Finding]] = {}
 
     def run(done: int, trial: Trial) -> Any:
@@ -173,7 +173,7 @@ def perform(
         with spare_threads():
             for done, trial in enumerate(chosen.trials):
                 watch(done, trial.title)
-                kept = store.piece({**asked, "trial": trial.title}, partial(run, done, trial))
+                kept = store.piece({**question, "trial": trial.title}, partial(run, done, trial))
                 judged[trial.title] = msgspec.convert(kept, list[Finding])
     except KeyboardInterrupt:
         interrupted = True

@@ -12,27 +12,24 @@ import numpy as np
 
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.judging.report import fit_of
+from scaling_algebra.verify.judging.verdicts import fit_of
 from scaling_algebra.verify.measuring.runs import measure
 
 Question = tuple[Derivation, str, int]
 """(configuration, quantity, number of updates); ``*`` in a quantity stands for the largest that fits."""
 
 
-def slopes(
-    asked: Sequence[Question], *, sizes: Sequence[int] | None = None, seeds: int | None = None, device: str = "auto"
-) -> list[str]:
-    """Slope and 95 % interval as text for each question, or why there is none. One training run per configuration.
+def slopes(questions: Sequence[Question]) -> list[str]:
+    """Slope and 95 % interval as text for each question, or why there is none.
 
-    Args:
-        sizes, seeds: as ``measure``; by default each run takes under a minute on two cores.
+    Every configuration is trained once, with the default sizes and seeds: under a minute on two cores.
     """
-    texts = [""] * len(asked)
-    for d in {id(d): d for d, _, _ in asked}.values():
-        members = [(k, name, step) for k, (other, name, step) in enumerate(asked) if other is d]
+    texts = [""] * len(questions)
+    for d in {id(d): d for d, _, _ in questions}.values():
+        members = [(k, name, step) for k, (derivation, name, step) in enumerate(questions) if derivation is d]
         products = [name for _, name, _ in members if name.startswith("<")]
         steps = max(step for *_, step in members)
-        run = measure(d, sizes=sizes, seeds=seeds, steps=steps, device=device, products=products)
+        run = measure(d, steps=steps, products=products)
         for k, name, step in members:
             texts[k] = _slope(run, name, step)
     return texts
@@ -40,10 +37,10 @@ def slopes(
 
 def _slope(run: Measurement, quantity: str, step: int) -> str:
     names = [name for name, t in run.values if t == step and fnmatchcase(name, quantity)] or [quantity]
-    there = [name for name in names if (name, step) in run.values]
-    if not there:
+    measured = [name for name in names if (name, step) in run.values]
+    if not measured:
         return f"{quantity} is not measured"
-    name = max(there, key=lambda n: float(np.sqrt(np.mean(run.values[n, step][-1] ** 2))))
+    name = max(measured, key=lambda n: float(np.sqrt(np.mean(run.values[n, step][-1] ** 2))))
     f = fit_of(run, name, step)
     where = f"{name} " if name != quantity else ""
     sizes = f"n = {min(run.sizes):g} to {max(run.sizes):g}"

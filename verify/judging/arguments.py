@@ -3,7 +3,7 @@
 The engine reads a function as a polynomial, whose powers are sizes of n. A gate with an argument of 20 has no slope,
 and one whose argument moves by 3 moves by its whole range, so that what it passes on and what is behind it do not scale
 as at larger sizes or with smaller constants. Such a row can agree, but it refutes nothing.
-Read next: ``report.py`` (asks before it calls a row REFUTED).
+Read next: ``verdicts.py`` (asks before it calls a row REFUTED).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def beyond(m: Measurement, network: Network, prediction: Prediction, quantity: s
         argument, last = f.inputs[0].name, step + 1 if at >= order[f.out] else step
         for name, t in product((argument, f"{argument}.change"), range(last)):
             sizes = [np.sqrt(np.mean(np.square(v))) for v in m.values.get((name, t), [])]
-            known = prediction.get(name, ())
-            falls = t < len(known) and (known[t] or 0) < 0
+            exponents = prediction.get(name, ())
+            falls = t < len(exponents) and (exponents[t] or 0) < 0
             if sizes and max(sizes) > (FALLING if falls else LASTING):
                 return f"{f.name}: {name} is {max(sizes):.2g} at t={t}, where it is no power of n yet"
     return ""

@@ -1,6 +1,6 @@
 """Claims a user wants measured, such as ``h3.A2.2@2=-1/2``.
 
-Read next: ``report.py`` (judges them).
+Read next: ``verdicts.py`` (judges them).
 """
 
 from __future__ import annotations

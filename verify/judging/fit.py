@@ -4,7 +4,7 @@ A quantity is measured as one root-mean-square per seed at every size; its expon
 seeds) against log2(n). The interval is a bootstrap over seeds (95 %, or more where the data are looked at repeatedly),
 widened until it covers the slope of the larger half of the sizes: a law that still bends at the sizes measured gets a
 wide interval, not a confident wrong number.
-Read next: ``report.py`` (applies this to every quantity and step).
+Read next: ``verdicts.py`` (applies this to every quantity and step).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,21 @@ class Fit:
     seeds: int
     bends: bool = False
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "measured_zero": self.zero,
+            "slope": number(self.slope),
+            "se": number(self.se),
+            "ci": None if np.isnan(self.slope) else [number(self.low), number(self.high)],
+            "sizes": self.sizes,
+            "seeds": self.seeds,
+        }
+
+
+def number(x: float) -> float | None:
+    """For JSON, which has neither NaN nor infinity."""
+    return round(x, 6) if np.isfinite(x) else None
+
 
 def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fit:
     """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n), with an interval."""
@@ -93,7 +109,7 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
 
 
 def means(values: Sequence[Array]) -> Means:
-    """What a slope is fitted to, for pictures; NaN where every value is zero."""
+    """The points that a slope is fitted to, for pictures; NaN where every value is zero."""
     pairs = []
     for v in values:
         square = np.asarray(v, dtype=np.float64) ** 2

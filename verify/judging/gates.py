@@ -31,7 +31,7 @@ class RunGate:
 
 
 def gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
-    """What can be said about a measurement whatever is predicted; exponents are multiples of ``spacing``."""
+    """The gates that need no prediction; exponents are multiples of ``spacing``."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
     checks = [
         RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),
@@ -84,7 +84,7 @@ def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
     reference = replace(m, values=m.exact, environment={})
     for key in m.exact:
         pairs = zip(m.cleaned(*key), reference.cleaned(*key), strict=True)
-        worst = max((_apart(*pair) for pair in pairs), default=0.0)
+        worst = max((_relative_difference(*pair) for pair in pairs), default=0.0)
         if not worst <= SPOILT:
             spoilt[key] = worst
     return spoilt
@@ -92,18 +92,17 @@ def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
 
 def floor(m: Measurement) -> RunGate:
     """Less precision than float64 leaves at least half of what is not zero above rounding."""
-    spoilt, there = below_floor(m), sum(any(v.any() for v in series) for series in m.exact.values())
-    detail = (
-        f"{m.environment.get('dtype')}: {len(spoilt)} of {there} numbers differ from float64 by more than {SPOILT:.0%}"
-    )
-    return RunGate("above the numerical floor", 2 * len(spoilt) <= there, f"{detail}, and do not count")
+    spoilt, present = below_floor(m), sum(any(v.any() for v in series) for series in m.exact.values())
+    share = f"{len(spoilt)} of {present} numbers differ from float64 by more than {SPOILT:.0%}"
+    detail = f"{m.environment.get('dtype')}: {share}, and do not count"
+    return RunGate("above the numerical floor", 2 * len(spoilt) <= present, detail)
 
 
-def _apart(seen: Array, exact: Array) -> float:
-    seen = seen[: len(exact)]
+def _relative_difference(values: Array, exact: Array) -> float:
+    values = values[: len(exact)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        apart = np.where(seen == exact, 0.0, np.abs(seen / exact - 1))
-    return float(np.median(apart))
+        differences = np.where(values == exact, 0.0, np.abs(values / exact - 1))
+    return float(np.median(differences))
 
 
 def _finite(m: Measurement) -> RunGate:
@@ -128,7 +127,7 @@ def _flat(m: Measurement, spacing: Fraction) -> RunGate:
     it holds no other exponent: a wide one would hide a slope.
     """
     name = "width-independent control flat"
-    seen, passed, watched, first = [], True, m.watched, min(1, m.steps)
+    slopes, passed, watched, first = [], True, m.watched, min(1, m.steps)
     for step in dict.fromkeys((first, m.steps)):
         for quantity in watched:
             series = m.control.get((quantity, step), [])
@@ -138,7 +137,7 @@ def _flat(m: Measurement, spacing: Fraction) -> RunGate:
             passed &= slope.low <= DRIFT and slope.high >= -DRIFT
             if step == first:
                 passed &= -spacing < slope.low and slope.high < spacing
-            seen.append(f"{quantity}@{step} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
+            slopes.append(f"{quantity}@{step} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
     return RunGate(
-        name, passed and bool(seen), "slopes at frozen dimensions: " + (", ".join(seen) or "nothing measured")
+        name, passed and bool(slopes), "slopes at frozen dimensions: " + (", ".join(slopes) or "nothing measured")
     )

@@ -1,6 +1,6 @@
 """Sizes that somebody else logged, as a measurement: a CSV file or rows with quantity, n, seed, value and perhaps step.
 
-Read next: ``report.py`` (judges them).
+Read next: ``verdicts.py`` (judges them).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Predicted = Signals | Mapping[str, Exponent | Sequence[Fraction | None]]
 
 
 def logged(source: Logged, ray: Ray | None = None) -> Measurement:
-    """What was logged.
+    """A log as a measurement.
 
     Args:
         ray: of the sizes n; by default exponents are multiples of 1/2.
@@ -44,7 +44,7 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
         UsageError: a file or row that cannot be used; the message names the place.
     """
     where, rows = _rows(source)
-    found: dict[tuple[str, int], dict[float, dict[str, float]]] = {}
+    log: dict[tuple[str, int], dict[float, dict[str, float]]] = {}
     for k, row in enumerate(rows, 2 if isinstance(source, str | Path) else 1):
         place = f"{where}, {'line' if isinstance(source, str | Path) else 'row'} {k}"
         if not isinstance(row, Mapping):
@@ -59,20 +59,20 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
         value = _number(row["value"], "value", place, -math.inf, math.inf)
         if n == 0 or t != int(t):
             raise UsageError(f"{place}: n is {shown(row['n'])} and step {shown(step)}; n is above 0, step 0, 1, 2, ...")
-        seeds = found.setdefault((str(row["quantity"]), int(t)), {}).setdefault(n, {})
+        seeds = log.setdefault((str(row["quantity"]), int(t)), {}).setdefault(n, {})
         if str(row["seed"]) in seeds:
             raise UsageError(f"{place}: {row['quantity']} at n={n:g}, seed {row['seed']} is there twice")
         seeds[str(row["seed"])] = abs(value)
-    if not found:
+    if not log:
         raise UsageError(f"{where}: no rows; a log has {', '.join(COLUMNS)} and perhaps step")
-    sizes = sorted({n for series in found.values() for n in series})
-    for (name, t), series in found.items():
+    sizes = sorted({n for series in log.values() for n in series})
+    for (name, t), series in log.items():
         gone = [n for n in sizes if n not in series]
         if gone:
             raise UsageError(f"{where}: {name} at step {t} has no value at n={gone[0]:g}; log it at every size")
     ray = ray or Ray({"N": 1, "N_e": 1, "M": 1})
-    measured = Measurement(ray, max(t for _, t in found), list(sizes), logged=True)
-    for key, series in found.items():
+    measured = Measurement(ray, max(t for _, t in log), list(sizes), logged=True)
+    for key, series in log.items():
         measured.values[key] = [np.array(list(series[n].values())) for n in sizes]
     return measured
 
@@ -88,9 +88,9 @@ def exponents(prediction: Predicted, steps: int) -> Prediction:
     return {q: _series(q, p, steps) for q, p in prediction.items()}
 
 
-def decided(found: Signals) -> Prediction:
+def decided(answer: Signals) -> Prediction:
     """Exponents of n by quantity, None for exactly zero, for as many steps as they are certified."""
-    rows = {q: tuple(a.exponent for a in takewhile(lambda a: a.decided, row)) for q, row in found.quantities.items()}
+    rows = {q: tuple(a.exponent for a in takewhile(lambda a: a.decided, row)) for q, row in answer.quantities.items()}
     return {q: row for q, row in rows.items() if row}
 
 
@@ -112,32 +112,32 @@ def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
     return str(source), rows
 
 
-def _number(given: Any, column: str, place: str, least: float, most: float) -> float:
+def _number(entry: Any, column: str, place: str, least: float, most: float) -> float:
     """A finite number in ASCII digits, within limits."""
     try:
-        found = math.nan if isinstance(given, bool) else _read(given) if isinstance(given, str) else float(given)
+        number = math.nan if isinstance(entry, bool) else _read(entry) if isinstance(entry, str) else float(entry)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise UsageError(f"{place}: {column} is {shown(given)}, not a finite number")
-    if not least <= found <= most:
-        raise UsageError(f"{place}: {column} is {shown(given)}; give a number from {least:g} to {most:g}")
-    return found
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{place}: {column} is {shown(entry)}, not a finite number")
+    if not least <= number <= most:
+        raise UsageError(f"{place}: {column} is {shown(entry)}; give a number from {least:g} to {most:g}")
+    return number
 
 
 def _read(text: str) -> float:
     return float(text) if text.isascii() and "_" not in text else math.nan
 
 
-def _series(name: str, given: Exponent | Sequence[Fraction | None], steps: int) -> Sequence[Fraction | None]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return given
-    if isinstance(given, float):
-        raise TypeError(f"the exponent of {name} is the float {given!r}; give an int, a Fraction or a string")
+def _series(name: str, exponent: Exponent | Sequence[Fraction | None], steps: int) -> Sequence[Fraction | None]:
+    if isinstance(exponent, Sequence) and not isinstance(exponent, str):
+        return exponent
+    if isinstance(exponent, float):
+        raise TypeError(f"the exponent of {name} is the float {exponent!r}; give an int, a Fraction or a string")
     try:
-        exact = None if given is None else limits.rational(given)
+        exact = None if exponent is None else limits.rational(exponent)
     except ValueError as error:
         raise UsageError(
-            f"the exponent of {name} is {given!r}, {error}; give a rational such as -1/2, or None"
+            f"the exponent of {name} is {exponent!r}, {error}; give a rational such as -1/2, or None"
         ) from None
     return [exact] * (steps + 1)

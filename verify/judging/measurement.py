@@ -1,6 +1,6 @@
 """What a run measured: numbers by quantity, step, size and seed.
 
-Read next: ``measuring/runs.py`` (measures), ``fit.py`` (turns the numbers into exponents), ``report.py`` (judges them).
+Read next: ``measuring/runs.py`` (measures), ``fit.py`` (makes exponents of the numbers), ``verdicts.py`` (judges).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fingerprint(x: Any) -> float:
 
 @dataclass
 class Measurement:
-    """What was measured.
+    """A measurement.
 
     Attributes:
         ray, steps: what was asked for.

@@ -39,11 +39,11 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
 def _grid(rows: Sequence[ReportRow]) -> Grid:
     """The last column, the reason why a row is not decided, is left out where there is none."""
     header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
-    told: list[tuple[Piece, ...]] = [
+    cells: list[tuple[Piece, ...]] = [
         (r.quantity, str(r.step), predicted(r), *measured(r.fit), str(r.verdict), reason(r)) for r in rows
     ]
     columns = len(header) - (not any(map(reason, rows)))
-    return Grid.of(header[:columns], [row[:columns] for row in told])
+    return Grid.of(header[:columns], [row[:columns] for row in cells])
 
 
 def _spectra(rows: Sequence[ReportRow]) -> list[Block]:
@@ -59,7 +59,7 @@ def _spectra(rows: Sequence[ReportRow]) -> list[Block]:
         "leads from n",
         "spectrum says",
     )
-    told: list[tuple[Piece, ...]] = []
+    cells: list[tuple[Piece, ...]] = []
     for r in rows:
         if s := r.spectrum:
             shares = (
@@ -67,9 +67,9 @@ def _spectra(rows: Sequence[ReportRow]) -> list[Block]:
                 for x in (s.leading, s.larger)
                 for piece in (percent(x.size), f"{percent(x.low)} to {percent(x.high)}")
             )
-            told.append((r.quantity, str(r.step), predicted(r), *shares, thousands(s.leads), str(s.verdict)))
+            cells.append((r.quantity, str(r.step), predicted(r), *shares, thousands(s.leads), str(s.verdict)))
     title = Heading("shares of the mean square at the largest size, as a sum of powers", 2)
-    return [title, Grid.of(header, told)] if told else []
+    return [title, Grid.of(header, cells)] if cells else []
 
 
 def percent(share: float) -> str:
@@ -115,7 +115,7 @@ def reason(row: ReportRow) -> str:
 def sentence(row: ReportRow) -> str:
     """One row in words, with the reason why it is not decided and what a sum of powers says."""
     slope, between = map(plain, measured(row.fit))
-    told = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"
+    text = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"
     why = reason(row)
     summed = f"; as a sum of powers {row.spectrum.verdict}" if row.spectrum else ""
-    return told + (f" in {between}" if between else "") + (f" ({why})" if why else "") + summed
+    return text + (f" in {between}" if between else "") + (f" ({why})" if why else "") + summed

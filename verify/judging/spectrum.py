@@ -11,7 +11,7 @@ with n_1 the smallest size: still a non-negative combination, and found by non-n
 
 One slope averages over these powers; where a small leading one lies on a large next one it reads something between
 both. The spectrum tells them apart if the data bend, and needs more data for it.
-Read next: ``fit.py`` (the slope, which decides), ``report.py`` (asks for both).
+Read next: ``fit.py`` (the slope, which decides), ``verdicts.py`` (asks for both).
 """
 
 from __future__ import annotations
@@ -144,21 +144,26 @@ def spectrum(
     if not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
         return None
     x = np.asarray(n, dtype=np.float64)
-    y = np.array([s.mean() for s in square])
-    errors = np.array([s.std() / len(s) ** 0.5 for s in square]) / y
+    y, errors = _mean_squares(square)
     drawn = np.stack([resampling(len(s), i)[:DRAWS] @ s for i, s in enumerate(square)], axis=1)
     drawn = drawn[drawn[:, -1] > 0]
-    own = _fitted(x, y, errors, powers)
+    fitted = _fitted(x, y, errors, powers)
     above = _fitted(x, y, errors, (larger, *powers[: MOST - 1]))
-    leading, other = (_share(fit, x, y, drawn, level) for fit in (own, above))
-    return Spectrum(leading, other, own.powers, own.residual, own.good, float(x[-1]), own.leads(x))
+    leading, larger_share = (_share(fit, x, y, drawn, level) for fit in (fitted, above))
+    return Spectrum(leading, larger_share, fitted.powers, fitted.residual, fitted.good, float(x[-1]), fitted.leads(x))
+
+
+def _mean_squares(square: Sequence[Array]) -> tuple[Array, Array]:
+    """Means over seeds, and their standard errors relative to them."""
+    y = np.array([s.mean() for s in square])
+    return y, np.array([s.std() / len(s) ** 0.5 for s in square]) / y
 
 
 def powers_below(
     predicted: Fraction,
     spacing: Fraction,
     rates: Iterable[Fraction],
-    known: Iterable[tuple[Fraction, bool]] | None,
+    engine_powers: Iterable[tuple[Fraction, bool]] | None,
     most: int = MOST,
 ) -> tuple[Fraction, ...]:
     """The predicted exponent and the next ones below it, on the grid of this spacing.
@@ -168,19 +173,19 @@ def powers_below(
 
     Args:
         rates: of the axes that grow.
-        known: what the engine finds; None: every power of the grid may be there.
+        engine_powers: what the engine finds; None: every power of the grid may be there.
         most: how many in all.
     """
     grid = (predicted - k * spacing for k in count(1))
-    if known is None:
+    if engine_powers is None:
         return predicted, *islice(grid, most - 1)
-    found = list(known)
-    exact = {e for e, seen in found if seen} | {predicted - k * r / 2 for r in rates for k in range(1, MOST)}
-    bound = max((e for e, seen in found if not seen), default=None)
+    powers = list(engine_powers)
+    exact = {e for e, seen in powers if seen} | {predicted - k * r / 2 for r in rates for k in range(1, MOST)}
+    bound = max((e for e, seen in powers if not seen), default=None)
     lowest = min(exact, default=predicted)
     dropped, higher = (lambda e: bound is not None and e <= bound), most <= MOST  # a mixture has no higher corrections
-    there = [e for e in islice(grid, 100) if e in exact or dropped(e) or (higher and e < lowest)]
-    return predicted, *there[: most - 1]
+    present = [e for e in islice(grid, 100) if e in exact or dropped(e) or (higher and e < lowest)]
+    return predicted, *present[: most - 1]
 
 
 def mixed(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction]) -> bool:
@@ -189,9 +194,7 @@ def mixed(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction
     Law: the largest part is a linear program in the coefficients, which are not negative, and meet every mean square
     as a good fit does (``GOOD``).
     """
-    square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
-    y = np.array([s.mean() for s in square])
-    errors = np.array([s.std() / len(s) ** 0.5 for s in square]) / y
+    y, errors = _mean_squares([np.asarray(v, dtype=np.float64) ** 2 for v in values])
     columns = _columns(np.asarray(n, dtype=np.float64), powers) / (y / y[-1])[:, None]
     allowed = np.clip(ERRORS * errors, GOOD, NOISE)
     part = np.array([-1.0, -1.0, *np.zeros(columns.shape[1] - 2)])
@@ -231,10 +234,10 @@ def _fitted(x: Array, y: Array, errors: Array, powers: Sequence[Fraction]) -> _F
         columns = _columns(x, powers[:k])
         coefficients, _ = nnls(columns / y[:, None], np.ones(len(y)))
         off = np.abs(columns @ coefficients / y - 1)
-        found = _Fit(tuple(powers[:k]), columns, coefficients, float(off.max()), bool((off <= allowed).all()))
-        if found.good:
+        fit = _Fit(tuple(powers[:k]), columns, coefficients, float(off.max()), bool((off <= allowed).all()))
+        if fit.good:
             break
-    return found
+    return fit
 
 
 def _share(fit: _Fit, x: Array, y: Array, drawn: Array, level: float) -> Share:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +26,10 @@ from .text import VOCABULARY, standard_library, windows
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets; the leading dimension is the replica."""
+
+
+CLASSES = 10
+"""Of digits, and of the teacher's answers: the loss starts at log 10."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,12 @@ def digits(batch: int) -> Data:
         rows = np.random.default_rng([seed, step]).integers(0, len(x), batch)
         return x[rows], y[rows]
 
-    def build(recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
-        return MLPMoE(recipe, dims, seeds, device, inputs=x.shape[1], classes=10)
-
-    return Data(build, cut, hashlib.sha256(images.tobytes()).hexdigest()[:16])
+    return Data(partial(MLPMoE, inputs=x.shape[1], classes=CLASSES), cut, _digest(images))
 
 
-CLASSES = 10
-"""Of the teacher's answers, as of digits: the loss starts at log 10."""
+def _digest(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()[:16]
+
 
 HELD_OUT = 1024
 """Examples in the teacher's held-out batch."""
@@ -98,10 +101,7 @@ def teacher(batch: int, inputs: int, units: int) -> Data:
         x = drawn.standard_normal((HELD_OUT if step is None else batch, inputs))
         return x.astype(np.float32), (np.tanh(x @ u) @ v).argmax(axis=1)
 
-    def build(recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
-        return MLPMoE(recipe, dims, seeds, device, inputs=inputs, classes=CLASSES)
-
-    return Data(build, cut, hashlib.sha256(u.tobytes() + v.tobytes()).hexdigest()[:16])
+    return Data(partial(MLPMoE, inputs=inputs, classes=CLASSES), cut, _digest(u, v))
 
 
 def text(batch: int, context: int, blocks: int, head: int) -> Data:
@@ -111,13 +111,10 @@ def text(batch: int, context: int, blocks: int, head: int) -> Data:
     def cut(seed: int, step: int | None) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng([seed, step] if step is not None else [0])
         held = step is None
-        found = windows(source.held if held else source.train, 8 * batch if held else batch, context, rng)
-        return found[:, :-1], found[:, 1:]
+        sequences = windows(source.held if held else source.train, 8 * batch if held else batch, context, rng)
+        return sequences[:, :-1], sequences[:, 1:]
 
-    def build(recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str) -> Scaled:
-        sizes = {"vocabulary": VOCABULARY, "context": context, "blocks": blocks, "head": head}
-        return Transformer(recipe, dims, seeds, device, **sizes)
-
+    build = partial(Transformer, vocabulary=VOCABULARY, context=context, blocks=blocks, head=head)
     return Data(build, cut, source.digest)
 
 

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, apart, rms
+from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, relative_difference, rms
 from scaling_algebra.verify.decomposition.updates import Operator, Updates, outer, outer_norm
 from scaling_algebra.verify.judging.fit import Array
-from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
-from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
+from scaling_algebra.verify.judging.measurement import Record
+from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
 from .cells import Setup
+from .training import with_facts
 
 
-def train_block(setup: Setup, replicas: Replicas, checked: int = 0) -> Record:
+def train_block(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     """Trains all replicas and returns the root-mean-square of every quantity at every step, one for each replica.
 
     The split of the signals gives the gradients as well, so that a step reads every weight once forward and once
@@ -33,11 +34,11 @@ def train_block(setup: Setup, replicas: Replicas, checked: int = 0) -> Record:
     M experts, and the quantities are those of one token; gradients and updates of tensors are those of the batch.
     """
     rule = setup.derivation.optimizer
-    model = MoEBlock(replicas, setup.derivation.scaling, getattr(torch, setup.dtype))
+    model = MoEBlock(draw, setup.derivation.scaling, getattr(torch, setup.dtype))
     weights, stepper = dict(model.weights.items()), model.optimizer(rule)
     memory = Updates(rule, weights, stepper, setup.steps)
-    experts = replicas.dims["M"]
-    active = replicas.dims.get("K", experts)
+    experts = draw.dims["M"]
+    active = draw.dims.get("K", experts)
     products = _Products(setup.products, weights)
     routed: list[dict[str, Tensor]] = []
     record: dict[tuple[str, int], Tensor] = {}
@@ -63,11 +64,7 @@ def train_block(setup: Setup, replicas: Replicas, checked: int = 0) -> Record:
         if t < setup.steps:
             stepper.step()
             memory.step(factors)
-    facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: -1.0}
-    told = {(name, 0): np.full(len(replicas), float(value)) for name, value in facts.items()}
-    if checked:
-        told[GRADIENTS, 0][:checked] = _apart(model)[:checked]
-    return {key: x.double().cpu().numpy() for key, x in record.items()} | told
+    return with_facts(record, model, checked, lambda: _gradient_difference(model))
 
 
 class _Products:
@@ -95,13 +92,13 @@ class _Products:
         return sizes
 
 
-def _apart(model: MoEBlock) -> Array:
+def _gradient_difference(model: MoEBlock) -> Array:
     """Largest relative difference between the gradients of a model and autograd's, over weights, for each replica."""
     ours = [w.grad for w in model.parameters()]
     model.zero_grad()
     (LOSS_SLOPE * model().sum()).backward()
     theirs = [w.grad for w in model.parameters()]
-    return apart((a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None)
+    return relative_difference((a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None)
 
 
 def _moved(coefficients: Tensor, gradients: Sequence[Tensor], like: Tensor, x: Tensor) -> Tensor:
@@ -114,7 +111,7 @@ def _moved(coefficients: Tensor, gradients: Sequence[Tensor], like: Tensor, x: T
 
 def _token(operators: Mapping[str, Operator], model: MoEBlock) -> NamedSignals:
     """Parts as one token sees them: its experts are the first K, which are as good as any others."""
-    dims = model.replicas.dims
+    dims = model.draw.dims
     active = dims["K"]
     seen = {
         **operators,

@@ -19,18 +19,11 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS
-from scaling_algebra.verify.judging.measurement import (
-    GRADIENTS,
-    INPUT,
-    PARAMETERS,
-    SECONDS,
-    Measurement,
-    Series,
-)
+from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Series
 from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER, constants
 
 from .sizes import dims_at, effective_n, elements
-from .store import RecordTable, Store, joined
+from .store import Store, Table, joined
 
 CELL, TOGETHER = 2**25, 32
 """Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
@@ -46,7 +39,8 @@ CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
 """Most replicas at every size of the controls, and of the comparison with float64."""
 
 STREAMS = {"values": 0, "control": 1000, "standard": 2000, "exact": 0}
-"""Offsets of the random streams: no two of them coincide, but the exact replicas repeat the first ones."""
+"""Offsets of the random streams by kind of cell, as ``Measurement`` names its series: no two of them coincide, but the
+exact replicas repeat the first ones."""
 
 SHARED = 3000
 """Offset of the random streams of what does not grow: noise, and tensors with fixed indices only."""
@@ -59,7 +53,7 @@ Kind = Literal["values", "control", "standard", "exact"]
 
 @dataclass(frozen=True)
 class Setup:
-    """What to train and measure.
+    """A run as it is trained and measured.
 
     Attributes:
         derivation: how.
@@ -112,11 +106,11 @@ class Setup:
         trained = self.derivation.optimizer
         steps: list[Any] = [[rule.torch, dict(rule.options), rule.first] for rule in trained.rules]
         steps = steps[0] if trained.name in OPTIMIZERS else [trained.name, *steps]
-        made = self.network.origin if self.testbed == "network" else ""
-        told = json.dumps(
-            [powers, steps, self.testbed, made, self.constants, list(quantities(self.network))], sort_keys=True
+        equations = self.network.origin if self.testbed == "network" else ""
+        text = json.dumps(
+            [powers, steps, self.testbed, equations, self.constants, list(quantities(self.network))], sort_keys=True
         )
-        return hashlib.sha256(told.encode()).hexdigest()[:8]
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:
         """Dimensions at the size with this index."""
@@ -146,7 +140,7 @@ class Setup:
         return min(2 if self.testbed == "transformer" else 1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
-        """What cells of this kind are trained with."""
+        """The run with the derivation, steps and dtype of cells of this kind."""
         if kind == "standard":
             assert self.standard is not None
             return replace(self, derivation=self.standard, steps=self.standard_steps, products=())
@@ -188,12 +182,12 @@ TESTBEDS = ("moe", "network", "transformer")
 
 
 def testbed_of(network: Network) -> str:
-    """What trains a network: the MoE block has a module of its own, split by hand."""
+    """The testbed of a network: the MoE block has a module of its own, split by hand."""
     return "moe" if network == MOE_BLOCK else "network"
 
 
 def seed(stream: int, replica: int) -> int:
-    """Of the random numbers of a replica: another one for every stream and replica."""
+    """The seed of a replica, another one for every stream and replica."""
     return 1 + replica + 1_000_003 * stream
 
 
@@ -218,17 +212,11 @@ def cost(setup: Setup, cell: RunCell) -> int:
 
 def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
     """All that a store holds of a run; sizes without a replica of every kind are left out."""
-    ray, name = setup.derivation.ray, setup.run
+    ray = setup.derivation.ray
     measured = Measurement(ray, setup.steps, interrupted=interrupted)
     if setup.testbed == "network":
         measured.watched = watched(setup.network)
-    stores: dict[Kind, Series] = {
-        "values": measured.values,
-        "control": measured.control,
-        "standard": measured.standard,
-        "exact": measured.exact,
-    }
-    tables: dict[tuple[Kind, int], list[RecordTable]] = {}
+    tables: dict[tuple[Kind, int], list[Table]] = {}
     planned, done = cells(setup), 0
     for cell in planned:
         table = kept(setup, cell, store)
@@ -244,31 +232,39 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
             measured.sizes.append(effective_n(ray, dims, setup.dims(0), setup.sizes[0]))
             measured.dims.append(dims)
             for kind in kinds:
+                series: Series = getattr(measured, kind)
                 for key, values in joined(tables[kind, size]).items():
-                    stores[kind].setdefault(key, []).append(values)
-    names = (PARAMETERS, INPUT, SECONDS, GRADIENTS)
-    facts = {name: [series.pop((name, 0), []) for series in stores.values()] for name in names}
-    measured.parameters = [int(x) for v in facts[PARAMETERS][0] for x in np.unique(v)]
-    shared = min(map(len, facts[INPUT][0]), default=0)  # replicas that every size has
-    measured.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in facts[INPUT][0]]
-    checked = [v[~(v < 0)] for v in facts[GRADIENTS][0]]
-    measured.gradients = [float(v.max()) for v in checked if len(v)]
-    spent = sum(float(v.sum()) for series in facts[SECONDS] for v in series)
-    measured.environment = {**store.environment(name), "wall_seconds": round(spent, 2)}
+                    series.setdefault(key, []).append(values)
+    spent = _take_facts(measured)
+    measured.environment = {**store.environment(setup.run), "wall_seconds": round(spent, 2)}
     measured.environment["entries_per_second"] = round(done / spent) if spent else 0
     return measured
 
 
-def kept(setup: Setup, cell: RunCell, store: Store) -> RecordTable | None:
-    """What a store holds of a cell; None if that must be measured."""
+def _take_facts(measured: Measurement) -> float:
+    """Moves the facts recorded with replicas to their places; the seconds spent."""
+    every = [getattr(measured, kind) for kind in STREAMS]
+    parameters, inputs, seconds, gradients = (
+        [series.pop((name, 0), []) for series in every] for name in (PARAMETERS, INPUT, SECONDS, GRADIENTS)
+    )
+    measured.parameters = [int(x) for v in parameters[0] for x in np.unique(v)]
+    shared = min(map(len, inputs[0]), default=0)  # replicas that every size has
+    measured.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in inputs[0]]
+    checked = [v[~(v < 0)] for v in gradients[0]]
+    measured.gradients = [float(v.max()) for v in checked if len(v)]
+    return sum(float(v.sum()) for series in seconds for v in series)
+
+
+def kept(setup: Setup, cell: RunCell, store: Store) -> Table | None:
+    """The record of a cell that a store holds; None if the cell must be measured."""
     return store.load(setup.run, setup.name(cell), cell.count)
 
 
 def watched(network: Network) -> tuple[str, ...]:
     """Three signals from first to last that tensors make."""
-    made = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
-    spread = {round(k * (len(made) - 1) / 2) for k in range(3)} if made else set()
-    return tuple(made[k] for k in sorted(spread))
+    signals = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
+    spread = {round(k * (len(signals) - 1) / 2) for k in range(3)} if signals else set()
+    return tuple(signals[k] for k in sorted(spread))
 
 
 def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[RunCell]:

@@ -31,8 +31,12 @@ from .batches import Batch, cross_entropy, descend, text
 from .cells import RunCell, Setup
 from .predictions import PARTS
 
-Map = Callable[[Tensor, Tensor], Tensor]
-"""A linear map as a function of weight and input."""
+MAPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "router": lambda w, x: x @ w.mT,  # (S,M,N) with (S,P,N) -> (S,P,M)
+    "expert_in": lambda w, x: (x @ w.flatten(1, 2).mT).view(*x.shape[:2], *w.shape[1:3]),  # (S,M,N_e,N) -> (S,P,M,N_e)
+    "expert_out": lambda w, x: torch.einsum("sike,spik->spie", w, x),  # with (S,P,M,N_e) -> (S,P,M,N)
+}
+"""Linear maps as functions of weight and input, by role."""
 
 Trace = tuple[list[Tensor], list[LayerSignals]]
 """What ``Transformer.stream`` gives: the residual stream at every layer, and the MoE layers."""
@@ -44,8 +48,8 @@ def build(setup: Setup, cell: RunCell, device: str) -> Transformer:
     Raises:
         UsageError: a width or parameterization that does not fit, or an optimizer that torch does not have.
     """
-    made = recipe(setup.derivation.configuration, TRANSFORMER, True)
-    model = text(BATCH, CONTEXT, BLOCKS, HEAD).build(made, setup.dims_of(cell), cell.seeds, device)
+    shapes = recipe(setup.derivation.configuration, TRANSFORMER, True)
+    model = text(BATCH, CONTEXT, BLOCKS, HEAD).build(shapes, setup.dims_of(cell), cell.seeds, device)
     assert isinstance(model, Transformer)
     return model
 
@@ -59,9 +63,9 @@ def train_transformer(setup: Setup, cell: RunCell, device: str) -> Record:
     data, replicas = text(BATCH, CONTEXT, BLOCKS, HEAD), range(cell.first, cell.first + cell.count)
     batches = [data.batches(replicas, t, device) for t in range(setup.steps)]
     probe = data.batches(replicas, None, device)[0][:, :BATCH]
-    seen = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1)
+    inputs = torch.cat([x.flatten(1) for x in (probe, *(tokens for tokens, _ in batches))], 1)
     facts = {
-        (INPUT, 0): np.array([fingerprint(x) for x in seen]),
+        (INPUT, 0): np.array([fingerprint(x) for x in inputs]),
         (PARAMETERS, 0): np.full(cell.count, float(model.count())),
     }
     with spare_threads():
@@ -107,15 +111,14 @@ def split_layers(
         named[name] = torch.stack([getattr(layer, name) for layer in layers], 1)
     for k, (old, new, mask) in enumerate(zip(first[1], layers, masks, strict=True)):
         named |= {f"h1[{k}]": streams[k], f"h1[{k}].change": streams[k] - first[0][k]}
-        hidden = [F.gelu(layer.h2) for layer in (old, new)]
-        maps: dict[str, tuple[str, Map, Tensor, Tensor]] = {
-            "psi": (f"router_{k}", router, old.x, new.x),
-            "h2": (f"expert_in_{k}", expert_in, old.x, new.x),
-            "h3i": (f"expert_out_{k}", expert_out, hidden[0], hidden[1]),
+        inputs = {
+            "psi": ("router", old.x, new.x),
+            "h2": ("expert_in", old.x, new.x),
+            "h3i": ("expert_out", F.gelu(old.h2), F.gelu(new.h2)),
         }
-        for name, (weight, apply, x0, x) in maps.items():
-            w0 = start[weight]
-            parts = (apply(w0, x0), apply(w0, x - x0), apply(model.weights[weight] - w0, x))
+        for name, (role, x0, x) in inputs.items():
+            apply, w0, w = MAPS[role], start[f"{role}_{k}"], model.weights[f"{role}_{k}"]
+            parts = (apply(w0, x0), apply(w0, x - x0), apply(w - w0, x))
             for part, y in zip(PARTS, parts, strict=True):
                 named[f"{name}[{k}].{part}"] = y if name == "psi" else chosen_pairs(y, mask)
                 if name == "h3i":
@@ -123,21 +126,6 @@ def split_layers(
                     named[f"h3[{k}].{part}"] = model.multiplier * torch.einsum("spi,spib->spb", gates, y)
         named |= {f"psi[{k}]": new.psi, f"psi[{k}].change": new.psi - old.psi}
     return named
-
-
-def router(w: Tensor, x: Tensor) -> Tensor:
-    """(S,M,N) with (S,P,N) -> (S,P,M)."""
-    return x @ w.mT
-
-
-def expert_in(w: Tensor, x: Tensor) -> Tensor:
-    """(S,M,N_e,N) with (S,P,N) -> (S,P,M,N_e)."""
-    return (x @ w.flatten(1, 2).mT).view(*x.shape[:2], *w.shape[1:3])
-
-
-def expert_out(w: Tensor, x: Tensor) -> Tensor:
-    """(S,M,N_e,N) with (S,P,M,N_e) -> (S,P,M,N)."""
-    return torch.einsum("sike,spik->spie", w, x)
 
 
 def chosen_pairs(y: Tensor, mask: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Function, Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
-from scaling_algebra.verify.judging.report import Prediction
+from scaling_algebra.verify.judging.measurement import Prediction
 from scaling_algebra.verify.networks.scales import BLOCKS
 
 PARTS = ("init", "propagating", "effective")
@@ -64,20 +64,20 @@ def live(network: Network) -> Network:
     return replace(network, name=f"{network.name}-sigmoid", statements=tuple(trained))
 
 
-def predicted_layers(asked: Configuration, steps: int = 2) -> Prediction:
+def predicted_layers(configuration: Configuration, steps: int = 2) -> Prediction:
     """Exponents of n of the parts, by name and step; what follows neither from desiderata nor from init is left out.
 
     Raises:
         UsageError: a parameterization that is not derived from desiderata.
     """
     names = [f"{x}.init" for x in (*LINEAR, "h3")]
-    asked.parameterization.check_derived(MOE_BLOCK)
-    block = signals(asked.but(readout_init="zero"), steps=0, quantities=names)
+    configuration.parameterization.check_derived(MOE_BLOCK)
+    block = signals(configuration.but(readout_init="zero"), steps=0, quantities=names)
     init = {x: block.prediction()[f"{x}.init"][0] for x in (*LINEAR, "h3")}
     free = frozenset(x for x in LINEAR if (init[x] or 0) > 0)  # mu-1 bounds every other signal
     scaling = block.derivation.scaling
     zero = frozenset(role for role, scale in scaling.tensors.items() if scale.init_std is None)
-    demands = asked.parameterization.demanded(MOE_BLOCK, Structure(zero, frozenset(scaling.tied), free))
+    demands = configuration.parameterization.demanded(MOE_BLOCK, Structure(zero, frozenset(scaling.tied), free))
     theta = {q for demand in demands if demand.kind == "theta" for q in demand.quantities}
     if theta >= {"h3.A2.1", "h3.A2.2"}:  # a sum of positive parts has the size of the largest
         theta.add("h3.propagating")

@@ -20,8 +20,9 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.verify.decomposition.updates import linear
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 from scaling_algebra.verify.judging.measurement import SECONDS, Measurement, Record
-from scaling_algebra.verify.networks.moe_block import MoEBlock, Replicas
-from scaling_algebra.verify.networks.reading import Draw, TorchNetwork
+from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.networks.reading import TorchNetwork
+from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import FIXED_SIZES, LAYERS
 from scaling_algebra.verify.networks.steppers import class_name
 
@@ -103,7 +104,7 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
         return
     d, dims = setup.derivation, setup.dims(0)
     if setup.testbed == "moe":
-        MoEBlock(Replicas(dims, [0]), d.scaling).optimizer(d.optimizer)
+        MoEBlock(Draw(dims, [0]), d.scaling).optimizer(d.optimizer)
         return
     if d.ray["K"] != d.ray["M"] and d.network.aggregations:
         raise UsageError(f"{d.network.name} is measured with K = M; give a ray without K")
@@ -151,7 +152,7 @@ def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     copies = 5 if linear(setup.derivation.optimizer) else 7
     if setup.testbed == "network":
         sizes, network = {"L": LAYERS, **FIXED_SIZES, **dims}, setup.network
-        signals = sum(math.prod(sizes[network.axes[x]] for x in own) for own in network.signals.values())
+        signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in network.signals.values())
         entries = (copies + 2) * elements(dims, network) + SIGNALS * signals
     else:
         entries = copies * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]
@@ -175,7 +176,7 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
             seeds = cell.seeds[k : k + together]
             checked = max(0, min(cell.checked - k, len(seeds)))
             if setup.testbed == "moe":
-                parts.append(train_block(as_kind, Replicas(dims, seeds, hardware.device), checked))
+                parts.append(train_block(as_kind, Draw(dims, seeds, device=hardware.device), checked))
             else:
                 draw = Draw(dims, seeds, cell.shared[k : k + together], hardware.device, growing(setup))
                 parts.append(train_network(as_kind, draw, checked))

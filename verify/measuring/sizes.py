@@ -67,8 +67,8 @@ def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
     """Weight entries of one replica, up to lower-order terms: those of tensors with two letters that may grow."""
     size = {"K": dims["M"], "L": FIXED, **FIXED_SIZES, **dims}
     axes = [[network.axes[x] for x in t.letters] for t in network.tensors.values()]
-    largest = [own for own in axes if sum(axis in AXES for axis in own) > 1] or axes
-    return sum(math.prod(size[axis] for axis in own) for own in largest)
+    largest = [tensor_axes for tensor_axes in axes if sum(axis in AXES for axis in tensor_axes) > 1] or axes
+    return sum(math.prod(size[axis] for axis in tensor_axes) for tensor_axes in largest)
 
 
 def plan_sizes(

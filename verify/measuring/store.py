@@ -29,49 +29,21 @@ MOST = 2**28
 """Bytes of a plan."""
 INSTEAD = "make room or choose another folder"
 
-Key = tuple[str, int]
+Table = dict[tuple[str, int], Array]
+"""A record by name and step; what is not finite is NaN, as of a run that diverged."""
 
 
-class RecordTable(Mapping[Key, Array]):
-    """A record as one array.
-
-    Attributes:
-        rows: where each key stands.
-        array: (keys, replicas). What is not finite is NaN, as of a run that diverged.
-    """
-
-    def __init__(self, rows: Mapping[Key, int], array: Array) -> None:
-        self.rows, self.array = rows, array
-
-    @classmethod
-    def of(cls, record: Record) -> RecordTable:
-        values = np.stack([np.asarray(row, dtype=np.float64) for row in record.values()])
-        return cls(_rows(tuple(f"{name}@{t}" for name, t in record)), np.where(np.isfinite(values), values, np.nan))
-
-    def __getitem__(self, key: Key) -> Array:
-        row: Array = self.array[self.rows[key]]
-        return row
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def joined(tables: Iterable[RecordTable]) -> RecordTable:
+def joined(tables: Iterable[Table]) -> Table:
     """The replicas of several tables, one after the other; what one of them lacks is left out."""
     first, *rest = tables
-    if all(table.rows == first.rows for table in rest):
-        return RecordTable(first.rows, np.concatenate([first.array, *(table.array for table in rest)], axis=1))
     common = [key for key in first if all(key in table for table in rest)]
-    return RecordTable.of({key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common})
+    return {key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common}
 
 
 @lru_cache(maxsize=256)
-def _rows(names: tuple[str, ...]) -> Mapping[Key, int]:
-    """Where each ``name@t`` stands; cells of a run share it."""
-    return {(name, int(t)): row for row, (name, _, t) in enumerate(text.rpartition("@") for text in names)}
+def _keys(names: str) -> list[tuple[str, int]]:
+    """Name and step of every row of a cell; cells of a run share them."""
+    return [(name, int(t)) for name, _, t in (text.rpartition("@") for text in json.loads(names))]
 
 
 class Store:
@@ -83,25 +55,28 @@ class Store:
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders
-        self._cells: dict[tuple[str, str], RecordTable] = {}
+        self._cells: dict[tuple[str, str], Table] = {}
         self._environments: dict[str, dict[str, Any]] = {}
 
-    def load(self, run: str, cell: str, replicas: int | None = None) -> RecordTable | None:
-        """What a cell measured; None if it is not there.
+    def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
+        """The record of a cell; None if it is not there.
 
         Args:
             replicas: how many it must have.
         """
         if (run, cell) not in self._cells:
             for names, content in self._read(f"{run}/{cell}"):
-                array = np.frombuffer(content).reshape(len(json.loads(names)), -1)
-                self._cells.setdefault((run, cell), RecordTable(_rows(tuple(json.loads(names))), array))
+                keys = _keys(names)
+                rows = np.frombuffer(content).reshape(len(keys), -1)
+                self._cells.setdefault((run, cell), dict(zip(keys, rows, strict=True)))
         table = self._cells.get((run, cell))
-        return table if table is None or replicas in (None, table.array.shape[1]) else None
+        return table if table is None or replicas in (None, len(next(iter(table.values())))) else None
 
     def save(self, run: str, cell: str, record: Record) -> None:
-        table = self._cells[run, cell] = RecordTable.of(record)
-        self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in table], table.array.tobytes())
+        values = np.stack([np.asarray(row, dtype=np.float64) for row in record.values()])
+        values = np.where(np.isfinite(values), values, np.nan)
+        self._cells[run, cell] = dict(zip(record, values, strict=True))
+        self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in record], values.tobytes())
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Run and cell of everything that folders hold."""
@@ -119,24 +94,24 @@ class Store:
 
     def environment(self, run: str) -> dict[str, Any]:
         """Where and with what a run was measured; in several folders: all their devices, and the largest memory."""
-        told = [json.loads(content) for _, content in self._read(f"{run}/environment")]
-        told = told or [e for name, e in self._environments.items() if name == run]
-        if not told:
+        records = [json.loads(content) for _, content in self._read(f"{run}/environment")]
+        records = records or [e for name, e in self._environments.items() if name == run]
+        if not records:
             return {}
-        devices = ", ".join(sorted({str(e["device"]) for e in told if "device" in e}))
-        memory = max((e["peak_memory_bytes"] for e in told if e.get("peak_memory_bytes")), default=None)
-        return {**told[0], "device": devices, "peak_memory_bytes": memory}
+        devices = ", ".join(sorted({str(e["device"]) for e in records if "device" in e}))
+        memory = max((e["peak_memory_bytes"] for e in records if e.get("peak_memory_bytes")), default=None)
+        return {**records[0], "device": devices, "peak_memory_bytes": memory}
 
     def piece(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """What JSON can hold and depends on exactly this: as it is kept, or made and kept."""
+        """A value that JSON can hold and that depends on exactly these settings: read, or made and kept."""
         if not self._folders:
             return make()
         key = json.dumps(what, sort_keys=True)
         for _, content in self._read(key):
             return json.loads(content)
-        made = json.dumps(make())
-        self._write(key, [], made.encode())
-        return json.loads(made)
+        text = json.dumps(make())
+        self._write(key, [], text.encode())
+        return json.loads(text)
 
     def _read(self, key: str) -> list[tuple[str, bytes]]:
         rows: list[tuple[str, bytes]] = []
@@ -176,7 +151,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
-    """What a folder is about; ``again`` replaces what it was about before.
+    """Writes the plan of a folder; ``again`` replaces another plan.
 
     Raises:
         UsageError: the folder cannot be written, or holds another run.
@@ -190,7 +165,7 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """What a folder is about.
+    """The plan of a folder.
 
     Raises:
         UsageError: it is not a folder of a run, or a newer version wrote it.

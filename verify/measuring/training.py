@@ -6,6 +6,7 @@ Read next: ``decomposition/moments.py`` (what is recorded), ``runs.py`` (calls t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -14,10 +15,11 @@ from torch import Tensor
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
 from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
-from scaling_algebra.verify.decomposition.parts import apart, rms
+from scaling_algebra.verify.decomposition.parts import relative_difference, rms
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
-from scaling_algebra.verify.networks.reading import Draw, TorchNetwork, selected
+from scaling_algebra.verify.networks.reading import TorchNetwork, selected
+from scaling_algebra.verify.networks.replicas import Draw, Replicated
 
 from .cells import Setup
 
@@ -36,11 +38,11 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
             for via in pathways(network, s.out).values():
                 run.follow(s.out, via)
     table = quantities(network) | with_decay(network, derivation.optimizer)
-    asked = [*table.values(), *(quantity(table, name) for name in products)]
+    recorded = [*table.values(), *(quantity(table, name) for name in products)]
     record: dict[tuple[str, int], Tensor] = {}
     for t in range(steps + 1):
         with torch.no_grad():
-            for q in asked:
+            for q in recorded:
                 if all(step is None or step <= t for _, step in inner_product(q.name)):
                     size = _size(q, run, t)
                     if size is not None:
@@ -48,11 +50,22 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
             record |= {(name, t): x for name, x in _entropies(run, t).items()}
         if t < steps:
             run.step()
+    return with_facts(record, model, checked, lambda: _gradient_difference(run, steps))
+
+
+def with_facts(
+    record: Mapping[tuple[str, int], Tensor], model: Replicated, checked: int, differences: Callable[[], Array]
+) -> Record:
+    """A record with the facts of the model that it is of.
+
+    Args:
+        checked: of so many first replicas the ``differences`` between gradients are kept; -1 for the others.
+    """
     facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: -1.0}
-    told = {(name, 0): np.full(len(draw), float(fact)) for name, fact in facts.items()}
+    numbers = {(name, 0): np.full(len(model.draw), float(fact)) for name, fact in facts.items()}
     if checked:
-        told[GRADIENTS, 0][:checked] = _apart(run, steps)[:checked]
-    return {key: x.double().cpu().numpy() for key, x in record.items()} | told
+        numbers[GRADIENTS, 0][:checked] = differences()[:checked]
+    return {key: x.double().cpu().numpy() for key, x in record.items()} | numbers
 
 
 def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
@@ -60,7 +73,7 @@ def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
 
     Source: routers paper, Fig. 1 (normalised router entropy).
     """
-    found: dict[str, Tensor] = {}
+    sizes: dict[str, Tensor] = {}
     for s in run.network.functions:
         if s.kind.kind == "softmax":
             phi = run.value(s.out, t)
@@ -69,12 +82,12 @@ def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
             active = selected(size) if s.kind.selects else size
             if active > 1:
                 entropy = torch.special.entr(phi.entries).sum(along) / math.log(active)
-                found |= {f"{s.out}.entropy": rms(entropy), f"{s.out}.deficit": rms(1 - entropy)}
-    return found
+                sizes |= {f"{s.out}.entropy": rms(entropy), f"{s.out}.deficit": rms(1 - entropy)}
+    return sizes
 
 
 def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
-    """Of each replica, (S,); None where it is not left apart."""
+    """The size of a quantity of each replica, (S,); None where the optimizer does not leave it apart."""
     try:
         read = q.read(run, t)
     except NotMeasured:
@@ -82,9 +95,9 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
     return rms(read.entries) if isinstance(read, SignalEntries) else read
 
 
-def _apart(run: TorchRun, t: int) -> Array:
+def _gradient_difference(run: TorchRun, t: int) -> Array:
     """Largest relative difference between gradients by the chain rule and autograd's, over signals, for each
     replica."""
     statements = run.network.statements
     with torch.no_grad():
-        return apart((run.chained(s.out, t).entries, run.gradient(s.out, t).entries) for s in statements)
+        return relative_difference((run.chained(s.out, t).entries, run.gradient(s.out, t).entries) for s in statements)

@@ -3,7 +3,7 @@
 At the base size every parameterization has the same natural init stds (fan_in^-1/2) and learning rates; at another size
 each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
 ``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
-Every parameter has a leading replica dimension (one replica per seed), as in ``moe_block.py``.
+Every parameter has a leading replica dimension (one replica per seed), as in ``replicas.py``.
 Read next: ``mlp.py`` and ``transformer.py`` (the networks), ``sweep.py`` (trains them).
 """
 
@@ -24,9 +24,10 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import AXES, NEGLIGIBLE, Dims
+from .replicas import fill
+from .scales import AXES, Dims
 from .scales import TRANSFORMER_EPS as EPS
-from .steppers import Group, assembled
+from .steppers import Group, assembled, group
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class BaseShapes:
-    """How a network is scaled: powers of the axes for every role, the base size, and what was tuned there.
+    """The scaling of a network: powers of the axes for every role, the base size, and what was tuned there.
 
     Attributes:
         configuration: what the powers were derived for.
@@ -81,7 +82,7 @@ class BaseShapes:
         return dims
 
 
-def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> BaseShapes:
+def recipe(configuration: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> BaseShapes:
     """The derived powers of every role. The readout starts at zero (MSSP paper, App. P), or as ``readout`` says.
 
     In a transformer the roles outside the MoE layers (``input``, ``hidden``, ``readout``) have the powers of the dense
@@ -91,23 +92,24 @@ def recipe(asked: Configuration, base: Dims, transformer: bool, readout: str = "
         UsageError: an optimizer that cannot be trained, or a ray on which N does not grow.
         Infeasible: as ``derive``.
     """
-    asked, rule = asked.but(readout_init=readout), asked.parameterization
-    if not asked.ray["N"]:
-        raise UsageError(f"widths are values of N, but N does not grow on the ray {asked.ray}; give another ray")
-    for one in asked.optimizer.rules:
-        if one.untrained or one.folded:
-            raise UsageError(one.whole)
-    d = derive(asked)
+    configuration = configuration.but(readout_init=readout)
+    rule, ray = configuration.parameterization, configuration.ray
+    if not ray["N"]:
+        raise UsageError(f"widths are values of N, but N does not grow on the ray {ray}; give another ray")
+    for stepped in configuration.optimizer.rules:
+        if stepped.untrained or stepped.folded:
+            raise UsageError(stepped.whole)
+    d = derive(configuration)
     tensors = d.scaling.tensors
     if transformer:
-        dense = asked.but(network="mlp", parameterization="mup" if rule.derived else rule)
+        dense = configuration.but(network="mlp", parameterization="mup" if rule.derived else rule)
         tensors = {**tensors, **derive(dense).scaling.tensors}
     scaling = Scaling(tensors, d.scaling.multipliers, d.scaling.tied)
-    return BaseShapes(asked, scaling, {axis: base[axis] for axis in AXES})
+    return BaseShapes(configuration, scaling, {axis: base[axis] for axis in AXES})
 
 
 class LayerSignals(NamedTuple):
-    """What one MoE layer computed: psi and gates (S,P,M), h2 before its nonlinearity (S,P,M,N_e), h3 (S,P,N)."""
+    """The signals of one MoE layer: psi and gates (S,P,M), h2 before its nonlinearity (S,P,M,N_e), h3 (S,P,N)."""
 
     x: Tensor
     psi: Tensor
@@ -147,8 +149,7 @@ class Scaled(nn.Module):
         weight = torch.zeros(len(self.generators), *shape, device=self.device)
         if scale.init_std is not None:
             drawn = [1, *shape[1:]] if experts and role in recipe.scaling.tied else list(shape)
-            for replica, generator in zip(weight, self.generators, strict=True):
-                replica.copy_(torch.randn(drawn, generator=generator, device=self.device))
+            fill(weight, drawn, self.generators)
             weight *= recipe.multipliers.init * fan_in**-0.5 * recipe.factor(scale.init_std, self.sizes)
         self.weights[name] = nn.Parameter(weight)
         self.roles[name] = role
@@ -199,15 +200,9 @@ class Scaled(nn.Module):
         for name, parameter in self.weights.items():
             role = self.roles[name]
             scale, rule = self.recipe.scaling.tensors[role], trained.of(role)
-            own = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr, self.sizes)
-            group: dict[str, object] = {"params": [parameter], "lr": own}
-            if rule.epsilon:
-                group["eps"] = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
-            if rule.negligible:
-                group["eps"] = NEGLIGIBLE
-            if rule.decoupled_decay:
-                group["weight_decay"] = decay * lr / own
-            groups.append((rule, group))
+            rate = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr, self.sizes)
+            eps = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
+            groups.append(group(rule, parameter, rate, eps, decay * lr))
         return assembled(groups, **options)
 
     def count(self) -> int:

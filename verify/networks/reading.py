@@ -1,34 +1,24 @@
-"""Any network of the language as a torch module: replicas of one size trained side by side by one real optimizer.
+"""Any network of the language as a torch module.
 
-Every parameter has a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so
-each replica trains exactly as it would alone. Signals follow from the equations by contraction; no letter, role or name
-has a meaning of its own.
-Read next: ``decomposition/moments.py`` (splits what a network computes into named parts).
+Signals follow from the equations by contraction; no letter, role or name has a meaning of its own.
+Read next: ``replicas.py`` (draws and trains it), ``decomposition/moments.py`` (splits what it computes into parts).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import prod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Statement, Sum
-from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import DECAY, FIXED_SIZES, LAYERS, NEGLIGIBLE, Constants, constants
-from .steppers import Fold, Group, assembled
-
-DTYPE = torch.float64
-"""Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
+from .replicas import DTYPE, Draw, Replicated
 
 SELECTED = 0.5
 """Share of the entries that a top-K selection takes."""
@@ -39,27 +29,6 @@ _REPLICA = "Z"
 Labelled = tuple[str, Tensor]
 """Index letters, and a tensor with a replica dimension before theirs."""
 Signals = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Networks of one size on a device: S replicas.
-
-    Attributes:
-        dims: size of every axis that a network has.
-        seeds: of what grows, by replica.
-        shared: of what does not grow, by replica: the same at every size, so that limits are conditional on it.
-        growing: the axes that grow.
-    """
-
-    dims: Mapping[str, int]
-    seeds: Sequence[int]
-    shared: Sequence[int]
-    device: str = "cpu"
-    growing: Collection[str] = tuple(AXES)
-
-    def __len__(self) -> int:
-        return len(self.seeds)
 
 
 def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -> Tensor:
@@ -83,14 +52,14 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
         a, b = left[i], left[j]
         letters = joined(i, j)
         left = [x for k, x in enumerate(left) if k not in (i, j)] + [(letters, _einsum((a, b), letters))]
-    (letters, tensor), there = left[0], [x for x in out if x in left[0][0]]
-    found = _einsum(((letters, tensor),), "".join(there)) if letters != "".join(there) else tensor
-    if len(there) == len(out):
-        return found
+    (letters, tensor), kept = left[0], "".join(x for x in out if x in left[0][0])
+    product = tensor if letters == kept else _einsum(((letters, tensor),), kept)
+    if kept == out:
+        return product
     for k, x in enumerate(out):
-        if x not in there:
-            found = found.unsqueeze(k + 1)
-    return found.expand(-1, *(sizes[x] for x in out))
+        if x not in kept:
+            product = product.unsqueeze(k + 1)
+    return product.expand(-1, *(sizes[x] for x in out))
 
 
 def _einsum(operands: Sequence[Labelled], out: str) -> Tensor:
@@ -104,7 +73,7 @@ def _einsum(operands: Sequence[Labelled], out: str) -> Tensor:
 
 
 def selected(size: int) -> int:
-    """How many of so many entries a top-K selection takes."""
+    """The number of entries that a top-K selection takes of this many."""
     return max(1, round(SELECTED * size))
 
 
@@ -121,75 +90,24 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
         return torch.softmax(logits, along)
     if kind.kind == "norm":
         last = x.movedim(along, -1)
-        made: Tensor = getattr(functional, kind.torch)(last, last.shape[-1:], eps=TINY)
-        return made.movedim(-1, along)
+        normalised: Tensor = getattr(functional, kind.torch)(last, last.shape[-1:], eps=TINY)
+        return normalised.movedim(-1, along)
     entrywise = getattr(functional, kind.torch, None) or getattr(torch, kind.torch)
-    found: Tensor = entrywise(x)
-    return found if chosen is None else found * chosen
+    values: Tensor = entrywise(x)
+    return values if chosen is None else values * chosen
 
 
 TINY = 1e-40
 """Added to the mean of squares that a norm divides by: nothing, unless that is exactly zero."""
 
 
-def sample(network: Network, sizes: Mapping[str, int], device: str) -> Tensor:
-    """The training input, of unit length along the input dimension, independent of size and seed.
-
-    Raises:
-        UsageError: its size grows, so that it cannot be the same at every size.
-    """
-    letters = network.signals.get(DATA, "")
-    grows = [x for x in letters if network.axes[x] in AXES]
-    if grows:
-        raise UsageError(f"{network.name}: data has the letter {grows[0]!r} of a growing axis; measure fixed data only")
-    shape = [sizes[x] for x in letters]
-    x = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(1), dtype=DTYPE, device="cpu")
-    along = [k for k, letter in enumerate(letters) if network.axes[letter] == "D"]
-    unit: Tensor = x / torch.linalg.vector_norm(x, dim=along, keepdim=True) if along else x
-    return unit.to(device)
-
-
-class TorchNetwork(nn.Module):
-    """A network with the powers of a scaling.
-
-    Args:
-        scaling: init stds, tied roles and multipliers.
-
-    Attributes:
-        weights: parameters by role, shape (S, *letters).
-        sizes: of every index letter.
-    """
+class TorchNetwork(Replicated):
+    """A network with the powers of a scaling; weights are named by their roles."""
 
     def __init__(self, network: Network, draw: Draw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
-        super().__init__()
-        self.network, self.draw, self.scaling = network, draw, scaling
-        self.constants: Constants = constants(network)
-        dims = {"L": LAYERS, **FIXED_SIZES, **draw.dims}
-        self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
+        super().__init__(network, draw, scaling, dtype)
         self.multipliers = {m: (1 / scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
-        self.weights: dict[str, nn.Parameter] = {}
-        own, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
-        for role, tensor in network.tensors.items():
-            shape, std = [self.sizes[x] for x in tensor.letters], scaling.tensors[role].init_std
-            weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
-            if std is not None:
-                alike = tensor.experts if role in scaling.tied else ""
-                drawn = [1 if letter == alike else n for n, letter in zip(shape, tensor.letters, strict=True)]
-                streams = own if self.grows(tensor.letters) else shared
-                for replica, stream in zip(weight, streams, strict=True):
-                    replica.copy_(torch.randn(drawn, generator=stream, device=draw.device))  # float32: 5x faster
-                weight *= self.constants.init_of(role) * std.at(draw.dims)
-            self.weights[role] = nn.Parameter(weight)
-        self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by role, which may be any name
-        self.register_buffer("x", sample(network, self.sizes, draw.device).to(dtype))
-        self.x: Tensor
-        self._noise = generators(draw.shared, draw.device)
-        for stream in self._noise:
-            stream.manual_seed(stream.initial_seed() + NOISE)
-
-    def grows(self, letters: str) -> bool:
-        """Has it an index of an axis that grows?"""
-        return any(self.network.axes[x] in self.draw.growing for x in letters)
+        self._noise = generators([seed + NOISE for seed in draw.shared], draw.device)
 
     def noise(self) -> Signals:
         """Noise of one step, by signal; every call draws that of the next step."""
@@ -204,10 +122,10 @@ class TorchNetwork(nn.Module):
     def signals(self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> Signals:
         """Every signal with these weights, (S, *letters)."""
         data = self.x.expand(len(self.draw), *self.x.shape)
-        found: Signals = {DATA: data.detach().requires_grad_() if torch.is_grad_enabled() else data}
+        signals: Signals = {DATA: data.detach().requires_grad_() if torch.is_grad_enabled() else data}
         for s in self.network.statements:
-            found[s.out] = self.computed(s, weights, found, noise)
-        return found
+            signals[s.out] = self.computed(s, weights, signals, noise)
+        return signals
 
     def computed(
         self, s: Statement, weights: Mapping[str, Tensor], signals: Mapping[str, Tensor], noise: Mapping[str, Tensor]
@@ -245,39 +163,8 @@ class TorchNetwork(nn.Module):
 
     def forward(self) -> Tensor:
         """The output of every replica, shape (S,), with the noise of the next step."""
-        found: Tensor = self.signals(dict(self.weights.items()), self.noise())[self.network.output]
-        return found
-
-    def count(self) -> int:
-        """Parameters of one replica."""
-        return sum(p[0].numel() for p in self.parameters())
-
-    def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
-        """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
-
-        Every group has one more key: the ``symbol`` of its tensor, which is the role here.
-
-        Raises:
-            UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
-        """
-        groups, dims, c = list[Group](), self.draw.dims, self.constants
-        for role, tensor in self.network.tensors.items():
-            rule = trained.of(role)
-            scale = self.scaling.tensors[role]
-            lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
-            group: dict[str, object] = {"params": [self.weights[role]], "lr": lr, "symbol": role}
-            if rule.epsilon:
-                if scale.eps is None:
-                    raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
-                group["eps"] = c.eps / rule.first * scale.eps.at(dims)
-            if rule.negligible:
-                group["eps"] = NEGLIGIBLE
-            if rule.decoupled_decay:
-                group["weight_decay"] = DECAY / lr
-            if rule.folded:
-                group["fold"] = Fold.of(self.network, role, tensor.letters, rule)
-            groups.append((rule, group))
-        return assembled(groups)
+        output: Tensor = self.signals(self.weights, self.noise())[self.network.output]
+        return output
 
 
 NOISE = 500_009

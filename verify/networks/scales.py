@@ -2,7 +2,7 @@
 
 Constants are the same at every size, so they change no exponent. Pieces of a run that were trained with other ones are
 not mixed (``cells.Setup.recipe``).
-Read next: ``moe_block.py`` and ``transformer.py`` (the networks).
+Read next: ``replicas.py`` and ``base_shapes.py`` (draw networks with them).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Constants:
 
 
 _USUAL = Constants()
-_MOE = Constants(INIT, LR)
+MOE = Constants(INIT, LR)
 _ROUTERS = Constants({"input": 2.0}, other=(1.0, 1.0), raw=0.4)
 """Input 2: what a router learns, ~ |h1|^2, must show above its initial logits ~ n^(-1/2) at n = 64. Optimizers that do
 not normalise have gradients that grow like |h1|^2: rate 1 puts logits near 10 at the second step, which saturates a
@@ -118,5 +118,5 @@ def constants(network: Network) -> Constants:
         return _DEEP
     roles = set(network.tensors)
     if {"router", "expert_in", "expert_out"} <= roles:
-        return _MOE
+        return MOE
     return _ROUTERS if {"router", "expert"} <= roles else _USUAL

@@ -1,6 +1,6 @@
 """The torch class behind an optimizer: that of ``torch.optim``, or one of these, which torch lacks.
 
-Read next: ``moe_block.py`` and ``base_shapes.py`` (make one with a group per tensor).
+Read next: ``replicas.py`` and ``base_shapes.py`` (make one with a group per tensor).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
+
+from .scales import NEGLIGIBLE
 
 
 class Lion(torch.optim.Optimizer):
@@ -52,7 +54,7 @@ class SignSGD(Lion):
 
 @dataclass(frozen=True)
 class Fold:
-    """How a parameter is a stack of matrices: its dimensions that count copies, rows and columns."""
+    """A parameter as a stack of matrices: its dimensions that count copies, rows and columns."""
 
     copies: tuple[int, ...]
     rows: tuple[int, ...]
@@ -60,10 +62,10 @@ class Fold:
 
     @classmethod
     def of(cls, network: Network, role: str, stored: str, rule: Optimizer) -> Fold:
-        """That of a tensor in the order of letters in which it is stored, behind a dimension of replicas."""
-        one = matrix(network, role, rule.flattened)
-        sides = (tuple(1 + stored.index(x) for x in side) for side in (one.copies, one.rows, one.columns))
-        copies, rows, columns = sides
+        """The fold of a tensor that is stored with its letters in this order, behind a dimension of replicas."""
+        letters = matrix(network, role, rule.flattened)
+        sides = (letters.copies, letters.rows, letters.columns)
+        copies, rows, columns = (tuple(1 + stored.index(x) for x in side) for side in sides)
         return cls((0, *copies), rows, columns)
 
     @property
@@ -76,7 +78,7 @@ class Fold:
         return x.permute(self.order).reshape(sizes)
 
     def stacked(self, matrices: Tensor, like: Tensor) -> Tensor:
-        """The same as the parameter that they are of."""
+        """The matrices in the shape of their parameter."""
         folded = matrices.reshape([like.shape[k] for k in self.order])
         return folded.permute([self.order.index(k) for k in range(like.ndim)])
 
@@ -101,7 +103,7 @@ class Stacks(torch.optim.Optimizer):
                 p.add_(fold.stacked(self.direction(self.state[p], grads), p), alpha=-rate)
 
     def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
-        """What is stepped along at learning rate 1, (matrices, out, in)."""
+        """The direction d of the step ``w -= lr d``, (matrices, out, in)."""
         raise NotImplementedError
 
 
@@ -145,8 +147,8 @@ class Shampoo(Stacks):
 def _root(squares: Tensor) -> Tensor:
     """The power -1/4 of positive matrices, on the space where they are not zero."""
     sizes, directions = torch.linalg.eigh(squares)
-    there = sizes > 1e-10 * sizes[..., -1:]
-    powers = torch.where(there, sizes, 1.0) ** -0.25 * there
+    nonzero = sizes > 1e-10 * sizes[..., -1:]
+    powers = torch.where(nonzero, sizes, 1.0) ** -0.25 * nonzero
     root: Tensor = (directions * powers[..., None, :]) @ directions.mT
     return root
 
@@ -164,7 +166,7 @@ class Several(torch.optim.Optimizer):
             part.step()
 
 
-OWN = {made.__name__: made for made in (Lion, SignSGD, Muon, Shampoo)}
+OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, Shampoo)}
 """Optimizers that torch lacks, or that it has for one matrix alone."""
 
 Group = tuple[Optimizer, Mapping[str, object]]
@@ -179,10 +181,24 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     """
     if rule.untrained:
         raise UsageError(rule.untrained)
-    made: Callable[..., torch.optim.Optimizer] = OWN.get(rule.torch) or getattr(torch.optim, rule.torch)
+    cls: Callable[..., torch.optim.Optimizer] = OWN.get(rule.torch) or getattr(torch.optim, rule.torch)
     if rule.blocks:
-        return partial(made, shape=rule.shape, blocks=rule.blocks)
-    return partial(made, shape=rule.shape) if rule.folded else made
+        return partial(cls, shape=rule.shape, blocks=rule.blocks)
+    return partial(cls, shape=rule.shape) if rule.folded else cls
+
+
+def group(
+    rule: Optimizer, parameter: nn.Parameter, lr: float, eps: float, lr_times_decay: float, **options: object
+) -> Group:
+    """The group of one parameter, with epsilon and weight decay only where its rule has them."""
+    numbers: dict[str, object] = {"params": [parameter], "lr": lr, **options}
+    if rule.epsilon:
+        numbers["eps"] = eps
+    if rule.negligible:
+        numbers["eps"] = NEGLIGIBLE
+    if rule.decoupled_decay:
+        numbers["weight_decay"] = lr_times_decay / lr
+    return rule, numbers
 
 
 def assembled(groups: Sequence[Group], **options: object) -> torch.optim.Optimizer:
@@ -196,16 +212,17 @@ def assembled(groups: Sequence[Group], **options: object) -> torch.optim.Optimiz
     """
     parts = []
     for rule in dict.fromkeys(rule for rule, _ in groups):
-        made = stepper(rule)
-        taken = {k: v for k, v in options.items() if k in inspect.signature(made).parameters}
-        parts.append(made([dict(group) for own, group in groups if own == rule], **{**rule.options, **taken}))
+        cls = stepper(rule)
+        taken = {k: v for k, v in options.items() if k in inspect.signature(cls).parameters}
+        parts.append(cls([dict(numbers) for of, numbers in groups if of == rule], **{**rule.options, **taken}))
     return parts[0] if len(parts) == 1 else Several(parts)
 
 
 def class_name(trained: Trained) -> str:
-    """As reports name it, with its epsilon where that is negligible."""
+    """The name of an optimizer in reports, with its epsilon where that is negligible."""
     names = []
     for rule in trained.rules:
         where = "scalecalc" if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim"
         names.append(f"{where}.{rule.torch}" + (", epsilon negligible" if rule.negligible else ""))
-    return " and ".join(names) + f" ({trained.name})" * (isinstance(trained, Optimizers) or ":" in trained.name)
+    named = isinstance(trained, Optimizers) or ":" in trained.name
+    return " and ".join(names) + (f" ({trained.name})" if named else "")

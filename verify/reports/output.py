@@ -46,10 +46,10 @@ def document(judged: Judged, command: str, every: bool = False) -> Document:
     header = ("run", "agree", "refuted", "inconclusive", "sizes n", "seeds", "device", "time")
     blocks: list[Block] = [Heading(closing(judged)), Grid.of(header, [_overview(*run) for run in judged])]
     for job, report in judged:
-        told = [str(gate) for gate in report.gates if every or not gate.passed]
-        told += [presentation.sentence(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
-        if told:
-            blocks += [Heading(job.name, 2), Lines.of(*told, listed=True)]
+        lines = [str(gate) for gate in report.gates if every or not gate.passed]
+        lines += [presentation.sentence(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
+        if lines:
+            blocks += [Heading(job.name, 2), Lines.of(*lines, listed=True)]
     return Document(tuple(blocks), _record(judged, command), command)
 
 
@@ -81,7 +81,7 @@ def closing(judged: Judged) -> str:
     """One line: so many exponents, so many agree, are refuted, are inconclusive; runs that prove nothing."""
     tally = Tally.of(row for _, report in judged for row in report.judged)
     void = [job.name for job, report in judged if report.exit_code in (3, 130)]
-    line = f"{len(judged)} run{'s' * (len(judged) > 1)}: {tally}"
+    line = f"{len(judged)} {'run' if len(judged) == 1 else 'runs'}: {tally}"
     return line + (f"; INCONCLUSIVE: {', '.join(void)}" if void else "")
 
 
@@ -96,7 +96,7 @@ def html(judged: Judged, command: str) -> str:
     text = (Path(__file__).parent / "report.html.j2").read_text(encoding="utf-8")
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     rows = [(job.name, row) for job, report in judged for row in report.judged if row.verdict is not Verdict.AGREES]
-    rows.sort(key=lambda found: found[1].verdict is not Verdict.REFUTED)
+    rows.sort(key=lambda item: item[1].verdict is not Verdict.REFUTED)
     runs = [
         {
             "job": job,

@@ -30,7 +30,7 @@ _LEAST = 166
 
 @dataclass(frozen=True)
 class Curve:
-    """What was measured, (x, y, low, high) with the ends of an interval, and what is predicted, (x, y)."""
+    """Measured points (x, y, low, high) with the ends of an interval, and predicted points (x, y)."""
 
     label: str
     measured: Sequence[tuple[float, float, float, float]]
@@ -46,10 +46,10 @@ def panel(title: str, along: str, curves: Sequence[Curve], crosses: bool = False
         whole: the vertical axis ends a quarter beyond whole numbers.
     """
     height = max(_LEAST, 36 + _LINE * len(curves))
-    seen = [p for c in curves for p in c.measured if math.isfinite(p[1])]
-    told = [p for c in curves for p in c.predicted]
-    x = _Axis([p[0] for p in (*seen, *told)], _LEFT, _RIGHT)
-    y = _Axis([*chain(*(p[1:] for p in seen)), *(p[1] for p in told)], height - _BELOW, _TOP, whole)
+    measured = [p for c in curves for p in c.measured if math.isfinite(p[1])]
+    predicted = [p for c in curves for p in c.predicted]
+    x = _Axis([p[0] for p in (*measured, *predicted)], _LEFT, _RIGHT)
+    y = _Axis([*chain(*(p[1:] for p in measured)), *(p[1] for p in predicted)], height - _BELOW, _TOP, whole)
     out = [f'<text x="{(_LEFT + _RIGHT) / 2}" y="14" text-anchor="middle" font-size="10">{escape(title)}</text>']
     out += [f'<text x="{(_LEFT + _RIGHT) / 2}" y="{height - 4}" text-anchor="middle">{escape(along)}</text>']
     for t in x.ticks:
@@ -90,16 +90,16 @@ class _Axis:
 
 
 def _drawn(curve: Curve, x: _Axis, y: _Axis, crosses: bool) -> list[str]:
-    seen = [(x(a), y(b), y(low), y(high)) for a, b, low, high in curve.measured if math.isfinite(b)]
-    told = [(x(a), y(b)) for a, b in curve.predicted]
-    bars = "".join(f"M{a} {low}V{high}" for a, _, low, high in seen)
-    dots = "".join(f"M{a} {b}h0" for a, b, *_ in seen)
-    line = "M" + "L".join(f"{a} {b}" for a, b, *_ in seen) if seen else ""
-    found = [f'<path d="{line}{bars}"/><path d="{dots}" stroke-width="4" stroke-linecap="round"/>']
+    measured = [(x(a), y(b), y(low), y(high)) for a, b, low, high in curve.measured if math.isfinite(b)]
+    predicted = [(x(a), y(b)) for a, b in curve.predicted]
+    bars = "".join(f"M{a} {low}V{high}" for a, _, low, high in measured)
+    dots = "".join(f"M{a} {b}h0" for a, b, *_ in measured)
+    line = "M" + "L".join(f"{a} {b}" for a, b, *_ in measured) if measured else ""
+    paths = [f'<path d="{line}{bars}"/><path d="{dots}" stroke-width="4" stroke-linecap="round"/>']
     if crosses:
-        return [*found, f'<path d="{"".join(f"M{a - 2.5:.2f} {b - 2.5:.2f}l5 5m-5 0l5 -5" for a, b in told)}"/>']
-    dashed = "M" + "L".join(f"{a} {b}" for a, b in told) if told else ""
-    return [*found, f'<path d="{dashed}" stroke-width=".8" stroke-dasharray="3 1.5"/>']
+        return [*paths, f'<path d="{"".join(f"M{a - 2.5:.2f} {b - 2.5:.2f}l5 5m-5 0l5 -5" for a, b in predicted)}"/>']
+    dashed = "M" + "L".join(f"{a} {b}" for a, b in predicted) if predicted else ""
+    return [*paths, f'<path d="{dashed}" stroke-width=".8" stroke-dasharray="3 1.5"/>']
 
 
 def _colours(count: int) -> list[str]:

@@ -54,8 +54,8 @@ def slopes(report: Report) -> Pictures:
     def curve(r: ReportRow) -> Curve:
         centre, error = report.means[r.quantity, r.step]
         grown = [(at, c - centre[0], 2 * e) for at, c, e in zip(x, centre, error, strict=True)]
-        seen = [(at, c, c - e, c + e) for at, c, e in grown]
-        return Curve(_short(r.quantity), seen, [(at, float(r.predicted or 0) * (at - x[0])) for at in x])
+        measured = [(at, c, c - e, c + e) for at, c, e in grown]
+        return Curve(_short(r.quantity), measured, [(at, float(r.predicted or 0) * (at - x[0])) for at in x])
 
     shown = [
         r for r in report.rows if r.step == last and r.predicted is not None and (r.quantity, r.step) in report.means
@@ -69,15 +69,16 @@ def over_time(report: Report) -> Pictures:
     later = [ReportRow(q, t, None, f, Verdict.INCONCLUSIVE) for (q, t), f in report.later.items()]
 
     def curve(name: str, rows: Sequence[ReportRow]) -> Curve:
-        told = [(r.step, float(r.predicted)) for r in rows if r.predicted is not None]
-        return Curve(_short(name), [(r.step, r.fit.slope, r.fit.low, r.fit.high) for r in rows], told)
+        predicted = [(r.step, float(r.predicted)) for r in rows if r.predicted is not None]
+        return Curve(_short(name), [(r.step, r.fit.slope, r.fit.low, r.fit.high) for r in rows], predicted)
 
     pictures = []
     for name, rows in _families([*report.rows, *later]).items():
-        own: dict[str, list[ReportRow]] = {}
+        by_quantity: dict[str, list[ReportRow]] = {}
         for r in rows:
-            own.setdefault(r.quantity, []).append(r)
-        pictures.append(panel(name, "updates", [curve(*one) for one in own.items()], crosses=True, whole=True))
+            by_quantity.setdefault(r.quantity, []).append(r)
+        curves = [curve(quantity, rows_of) for quantity, rows_of in by_quantity.items()]
+        pictures.append(panel(name, "updates", curves, crosses=True, whole=True))
     return "measured exponent after every update; crosses: predicted", pictures
 
 
@@ -88,7 +89,7 @@ def points(reports: Iterable[Report]) -> list[Point]:
 
 
 def kept_points(evidence: Path) -> list[Point]:
-    """The same from an ``evidence.json``."""
+    """The exponents of an ``evidence.json``."""
     rows = [row for run in json.loads(evidence.read_text(encoding="utf-8"))["runs"] for row in run["rows"]]
     return [(float(Fraction(r[2])), *r[3:]) for r in rows if r[2] is not None and r[3] is not None]
 
@@ -99,7 +100,7 @@ def overview(shown: Sequence[Point]) -> str:
 
 
 def overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
-    """The same as a file of fixed size, however many exponents there are."""
+    """The overview as a file of fixed size, however many exponents there are."""
     _overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
@@ -114,10 +115,10 @@ def _overview(shown: Sequence[Point]) -> Figure:
             style: dict[str, Any] = {"ls": "", "marker": ".", "ms": 4, "mew": 0, "elinewidth": 0.4}
             label = f"{verdict} ({len(chosen)})"
             axes.errorbar(x, y, _bars(y, low, high), color=COLOURS[verdict], label=label, **style)
-        told = np.unique([x for x, *_ in shown] or [0.0])
-        line = [told[0] - 0.3, told[-1] + 0.3]
+        exponents = np.unique([x for x, *_ in shown] or [0.0])
+        line = [exponents[0] - 0.3, exponents[-1] + 0.3]
         axes.plot(line, line, color="#999", lw=0.8, zorder=0)
-        axes.hlines(told, told - 0.19, told + 0.19, color="black", lw=1.5, zorder=5, label="predicted")
+        axes.hlines(exponents, exponents - 0.19, exponents + 0.19, color="black", lw=1.5, zorder=5, label="predicted")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(matplotlib.ticker.MultipleLocator(0.5))
         axes.set_xlabel("predicted exponent of n (points spread sideways)")

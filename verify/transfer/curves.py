@@ -188,16 +188,16 @@ def growth(curves: Sequence[LossCurve]) -> Estimate:
     return resampled([c.losses for c in curves], lambda drawn: np.tensordot(weights, _lowest(drawn), 1), paired=True)
 
 
-def compare(one: LossCurve, other: LossCurve) -> Change:
+def compare(curve: LossCurve, reference: LossCurve) -> Change:
     """log2 of the best loss of one parameterization over that of another, at the same width and seeds.
 
     BETTER, WORSE: the interval lies below 0, above 0. EQUAL: it holds 0 and lies within the tolerance. INCONCLUSIVE: it
     holds 0 and is wider, or seeds are too few, or a best loss lies on the edge of its grid.
     """
-    seeds = min(one.seeds, other.seeds)
-    unknown = f"{seeds} seeds; at least {MIN_SEEDS} needed" if seeds < MIN_SEEDS else _at_edge((one, other))
-    ratio = resampled([one.losses, other.losses], lambda drawn: np.subtract(*_lowest(drawn)), paired=True)
-    return RANK.judged(ratio, [one.width], unknown)
+    seeds = min(curve.seeds, reference.seeds)
+    unknown = f"{seeds} seeds; at least {MIN_SEEDS} needed" if seeds < MIN_SEEDS else _at_edge((curve, reference))
+    ratio = resampled([curve.losses, reference.losses], lambda drawn: np.subtract(*_lowest(drawn)), paired=True)
+    return RANK.judged(ratio, [curve.width], unknown)
 
 
 def overall(derived: Sequence[str], controls: Sequence[str]) -> str:

@@ -34,9 +34,9 @@ def study(r: Study) -> Document:
         f"{r.course.steps} steps, {len(r.course.seeds)} seeds{', compiled' if r.course.compiled else ''}",
     ]
     if any(s.derived for s in r.series):
-        seen = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
+        outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
         controls = [s for s in r.series if not s.derived]
-        lines += [f"control: {s.recipe.name} {seen[s.drift.verdict == 'DRIFTS']}" for s in controls]
+        lines += [f"control: {s.recipe.name} {outcomes[s.drift.verdict == 'DRIFTS']}" for s in controls]
     return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json())
 
 

@@ -16,7 +16,7 @@ import torch
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
-from scaling_algebra.verify.judging.report import number
+from scaling_algebra.verify.judging.fit import number
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
@@ -83,10 +83,10 @@ class Study:
 
     @property
     def title(self) -> str:
-        asked = self.series[0].recipe.configuration
-        epsilon = "" if asked.optimizer.regime is None else f", epsilon {asked.optimizer.regime}"
-        readout = "" if asked.readout_init == "zero" else f", readout {asked.readout_init}"
-        return f"{self.course.task.title}; {asked.optimizer.name}, {asked.ray}{epsilon}{readout}"
+        configuration = self.series[0].recipe.configuration
+        epsilon = "" if configuration.optimizer.regime is None else f", epsilon {configuration.optimizer.regime}"
+        readout = "" if configuration.readout_init == "zero" else f", readout {configuration.readout_init}"
+        return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}"
 
     @property
     def verdict(self) -> str:
@@ -96,9 +96,9 @@ class Study:
     def comparisons(self) -> tuple[tuple[str, str, Change], ...]:
         """The best loss of every parameterization over that of every later one, at every width."""
         return tuple(
-            (one.recipe.name, other.recipe.name, compare(*pair))
-            for one, other in combinations(self.series, 2)
-            for pair in zip(one.curves, other.curves, strict=True)
+            (first.recipe.name, second.recipe.name, compare(*pair))
+            for first, second in combinations(self.series, 2)
+            for pair in zip(first.curves, second.curves, strict=True)
         )
 
     @property

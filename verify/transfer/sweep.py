@@ -74,9 +74,9 @@ def sweep(course: Course, recipe: BaseShapes, width: int, grid: Sequence[float],
         torch.compiler.reset()  # it gives up on a network of which it has seen too many sizes
     parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
     curves: dict[float, tuple[Array, Array]] = {}
-    asked, spacing = list(grid), grid[1] - grid[0]
+    pending, spacing = list(grid), grid[1] - grid[0]
     while True:
-        for x in asked:
+        for x in pending:
             course.say(f"{recipe.name}, N={width}, lr 2^{x:g}")
             with _compiling() if course.compiled else nullcontext():
                 curves[x] = losses(course, recipe, dims, 2.0**x)
@@ -85,7 +85,7 @@ def sweep(course: Course, recipe: BaseShapes, width: int, grid: Sequence[float],
         curve = LossCurve(width, dims, parameters, rates, late, held)
         if not curve.unknown or len(curves) >= len(grid) + extend:
             return curve
-        asked = [rates[0] - spacing if curve.unknown < 0 else rates[-1] + spacing]
+        pending = [rates[0] - spacing if curve.unknown < 0 else rates[-1] + spacing]
 
 
 def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
@@ -113,7 +113,7 @@ def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[A
 
 
 def trained_losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
-    """The same, always trained."""
+    """The losses of ``losses``, always trained."""
     task, data, steps, device = course.task, course.data, course.steps, course.hardware.device
     model = data.build(recipe, dims, course.seeds, device)
     forward = torch.compile(model, dynamic=False) if course.compiled else model
@@ -125,21 +125,21 @@ def trained_losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) ->
         logits, auxiliary = network(inputs)
         return cross_entropy(logits, targets), auxiliary
 
-    seen = []
+    trajectory = []
     with spare_threads():
         for before in descend(stepper, loss, steps):
             schedule.step()
-            seen.append(before)
+            trajectory.append(before)
         with torch.no_grad():
-            seen.append(loss(None, model)[0])
-    every = torch.stack(seen).cpu().numpy().astype(np.float64)
+            trajectory.append(loss(None, model)[0])
+    every = torch.stack(trajectory).cpu().numpy().astype(np.float64)
     start, late = every[0], every[-1 - max(1, round(LATE * steps)) : -1].mean(axis=0)
     return np.where(np.isfinite(late), np.minimum(late, start), start), every[-1]
 
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """What torch says when it cannot compile a forward or backward pass, as one line."""
+    """The error of torch when it cannot compile a forward or backward pass, as one line."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
     try:
@@ -162,7 +162,7 @@ def rate(step: int, steps: int, warmup: float, final: float) -> float:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         log2_lr: global learning rate. multipliers: everything else.
@@ -184,7 +184,7 @@ def tune(course: Course, recipe: BaseShapes, log2_lr: float, trials: int) -> Tun
     numbers are drawn for every parameterization, so all get the same chance.
     """
     rng = np.random.default_rng(20240)
-    seen: dict[tuple[int, ...], Array] = {}
+    tried_losses: dict[tuple[int, ...], Array] = {}
     trial = replace(course, compiled=False)  # every trial has constants of its own
 
     def multipliers(point: tuple[int, ...]) -> tuple[float, Multipliers]:
@@ -193,26 +193,26 @@ def tune(course: Course, recipe: BaseShapes, log2_lr: float, trials: int) -> Tun
         return log2_lr + shift, Multipliers(2.0**init, 2.0**aggregation, factors)
 
     def at(point: tuple[int, ...]) -> Array:
-        if point not in seen:
-            course.say(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(seen) + 1} of {trials}")
+        if point not in tried_losses:
+            course.say(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(tried_losses) + 1} of {trials}")
             lr, tuned = multipliers(point)
-            seen[point] = losses(trial, replace(recipe, multipliers=tuned), recipe.base, 2.0**lr)[0]
-        return seen[point]
+            tried_losses[point] = losses(trial, replace(recipe, multipliers=tuned), recipe.base, 2.0**lr)[0]
+        return tried_losses[point]
 
     size = 3 + len(recipe.scaling.tensors)  # lr, init, aggregation, and the lr of every tensor
     untuned = at((0,) * size)
-    while len(seen) < max(1, trials // 2):
+    while len(tried_losses) < max(1, trials // 2):
         at(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, size)))
-    best = min(seen, key=lambda point: float(seen[point].mean()))
+    best = min(tried_losses, key=lambda point: float(tried_losses[point].mean()))
     moves = [(k, sign * step) for step in STEPS for k in range(size) for sign in (1, -1)]
     tried = 0
-    while len(seen) < trials and tried < len(moves):  # every move failed in a row: a local optimum
+    while len(tried_losses) < trials and tried < len(moves):  # every move failed in a row: a local optimum
         k, shift = moves[tried]
-        other = (*best[:k], best[k] + shift, *best[k + 1 :])
+        neighbour = (*best[:k], best[k] + shift, *best[k + 1 :])
         tried += 1
-        if abs(other[k]) <= FARTHEST and better(at(other), at(best)):
-            best, moves, tried = other, moves[tried - 1 :] + moves[: tried - 1], 0
-    return Tuned(*multipliers(best), float(at(best).mean()), float(untuned.mean()), len(seen))
+        if abs(neighbour[k]) <= FARTHEST and better(at(neighbour), at(best)):
+            best, moves, tried = neighbour, moves[tried - 1 :] + moves[: tried - 1], 0
+    return Tuned(*multipliers(best), float(at(best).mean()), float(untuned.mean()), len(tried_losses))
 
 
 def better(losses: Array, than: Array) -> bool:

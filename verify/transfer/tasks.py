@@ -7,7 +7,7 @@ Read next: ``measuring/batches.py`` (the data), ``sweep.py`` (trains on them).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -86,15 +86,13 @@ def numbers(kind: str, texts: Iterable[str], names: Iterable[str], most: int, wr
     return values
 
 
-def _tasks() -> dict[str, Task]:
-    tables: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8"))
-    return {name: _task(name, entry) for name, entry in tables.items()}
-
-
-def _task(name: str, entry: dict[str, Any]) -> Task:
+def _task(name: str, entry: Mapping[str, Any]) -> Task:
     settings: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in entry.items()}
     return Task(name, **settings)
 
 
-TASKS = _tasks()
+TASKS = {
+    name: _task(name, entry)
+    for name, entry in tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8")).items()
+}
 """Every task, by name."""

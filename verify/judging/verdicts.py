@@ -1,0 +1,214 @@
+"""Compares a measurement with predicted exponents and with claims.
+
+Read next: ``fit.py`` and ``spectrum.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``report.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import Signals
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.networks.language import Network
+
+from .arguments import beyond
+from .claims import Claim
+from .fit import Fit, Verdict, fit, judge_exponent, means
+from .gates import RunGate, below_floor, floor, gates, planted, standard_refuted
+from .logged import Logged, Predicted, exponents, logged
+from .measurement import Measurement, Prediction
+from .report import INTERRUPTED, REQUIRED, Report, ReportRow
+from .spectrum import EVERY, MOST, Powers, Spectrum, mixed, powers_below, spectrum
+
+QUOTIENT = ".normalised"
+"""How the name of a quantity ends that is another one, seed by seed, over the size of what that reads."""
+
+
+def judge(
+    measurement: Measurement | Logged,
+    prediction: Predicted,
+    claims: Sequence[Claim] = (),
+    required: Fraction = REQUIRED,
+    powers: Powers | None = None,
+    network: Network | None = None,
+) -> Report:
+    """Judges every predicted quantity that was measured, and every claim. Needs no torch.
+
+    Args:
+        measurement: of ``measure``, or what somebody else logged: a CSV file, or rows with quantity, n, seed, value and
+            perhaps step.
+        prediction: by quantity an exponent, or one for each step; or what ``signals`` gives.
+        required: share of the rows that are not predicted to be exactly zero which must agree.
+        powers: what every size is a sum of; by default what the engine finds, if the prediction is of ``signals``.
+        network: whose functions may have arguments too large for a verdict; by default that of ``signals``, too.
+
+    Raises:
+        UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
+    """
+    ray = None
+    if isinstance(prediction, Signals):
+        derivation = prediction.derivation
+        ray, network, powers = derivation.ray, network or derivation.network, powers or derivation.analysis().powers
+    m = measurement if isinstance(measurement, Measurement) else logged(measurement, ray)
+    exponent = exponents(prediction, m.steps)
+    for claim in claims:
+        claim.check(m.names or exponent, m.steps)
+    rule = _Judge(m, exponent, spacing_of(m), powers, network, below_floor(m))
+    measured = set(m.names)
+    cells = [(q, t, p) for q, row in exponent.items() if q in measured for t, p in enumerate(row[: m.steps + 1])]
+    cells = [cell for cell in cells if not m.logged or cell[:2] in m.values]
+    rows = [rule.row(*cell) for cell in cells]
+    incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
+    checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
+    last = max((t for _, t, _ in cells), default=m.steps)
+    return Report(
+        tuple(rows),
+        tuple(row for claim in claims for row in rule.claimed(claim)),
+        (*checks, *rule.controls(rows)),
+        m.environment,
+        tuple(m.sizes),
+        tuple(m.dims),
+        incomplete,
+        tuple(q for q in exponent if measured and q not in measured),
+        {(q, t): fit_of(m, q, t) for q, t in m.values if t > last and q in exponent},
+        {key: means(series) for key, series in m.values.items() if key[0] in exponent},
+        required,
+    )
+
+
+@dataclass
+class _Judge:
+    """The rule for one measurement.
+
+    Attributes:
+        spoilt: relative distance from float64 of what rounding spoils.
+        fits: of the quantities judged so far.
+    """
+
+    m: Measurement
+    prediction: Prediction
+    spacing: Fraction
+    powers: Powers | None
+    network: Network | None
+    spoilt: Mapping[tuple[str, int], float]
+    fits: dict[tuple[str, int], Fit] = field(default_factory=dict)
+
+    def predicted(self, quantity: str, step: int) -> Fraction | None:
+        """The prediction itself, to which the other powers belong; a claim is judged by its slope."""
+        series = self.prediction.get(quantity, ())
+        return series[step] if step < len(series) else None
+
+    def row(self, quantity: str, step: int, predicted: Fraction | None) -> ReportRow:
+        """The verdict on one exponent, predicted or claimed."""
+        m, key = self.m, (quantity, step)
+        if key not in self.fits:
+            self.fits[key] = fit_of(m, quantity, step)
+        measured = self.fits[key]
+        verdict, note = judge_exponent(measured, predicted, self.spacing), ""
+        if measured.zero and predicted is not None and any(v.any() for v in m.values.get(key, [])):
+            verdict, note = Verdict.INCONCLUSIVE, "below the rounding of what it is a part of"
+        if key in self.spoilt:
+            verdict, note = Verdict.INCONCLUSIVE, f"rounding: {self.spoilt[key]:.0%} away from float64"
+        is_prediction = predicted is not None and self.predicted(*key) == predicted
+        doubted = verdict is Verdict.REFUTED and is_prediction
+        if doubted and self.network and (why := beyond(m, self.network, self.prediction, *key)):
+            verdict, note = Verdict.INCONCLUSIVE, f"{why}; smaller learning rates or larger sizes"
+        if note or verdict is Verdict.AGREES or predicted is None:
+            return ReportRow(quantity, step, predicted, measured, verdict, note)
+        shares = spectrum_of(m, quantity, step, predicted, self.powers)
+        if verdict is Verdict.REFUTED and shares:
+            if shares.verdict is Verdict.AGREES:
+                note = f"n^({predicted}) is seen beside a larger next power"
+            elif self.powers and is_prediction:
+                note = self._doubt(quantity, step, predicted, measured)
+        verdict = Verdict.INCONCLUSIVE if note else verdict
+        return ReportRow(quantity, step, predicted, measured, verdict, note, shares)
+
+    def _doubt(self, quantity: str, step: int, predicted: Fraction, measured: Fit) -> str:
+        """Why a predicted exponent may hold although slope and spectrum refute it; empty if it may not."""
+        below = _below(self.m, quantity, step, predicted, self.powers, EVERY)
+        if measured.high < predicted and mixed(self.m.sizes, self.m.cleaned(quantity, step), below):
+            return f"n^({predicted}) may lie below a larger next power; larger sizes"
+        parts = _parts(self.m, quantity, step)
+        if parts and not any(self._refuted(part, step) for part in parts):
+            return f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
+        return ""
+
+    def _refuted(self, quantity: str, step: int) -> bool:
+        predicted = self.predicted(quantity, step)
+        return predicted is None or self.row(quantity, step, predicted).verdict is Verdict.REFUTED
+
+    def claimed(self, claim: Claim) -> list[ReportRow]:
+        """The rows of a claim: of one about every step those where the quantity is not exactly zero."""
+        steps = range(self.m.steps + 1) if claim.step is None else [claim.step]
+        rows = [self.row(claim.quantity, t, claim.exponent) for t in steps]
+        if claim.step is None and claim.exponent is not None:
+            rows = [r for r in rows if not r.fit.zero] or rows[-1:]
+        return rows
+
+    def controls(self, rows: Sequence[ReportRow]) -> list[RunGate]:
+        """Gates that need the predictions: wrong exponents, another parameterization, less precision."""
+        checks = []
+        agreeing = [(r.fit, r.predicted) for r in rows if r.predicted is not None and r.verdict is Verdict.AGREES]
+        if agreeing:
+            checks.append(planted(agreeing, self.spacing))
+        if self.m.standard:
+            standard = replace(self.m, values=self.m.standard)
+            keys = [(r.quantity, r.step, r.predicted) for r in rows if (r.quantity, r.step) in standard.values]
+            fitted = [judge_exponent(fit_of(standard, q, t), p, self.spacing) for q, t, p in keys]
+            checks.append(standard_refuted(fitted))
+        if self.m.exact:
+            checks.append(floor(self.m))
+        return checks
+
+
+def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
+    """Fit of one quantity; values below rounding of the family it is a part of (``h3.D`` of ``h3``) count as zero."""
+    return fit(m.sizes, m.cleaned(quantity, step), m.level)
+
+
+def spectrum_of(
+    m: Measurement, quantity: str, step: int, predicted: Fraction, powers: Powers | None = None
+) -> Spectrum | None:
+    """One quantity as a sum of the predicted power and the next ones, and whether it needs a larger one.
+
+    Args:
+        powers: what it is a sum of; by default any power of the grid.
+    """
+    below = _below(m, quantity, step, predicted, powers, MOST)
+    return spectrum(m.sizes, m.cleaned(quantity, step), below, predicted + spacing_of(m), m.level)
+
+
+def _below(
+    m: Measurement, quantity: str, step: int, predicted: Fraction, powers: Powers | None, most: int
+) -> tuple[Fraction, ...]:
+    """The predicted power and the next ones."""
+    engine_powers = None
+    with suppress(LookupError, UsageError):  # undecided, or no quantity of the engine
+        engine_powers = powers(quantity, step) if powers else None
+    rates = {m.ray[axis] for axis in AXES} - {Fraction(0)}
+    return powers_below(predicted, spacing_of(m), rates, engine_powers, most)
+
+
+def _parts(m: Measurement, quantity: str, step: int) -> tuple[str, str] | None:
+    """Of a quotient, what is divided and, seed by seed, what it is divided by, if both were measured."""
+    whole = quantity.removesuffix(QUOTIENT)
+    if whole == quantity or (whole, step) not in m.values:
+        return None
+    product = [np.concatenate(m.values[key]) for key in ((whole, step), (quantity, step))]
+    for (name, t), values in m.values.items():
+        if t == step and np.allclose(product[1] * np.concatenate(values), product[0], rtol=1e-3, atol=0):
+            return whole, name
+    return None
+
+
+def spacing_of(m: Measurement) -> Fraction:
+    """Exponents are half-integer combinations of the rates of the axes, hence multiples of this."""
+    return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in AXES)))

@@ -1,0 +1,149 @@
+"""Replicas of a network that train side by side: random streams, initial tensors, the real optimizer.
+
+Every parameter has a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so
+each replica trains exactly as it would alone.
+Read next: ``moe_block.py`` and ``reading.py`` (the networks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.networks import language
+from scaling_algebra.spec.networks.language import DATA, Network
+from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.verify.hardware import generators
+
+from .scales import DECAY, FIXED_SIZES, LAYERS, constants
+from .steppers import Fold, Group, assembled, group
+
+DTYPE = torch.float64
+"""Adam gradients are near 1e-6 and smaller parts are differences of larger ones: float32 would blur them."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Networks of one size on a device: S replicas.
+
+    Attributes:
+        dims: size of every axis that a network has.
+        seeds: of what grows, by replica.
+        shared: of what does not grow, by replica: the same at every size, so that limits are conditional on it.
+        growing: the axes that grow.
+    """
+
+    dims: Mapping[str, int]
+    seeds: Sequence[int]
+    shared: Sequence[int] = ()
+    device: str = "cpu"
+    growing: Collection[str] = tuple(AXES)
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+
+def sample(network: Network, sizes: Mapping[str, int], device: str) -> Tensor:
+    """The training input, of unit length along the input dimension, independent of size and seed.
+
+    Raises:
+        UsageError: its size grows, so that it cannot be the same at every size.
+    """
+    letters = network.signals.get(DATA, "")
+    grows = [x for x in letters if network.axes[x] in AXES]
+    if grows:
+        raise UsageError(f"{network.name}: data has the letter {grows[0]!r} of a growing axis; measure fixed data only")
+    shape = [sizes[x] for x in letters]
+    x = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(1), dtype=DTYPE, device="cpu")
+    along = [k for k, letter in enumerate(letters) if network.axes[letter] == "D"]
+    unit: Tensor = x / torch.linalg.vector_norm(x, dim=along, keepdim=True) if along else x
+    return unit.to(device)
+
+
+def fill(weight: Tensor, shape: Sequence[int], streams: Sequence[torch.Generator]) -> None:
+    """Draws standard normal values for every replica of a weight, (S, ...), from a stream for each.
+
+    Args:
+        shape: of what is drawn; a dimension of size 1 is repeated.
+    """
+    for replica, stream in zip(weight, streams, strict=True):
+        replica.copy_(torch.randn(shape, generator=stream, device=weight.device))  # float32: 5x faster
+
+
+class Replicated(nn.Module):
+    """Replicas of a network with the powers of a scaling.
+
+    Args:
+        scaling: init stds, tied roles and multipliers.
+
+    Attributes:
+        weights: parameters, shape (S, *stored letters), by ``label``.
+        sizes: of every index letter.
+        x: the training input.
+    """
+
+    def __init__(self, network: Network, draw: Draw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
+        super().__init__()
+        self.network, self.draw, self.scaling, self.constants = network, draw, scaling, constants(network)
+        dims = {"L": LAYERS, **FIXED_SIZES, **draw.dims}
+        self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
+        self.weights: dict[str, nn.Parameter] = {}
+        seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
+        for role, tensor in network.tensors.items():
+            stored, std = self.stored(tensor), scaling.tensors[role].init_std
+            shape = [self.sizes[x] for x in stored]
+            weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
+            if std is not None:
+                alike = tensor.experts if role in scaling.tied else ""
+                drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
+                order = [0, *(1 + stored.index(x) for x in tensor.letters)]
+                in_order = weight if stored == tensor.letters else weight.permute(order)
+                fill(in_order, drawn, seeded if self.grows(tensor.letters) else shared)
+                weight *= self.constants.init_of(role) * std.at(draw.dims)
+            self.weights[self.label(role)] = nn.Parameter(weight)
+        self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
+        self.register_buffer("x", sample(network, self.sizes, draw.device).to(dtype))
+        self.x: Tensor
+
+    def label(self, role: str) -> str:
+        """The name of the weight of a role."""
+        return role
+
+    def stored(self, tensor: language.Tensor) -> str:
+        """The letters of a tensor in the order in which it is stored."""
+        return tensor.letters
+
+    def grows(self, letters: str) -> bool:
+        """Has a tensor with these letters an index of an axis that grows?"""
+        return any(self.network.axes[x] in self.draw.growing for x in letters)
+
+    def count(self) -> int:
+        """Parameters of one replica."""
+        return sum(p[0].numel() for p in self.parameters())
+
+    def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
+        """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
+
+        Every group has one more key: the ``symbol`` of its tensor, which is its label.
+
+        Raises:
+            UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
+        """
+        groups, dims, c = list[Group](), self.draw.dims, self.constants
+        for role, tensor in self.network.tensors.items():
+            rule, scale, label = trained.of(role), self.scaling.tensors[role], self.label(role)
+            if rule.epsilon and scale.eps is None:
+                raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
+            lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
+            eps = 0.0 if scale.eps is None else c.eps / rule.first * scale.eps.at(dims)
+            options: dict[str, object] = {"symbol": label}
+            if rule.folded:
+                options["fold"] = Fold.of(self.network, role, self.stored(tensor), rule)
+            groups.append(group(rule, self.weights[label], lr, eps, DECAY, **options))
+        return assembled(groups)
