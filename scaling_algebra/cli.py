@@ -99,8 +99,8 @@ class Verbs(click.Group):
 
     def _run(self, arguments: list[str], prog_name: str) -> Any:
         verb = next(iter(arguments), "")
-        own = verb in VERBS["Measure"]  # which show how far they are
-        line = nullcontext() if own else watched(verb)
+        measures = verb in VERBS["Measure"]  # which show how far they are
+        line = nullcontext() if measures else watched(verb)
         with interruptible(), line, self.make_context(prog_name, arguments) as context:
             code = self.invoke(context)
         sys.stdout.flush()
@@ -124,8 +124,8 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except click.exceptions.Exit as done:  # --help and --version
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        said = error.format_message()
-        return _quietly(lambda: click.echo(said), 2)
+        usage = error.format_message()
+        return _quietly(lambda: click.echo(usage), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except UsageError as error:

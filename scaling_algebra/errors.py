@@ -44,9 +44,9 @@ def missing(what: str, module: str, extra: str) -> UsageError:
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UsageError:
     """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``."""
-    names = list(known)
+    names = list(choices)
     name = name if len(name) <= QUOTED else _cut(name, QUOTED)
     lowered = {n.lower(): n for n in names}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.4)
@@ -61,7 +61,7 @@ def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     Raises:
         UsageError: there is none of this name.
     """
-    for known, entry in registry.items():
-        if isinstance(name, str) and name.lower() == known.lower():
+    for key, entry in registry.items():
+        if isinstance(name, str) and name.lower() == key.lower():
             return entry
     raise unknown_name(kind, name if isinstance(name, str) else shown(name), registry)

@@ -160,9 +160,9 @@ def check_folder(folder: Path) -> None:
 def sweep(folder: Path) -> None:
     """Removes the parts of files that processes left which are no more."""
     for part in folder.rglob(".scalecalc-*.part"):
-        found = _PART.fullmatch(part.name)
+        owner = _PART.fullmatch(part.name)
         with suppress(OSError):
-            if found is not None and _left(found["host"], int(found["process"]), part.stat().st_mtime):
+            if owner is not None and _left(owner["host"], int(owner["process"]), part.stat().st_mtime):
                 part.unlink()
 
 

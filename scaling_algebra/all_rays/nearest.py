@@ -44,18 +44,18 @@ class Nearest(Rendered):
     """The rays next to one that have a parameterization.
 
     Attributes:
-        asked: the ray, the axis that the map holds at 1 at rate 1. ``why``: what fails there; empty if nothing does.
+        ray: the one asked about, the map's third axis at rate 1. why: what fails there; empty if nothing does.
         rays: the nearest, and the nearest by each axis of the plane alone; the ray itself if nothing fails there.
     """
 
     map: Phases
-    asked: Ray
+    ray: Ray
     why: str
     rays: tuple[Near, ...]
 
     @property
     def about(self) -> str:
-        return f"{self.map.parameterization.title}, {self.map.optimizer.name}, {self.asked}"
+        return f"{self.map.parameterization.title}, {self.map.optimizer.name}, {self.ray}"
 
 
 def nearest(p: Phases, ray: Ray) -> Nearest:
@@ -67,11 +67,11 @@ def nearest(p: Phases, ray: Ray) -> Nearest:
     at, axes = p.point(ray), (*p.plane, p.third)
     if at is None or ray["K"] != ray["M"]:
         raise UsageError(f"{ray} is not on this map, which is for K = M and growing {p.third}")
-    face, asked = Face(MOE_BLOCK, p.optimizer, p.parameterization), p.at(at)
-    solution, why = face.solve(asked)
+    face, start = Face(MOE_BLOCK, p.optimizer, p.parameterization), p.at(at)
+    solution, why = face.solve(start)
     if solution is not None:
-        return Nearest(p, asked, "", (Near(asked, (), "", Fraction(0), str(solution.structure)),))
-    found: dict[tuple[str, ...], Near] = {}
+        return Nearest(p, start, "", (Near(start, (), "", Fraction(0), str(solution.structure)),))
+    by_moved: dict[tuple[str, ...], Near] = {}
     for cell in (c for c in (*p.cells, *p.edges) if c.scaling is not None):
         flat = [side for side in cell.sides if side.sense == "="]
         sides = [*flat, *(side for side in cell.sides if side not in flat), *(Linear(((x, 1),), ">=") for x in p.plane)]
@@ -81,14 +81,14 @@ def nearest(p: Phases, ray: Ray) -> Nearest:
                 continue
             moved = tuple(axis for axis, old, new in zip(p.plane, at, q, strict=True) if old != new)
             distance = (q[0] - at[0]) ** 2 + (q[1] - at[1]) ** 2
-            if moved not in found or distance < found[moved].distance:
-                found[moved] = Near(p.at(q), moved, cell.title, distance)
+            if moved not in by_moved or distance < by_moved[moved].distance:
+                by_moved[moved] = Near(p.at(q), moved, cell.title, distance)
     rays = []
-    for k, x in enumerate(sorted(found.values(), key=lambda x: x.distance)):
+    for k, x in enumerate(sorted(by_moved.values(), key=lambda x: x.distance)):
         # A ray that moves two axes is worth naming where it is nearer than those that move one.
         solution = face.solve(x.ray)[0] if len(x.moved) == 1 or not k else None
         rays += [] if solution is None else [replace(x, structure=str(solution.structure))]
-    return Nearest(p, asked, why, tuple(rays))
+    return Nearest(p, start, why, tuple(rays))
 
 
 def _candidates(at: Point2, lines: Sequence[tuple[int, ...]], flat: bool) -> Iterable[Point2]:

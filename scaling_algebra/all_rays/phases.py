@@ -144,9 +144,9 @@ def phases(
         raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
     if prove and (reason := provable(MOE_BLOCK, REGIMES["III"], stepper)):
         raise UsageError(f"cannot prove: {reason}")
-    found = _phases(rule, stepper, plane)
+    p = _phases(rule, stepper, plane)
     if not prove:
-        return found
+        return p
     base = rule.base_structure(rule.readout_init)
 
     def proved(cell: MapCell) -> Ray | None:
@@ -155,7 +155,7 @@ def phases(
         last = Prover(MOE_BLOCK, cell.ray, stepper).attempts(rule, base)[-1]
         return cell.ray if last.verdict == "impossible" else None
 
-    return replace(found, cells=tuple(replace(c, proved=proved(c)) for c in found.cells))
+    return replace(p, cells=tuple(replace(c, proved=proved(c)) for c in p.cells))
 
 
 def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
@@ -181,9 +181,9 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
 
     def look(corners: Corners) -> tuple[Piece, str]:
         """What the search finds on a ray inside."""
-        found, why = face.solve(Ray(_rates(plane, inside(corners))))
+        solution, why = face.solve(Ray(_rates(plane, inside(corners))))
         nothing = Cone(PLANE_AXES)
-        return Piece(nothing) if found is None else Piece(nothing, found.scaling, found.structure), why
+        return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
 
     polygons = _polygons(plane, ordered)
     on = [(x, next(((p, "") for p in holding(x, [*sure, *pieces])), None) or look(x)) for x in polygons]
@@ -196,8 +196,8 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
         cells.append(cell(f"cell {names[_formula(x)]}", corners, x, why, also))
     for w in ordered:
         for ends in _ends(plane, w, polygons):
-            known = min(holding(ends, sure), key=_length, default=None)
-            edges.append(cell(f"wall {w}", ends, *((known, "") if known else look(ends))))
+            piece = min(holding(ends, sure), key=_length, default=None)
+            edges.append(cell(f"wall {w}", ends, *((piece, "") if piece else look(ends))))
     return Phases(rule, optimizer, plane, tuple(ordered), tuple(cells), tuple(edges))
 
 

@@ -50,10 +50,10 @@ class Theorems(Rendered):
         Raises:
             UsageError: there is none.
         """
-        found = {x.name: x for x in self.items}
-        if name not in found:
-            raise unknown_name("theorem", name, found)
-        return found[name]
+        by_name = {x.name: x for x in self.items}
+        if name not in by_name:
+            raise unknown_name("theorem", name, by_name)
+        return by_name[name]
 
     @property
     def about(self) -> str:
@@ -180,8 +180,8 @@ def theorems(
     whole = Face(net, stepper, rule)
     if net.live or net.norms:
         return Theorems(whole, (), provable(net, whole.ray([1] * len(whole.axes)), stepper))
-    known = claims(whole, wanted)
+    by_name = claims(whole, wanted)
     for name in wanted:
-        if name not in known:
-            raise unknown_name("theorem", name, known)
-    return Theorems(whole, tuple(known[name] for name in wanted or known))
+        if name not in by_name:
+            raise unknown_name("theorem", name, by_name)
+    return Theorems(whole, tuple(by_name[name] for name in wanted or by_name))

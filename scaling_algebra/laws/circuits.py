@@ -174,8 +174,8 @@ def _projected(conditions: Iterable[Inequality], growing: Sequence[str]) -> list
         signs = [sign(c.ratio[name]) for c in left if c.ratio[name] != 0]
         above = [m for m, s in zip(on, signs, strict=True) if s == 1]
         below = [m for m, s in zip(on, signs, strict=True) if s == -1]
-        made = [decided(a / b, growing) for a in above for b in below]
-        if False in made:
+        pairs = [decided(a / b, growing) for a in above for b in below]
+        if False in pairs:
             return None
-        left = [c for c in left if c.ratio[name] == 0] + [c for c in made if isinstance(c, Inequality)]
+        left = [c for c in left if c.ratio[name] == 0] + [c for c in pairs if isinstance(c, Inequality)]
     return list(dict.fromkeys(left))

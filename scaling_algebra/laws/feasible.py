@@ -62,10 +62,10 @@ class Assumptions:
 
     def put(self, values: Mapping[str, Monomial]) -> dict[str, Monomial]:
         """Values of quantities, and every defined quantity in those that are not defined, the values put in."""
-        made: dict[str, Monomial] = {}
+        defined: dict[str, Monomial] = {}
         for d in self.define:
-            made[d.name] = d.is_.substituted(made)
-        return {name: m.substituted(values) for name, m in made.items()} | dict(values)
+            defined[d.name] = d.is_.substituted(defined)
+        return {name: m.substituted(values) for name, m in defined.items()} | dict(values)
 
     @property
     def equal(self) -> dict[str, Monomial]:
@@ -260,17 +260,17 @@ def _assumptions(name: str, data: dict[str, Any]) -> Assumptions:
         raise UsageError('assume is missing; write assume = ["n**(-1/2) << sigma", ...]')
     if isinstance(listed := data["assume"], list):
         data["assume"] = [x if isinstance(x, dict) else {"relation": x} for x in listed]
-    made: Assumptions = read(Assumptions, {"name": name} | data)
-    assume = tuple(replace(a, name=a.name or str(a.relation)) for a in made.assume)
-    if not made.grows.isidentifier() or not made.grows.isascii():
-        raise UsageError(f"grows is {made.grows!r}; write the name of the quantity that grows, as d")
-    for k, d in enumerate(made.define):
-        if d.name == made.grows or d.is_.quantities & {later.name for later in made.define[k:]}:
+    system: Assumptions = read(Assumptions, {"name": name} | data)
+    assume = tuple(replace(a, name=a.name or str(a.relation)) for a in system.assume)
+    if not system.grows.isidentifier() or not system.grows.isascii():
+        raise UsageError(f"grows is {system.grows!r}; write the name of the quantity that grows, as d")
+    for k, d in enumerate(system.define):
+        if d.name == system.grows or d.is_.quantities & {later.name for later in system.define[k:]}:
             raise UsageError(f"define {k + 1}: {d.name} needs what is defined at or after it, or is what grows")
-    for kind, names in (("assumption", [a.name for a in assume]), ("definition", [d.name for d in made.define])):
+    for kind, names in (("assumption", [a.name for a in assume]), ("definition", [d.name for d in system.define])):
         if twice := {n for n in names if names.count(n) > 1}:
             raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
-    return replace(made, assume=assume, title=made.title or made.name)
+    return replace(system, assume=assume, title=system.title or system.name)
 
 
 def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:

@@ -98,7 +98,7 @@ def contradiction(conditions: Iterable[Inequality], growing: Sequence[str]) -> t
     if not z3.refuted(left):
         return ()
     for label in list(left):
-        rest = {other: rows for other, rows in left.items() if other != label}
+        rest = {name: rows for name, rows in left.items() if name != label}
         left = rest if z3.refuted(rest) else left
     return tuple(left)
 

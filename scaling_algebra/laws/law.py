@@ -90,7 +90,7 @@ class LawAnswer(Rendered):
 
     @property
     def agrees(self) -> bool:
-        """Nothing contradicts the axis that was asked for, or the exponents."""
+        """The axis that was asked for, or each with an exponent, is above the floor; numbers do not contradict it."""
         wrong = any(len(self.axes) == 1 or self.law.axes[name].exponent for name in self.below)
         return not wrong and all(b.agrees for b in self.axes.values())
 
@@ -174,8 +174,8 @@ def answer(
     at = {**law.at, **{name: exact(value) for name, value in (values or {}).items()}}
     if strange := sorted(set(at) - parameters):
         raise unknown_name("parameter of this law", strange[0], sorted(parameters))
-    asked = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
-    balances = {n: _balanced(a, swaps, at) for n, a in law.axes.items() if n in asked or a.exponent}
+    axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
+    balances = {n: _balanced(a, swaps, at) for n, a in law.axes.items() if n in axes or a.exponent}
     exponents: dict[str, Expr] = {}
     for n, a in law.axes.items():
         if a.exponent:
@@ -183,9 +183,9 @@ def answer(
             exponents[a.exponent] = simplified(-cell.minimum[of])
             exponents |= {key: ratio.substituted(cell.optimum)[of] for key, ratio in a.ratios.items()}
     identities = {i.text: _identical(i, exponents) for i in law.identities if axis is None}
-    below = {n: b for n in asked if (b := _below(law, n, balances[n], at))}
+    below = {n: b for n in axes if (b := _below(law, n, balances[n], at))}
     repairs = {n: tuple(_repairs(law, n, picked, at)) for n in below}
-    return LawAnswer(law, picked, {n: balances[n] for n in asked}, at, exponents, identities, below, repairs)
+    return LawAnswer(law, picked, {n: balances[n] for n in axes}, at, exponents, identities, below, repairs)
 
 
 def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
@@ -216,8 +216,8 @@ def _law(name: str, data: Mapping[str, Any]) -> Law:
         raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
     if not flat and not data.get("axes"):
         raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n"')
-    made: Law = read(Law, {"name": name, "title": name, "axes": {}} | rest)
-    return replace(made, axes={"law": read(LawAxis, flat)}) if flat else made
+    law: Law = read(Law, {"name": name, "title": name, "axes": {}} | rest)
+    return replace(law, axes={"law": read(LawAxis, flat)}) if flat else law
 
 
 def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:

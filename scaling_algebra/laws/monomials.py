@@ -192,12 +192,12 @@ class Relation:
     def ratios(self) -> list[Monomial]:
         """The monomials that are at most 1: one for each term on the smaller side, both ways for ``=``."""
         up, down = (self.left, self.right), (self.right, self.left)
-        made = []
+        ratios = []
         for small, large in {"<": [up], ">": [down], "=": [up, down]}[self.sign[0]]:
             if len(large.terms) != 1:
                 raise UsageError(f"{self.text!r} has a sum on its larger side; write one monomial there")
-            made += [t / large.terms[0] for t in small.terms]
-        return made
+            ratios += [t / large.terms[0] for t in small.terms]
+        return ratios
 
     def solved(self, quantity: str) -> Monomial:
         """The monomial that a quantity equals, if this is an equation of two monomials.

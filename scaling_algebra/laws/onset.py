@@ -44,12 +44,12 @@ def onsets(relations: Mapping[str, Relation], grows: str, values: Mapping[str, f
     stand = frozenset[str]().union(*(r.quantities for r in relations.values())) - {grows}
     if strange := sorted(values.keys() - stand):
         raise unknown_name("quantity with a value", strange[0], sorted(stand))
-    made = []
+    answers = []
     for name, r in relations.items():
         if r.sign != "=":
             each = [_onset(name, m, grows, values) for m in r.ratios()]
-            made.append(next((o for o in each if o.log10 is None), max(each, key=lambda o: o.log10 or 0.0)))
-    return tuple(made)
+            answers.append(next((o for o in each if o.log10 is None), max(each, key=lambda o: o.log10 or 0.0)))
+    return tuple(answers)
 
 
 def _onset(name: str, ratio: Monomial, grows: str, values: Mapping[str, float]) -> Onset:

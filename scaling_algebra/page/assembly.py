@@ -75,65 +75,65 @@ def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None
         UsageError: the folder holds something else, or an asset cannot be had.
     """
     check(folder)
-    made: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) if assets is None else assets
         files.make_folder(source, "give --assets another folder")
         collected(source, say)
-        made |= dict(_runtime(source / runtime().file))
-        made |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in wheels()}
-    own, content = wheel()
-    made[f"wheels/{own}"] = content
-    made |= {f"maps/{name}.json": _json(record) for name, record in kept().items()}
-    made |= {x.name: x.read_bytes() for x in (resources(__package__) / "site").iterdir() if x.is_file()}
+        contents |= dict(_runtime(source / runtime().file))
+        contents |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in wheels()}
+    package, content = wheel()
+    contents[f"wheels/{package}"] = content
+    contents |= {f"maps/{name}.json": _json(record) for name, record in kept().items()}
+    contents |= {x.name: x.read_bytes() for x in (resources(__package__) / "site").iterdir() if x.is_file()}
     names: dict[str, str] = {}
     for k, question in enumerate(questions(), 1):
         say(f"answering {question['parameterization']}, {question['optimizer']}, regime {question['regime']}")
         names[key(question)] = f"answers/{k}.json"
         copies = {form: answered({**question, "as": form})["text"] for form in COPIES}
-        made[f"answers/{k}.json"] = _json({**answered(question), "copies": copies})
+        contents[f"answers/{k}.json"] = _json({**answered(question), "copies": copies})
     manifest = {
         "made_by": MADE_BY,
         "version": version("scalecalc"),
         "pyodide": runtime().version,
-        "wheels": [{"file": w.file, "for": w.needed} for w in wheels()] + [{"file": own, "for": ""}],
+        "wheels": [{"file": w.file, "for": w.needed} for w in wheels()] + [{"file": package, "for": ""}],
         "first": FIRST,
         "answers": names,
         "choices": choices(),
-        "files": sorted(made),
+        "files": sorted(contents),
     }
     say(f"writing {folder}")
-    _write(folder, made, manifest)
-    return sum(map(len, made.values()))
+    _write(folder, contents, manifest)
+    return sum(map(len, contents.values()))
 
 
 def _before(folder: Path) -> list[str] | None:
     """The files of a page that is there; None for none."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
-        found = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if found.get("made_by") == MADE_BY:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if manifest.get("made_by") == MADE_BY:
             return [
-                str(name) for name in found["files"] if ".." not in Path(name).parts and not Path(name).is_absolute()
+                str(name) for name in manifest["files"] if ".." not in Path(name).parts and not Path(name).is_absolute()
             ]
     return None
 
 
-def _write(folder: Path, made: dict[str, bytes], manifest: dict[str, Any]) -> None:
+def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -> None:
     """What the old page had more goes; the manifest comes first, so that a page that was cut short is seen as one."""
     files.make_folder(folder, "give -o another folder")
-    for name in set(_before(folder) or ()) - set(made):
+    for name in set(_before(folder) or ()) - set(contents):
         with suppress(OSError):
             (folder / name).unlink()
     files.write(folder / MANIFEST, _json(manifest))
-    for name, content in made.items():
+    for name, content in contents.items():
         files.make_folder((folder / name).parent, "give -o another folder")
         files.write(folder / name, content)
 
 
 def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(archive) as found:
+    with tarfile.open(archive) as members:
         for name in runtime_files():
-            member = found.extractfile(f"package/{name}")
+            member = members.extractfile(f"package/{name}")
             assert member is not None
             yield f"pyodide/{name}", member.read()
 

@@ -48,8 +48,8 @@ def _known() -> Mapping[str, Any]:
 
 def runtime() -> Asset:
     """The npm archive of Pyodide."""
-    known = _known()["runtime"]
-    return Asset(known["name"], known["version"], known["archive"], known["sha256"])
+    entry = _known()["runtime"]
+    return Asset(entry["name"], entry["version"], entry["archive"], entry["sha256"])
 
 
 def runtime_files() -> Sequence[str]:
@@ -96,9 +96,9 @@ def _npm(asset: Asset, folder: Path) -> None:
 
 def _pip(missing: Sequence[Asset], folder: Path) -> None:
     """By the pip of this python, with the user's configuration."""
-    known = _known()["runtime"]
+    entry = _known()["runtime"]
     named = [f"{wheel.name}=={wheel.version}" for wheel in missing]
-    only = ["--no-deps", "--only-binary", ":all:", "--platform", known["platform"], "--python-version", known["python"]]
+    only = ["--no-deps", "--only-binary", ":all:", "--platform", entry["platform"], "--python-version", entry["python"]]
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", *only]
     _run([*command, "--dest", str(folder), *named], ", ".join(wheel.name for wheel in missing))
 
@@ -109,9 +109,9 @@ def _run(command: Sequence[str], what: str) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise _offline(what, str(error)) from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
         wrong = next(
-            (line for line in reversed(said) if "error" in line.lower()), said[-1] if said else "no reason given"
+            (line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no reason given"
         )
         raise _offline(what, wrong)
 

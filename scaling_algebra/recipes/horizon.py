@@ -276,16 +276,16 @@ def horizon(optimizer: str = "adamw", hold: Sequence[str] | None = None, axes: I
     held = tuple(invariants[name] for name in dict.fromkeys(names))
     fixed = dict.fromkeys(m for i in held for m in i.fixed)
     parts = [(", ".join(i.name for i in held if m in i.fixed), m) for m in fixed]
-    asked = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
+    quantities = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
     left = [{q: Fraction(str(m[q])) for q in QUANTITIES if m[q] != 0} for m in fixed]
     by_axis = {x: eliminate(zip(left, (-Fraction(str(m[x])) for m in fixed), strict=True), ORDER) for x in changing}
     if not all(consistent for _, consistent in by_axis.values()):
         return Horizon(optimizer, held, changing, {}, (), tuple(_conflicts(parts, changing)))
     powers = {}
-    for name in (q for q in asked if q in by_axis[changing[0]][0]):
+    for name in (q for q in quantities if q in by_axis[changing[0]][0]):
         free = {k: sympy.Rational(-x) for k, x in by_axis[changing[0]][0][name][0].items()}
         powers[name] = Monomial.of({axis: sympy.Rational(by_axis[axis][0][name][1]) for axis in changing} | free)
-    return Horizon(optimizer, held, changing, powers, tuple(q for q in asked if q not in powers))
+    return Horizon(optimizer, held, changing, powers, tuple(q for q in quantities if q not in powers))
 
 
 def text(m: Monomial | str) -> str:

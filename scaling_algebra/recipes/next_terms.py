@@ -67,12 +67,12 @@ class NextTerms:
     """The answer: terms, the largest at the base first, and the signals whose terms are not known.
 
     Attributes:
-        asked: demanded sizes were examined: not for a defined parameterization, nor for a base of size 1.
+        examined: demanded sizes were looked at: not for a defined parameterization, nor for a base of size 1.
     """
 
     terms: tuple[NextTerm, ...] = ()
     unknown: tuple[str, ...] = ()
-    asked: bool = False
+    examined: bool = False
 
 
 def next_terms(d: Derivation, way: Way) -> NextTerms:
@@ -130,14 +130,14 @@ def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
     """The ray of the base's own sizes, the powers there, and the axes that count as constants."""
-    asked = d.configuration
-    if not asked.parameterization.derived:
+    configuration = d.configuration
+    if not configuration.parameterization.derived:
         return None
     axes = {axis: Fraction(size) for axis, size in way.base.items() if axis != "L" or "L" in d.network.axes.values()}
-    if not asked.parameterization.structural and max(axes.values()) > 1:
+    if not configuration.parameterization.structural and max(axes.values()) > 1:
         try:
             ray = through(axes)[0]
-            return ray, derive(asked.but(ray=ray)).scaling, frozenset()
+            return ray, derive(configuration.but(ray=ray)).scaling, frozenset()
         except Infeasible:
             pass
     still = frozenset(axis for axis in axes if way.ray is not None and not way.ray[axis])

@@ -54,7 +54,7 @@ def _rows(r: Recipe) -> Iterator[tuple[Piece, ...]]:
 
 
 def _next_terms(answer: NextTerms) -> Iterator[Block]:
-    if not answer.asked:
+    if not answer.examined:
         return
     yield Heading("is the base large enough", 2)
     terms, limit = answer.terms, f"1/{1 / SMALL}"

@@ -123,17 +123,17 @@ class Recipe(Rendered):
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract; numbers are floats, rules are texts."""
-        asked = self.configuration
+        configuration = self.configuration
         return {
             "base": dict(self.way.base),
             "target": dict(self.way.target),
             "ray": None if self.way.ray is None else {a: str(r) for a, r in self.way.ray.rates.items()},
             "exact": self.way.exact,
-            "optimizer": asked.optimizer.name,
-            "epsilon": asked.optimizer.regime,
-            "parameterization": asked.parameterization.name,
+            "optimizer": configuration.optimizer.name,
+            "epsilon": configuration.optimizer.regime,
+            "parameterization": configuration.parameterization.name,
             "gauge": self.derivations[-1].gauge,
-            "readout_init": asked.readout_init,
+            "readout_init": configuration.readout_init,
             "architectures": [d.network.name for d in self.derivations],
             "tensors": {
                 role: {
@@ -157,11 +157,11 @@ class Recipe(Rendered):
 
     @property
     def about(self) -> str:
-        asked = self.configuration
+        configuration = self.configuration
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
         gauge = self.derivations[-1].gauge
         where = "" if gauge == OWN else f", gauge {gauge}"
-        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}{where}"
+        return f"{configuration.parameterization.title}, {configuration.optimizer.name}, {sizes}{where}"
 
 
 def recipe(
@@ -314,10 +314,10 @@ def _powers(
         derivations = []
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
-            asked = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
-            if asked.parameterization.structural and not any(e.inner for e in experts(network)):
-                asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
-            derivations.append(derive(asked).in_gauge(gauge))
+            point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
+            if point.parameterization.structural and not any(e.inner for e in experts(network)):
+                point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
+            derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])
 
     if going.ray is None:  # two members of one family, each on the ray of its own sizes
@@ -402,9 +402,9 @@ def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
         except Infeasible:  # AdamW has no rule on this ray that could be reused
             continue
         for role in roles:
-            here, other = d[role].lr, theirs[role].lr
-            if here.on(d.ray) != other.on(d.ray):
-                apart.append(f"{role} ({here}, AdamW's {other})")
+            here, adamw = d[role].lr, theirs[role].lr
+            if here.on(d.ray) != adamw.on(d.ray):
+                apart.append(f"{role} ({here}, AdamW's {adamw})")
     if apart:
         listed = ", ".join(dict.fromkeys(apart))
         yield (
