@@ -53,13 +53,9 @@ class NextTerm:
 
     def as_json(self) -> dict[str, Any]:
         """JSON: the ratio as exponents by axis, signals as texts."""
-        return {
-            "ratio": plain(self.ratio),
-            "base": self.base,
-            "target": self.target,
-            "small_from": None if self.small_from is None else {a: round(x) for a, x in self.small_from.items()},
-            "of": [f"{name}@{t}" for name, t in self.of],
-        }
+        sizes = None if self.small_from is None else {axis: round(x) for axis, x in self.small_from.items()}
+        record: dict[str, Any] = plain({**vars(self), "small_from": sizes, "of": [f"{x}@{t}" for x, t in self.of]})
+        return record
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 from scaling_algebra.spec.powers import Power
 
+from .sizes import Way
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -23,6 +25,17 @@ class Setting:
     factor: float
     base: float | None = None
     before: Power | None = None
+
+    @classmethod
+    def of(
+        cls, going: Way, before: Power | None, after: Power | None, base: float | None = None, more: float = 1.0
+    ) -> Setting:
+        """What follows one power at the base and another at the target; ``more`` is a factor beside theirs."""
+        if before is None or after is None:
+            return cls(None, 0.0, base)
+        if before == after:
+            return cls(after, after.ratio(going.base, going.target) * more, base)
+        return cls(after, after.at(going.target) / before.at(going.base) * more, base, before)
 
     @property
     def target(self) -> float | None:
