@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log, prod
+from math import log, nan, prod
 from typing import Any
 
 import sympy
@@ -100,13 +100,11 @@ class Monomial:
         return Monomial(powers=self.powers)
 
     def log_at(self, logs: Mapping[str, float]) -> float:
-        """Its logarithm at logarithms of its quantities, 0 if left out. There must be no parameters.
-
-        Raises:
-            ValueError: it holds the logarithm of something that is not above 1.
-        """
+        """Its logarithm at logarithms of its quantities, 0 if left out; nan where it holds the logarithm of something
+        that is not above 1. There must be no parameters."""
         total = log(_number(self.coefficient)) + sum(_number(e) * logs.get(n, 0.0) for n, e in self.powers)
-        return total + sum(_number(e) * log(a.log_at(logs)) for a, e in self.logs)
+        inner = ((_number(e), a.log_at(logs)) for a, e in self.logs)
+        return total + sum(e * log(x) if x > 0 else nan for e, x in inner)
 
     def at(self, values: Mapping[str, float]) -> float:
         """Its size at numbers, 1 if left out. There must be no parameters and logarithms."""

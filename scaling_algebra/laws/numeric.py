@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp, log
+from math import exp, isnan, log
 from typing import Any
 
 import sympy
@@ -69,7 +69,5 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> NumericCheck:
 
 def _logarithm(m: Monomial, at: Mapping[str, float]) -> float:
     """Of a monomial; where a logarithm in it is not positive, large, and larger the more negative it is."""
-    try:
-        return m.log_at(at)
-    except ValueError:
-        return STEEP * (1 - min(0.0, *(a.log_at(at) for a, _ in m.logs)))
+    size = m.log_at(at)
+    return STEEP * (1 - min(0.0, *(a.log_at(at) for a, _ in m.logs))) if isnan(size) else size

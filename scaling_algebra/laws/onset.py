@@ -59,11 +59,8 @@ def _onset(name: str, ratio: Monomial, grows: str, values: Mapping[str, float]) 
     logs = {q: math.log(x) for q, x in values.items()}
 
     def above(u: float) -> bool:
-        """Where logarithms are not positive, nothing is said to hold."""
-        try:
-            return ratio.log_at({**logs, grows: u}) > 0
-        except ValueError:
-            return True
+        """Nothing holds where logarithms are not positive."""
+        return not ratio.log_at({**logs, grows: u}) <= 0
 
     points = [_NEAREST * _STEP**k for k in range(math.ceil(math.log(_FARTHEST / _NEAREST, _STEP)))]
     last = max((u for u in points if above(u)), default=0.0)
