@@ -254,13 +254,13 @@ def _on(face: Face) -> Iterator[Theorem]:
             none = partial(none_in, face, s, elsewhere)
             yield Theorem(f"none: {s}{suffix}", f"no {title} with {s}", elsewhere, none)
         return
-    left = [Region(p.cone.sides, face.fixed) for p in parts if p.scaling is None]
-    names = [p.name for p in parts if p.scaling is None]
+    left = [p for p in parts if p.scaling is None]
     if len(left) > 1:
         yield Theorem(f"none{suffix}", f"no {title}", elsewhere, partial(none_in, face, face.base, elsewhere))
         return
-    for name, where in zip(names, left, strict=True):
-        yield Theorem(f"{name} none{suffix}", f"no {title}", where, partial(none_in, face, face.base, where))
+    for p in left:
+        where = Region(p.cone.sides, face.fixed)
+        yield Theorem(f"{p.name} none{suffix}", f"no {title}", where, partial(none_in, face, face.base, where))
     decide = partial(covered, face, [p.cone.sides for p in parts])
     yield Theorem(f"cover{suffix}", "every ray is in one of these cones", Region((), face.fixed), decide)
 

@@ -42,11 +42,6 @@ class Piece:
     structure: Structure = field(default_factory=Structure)
     name: str = ""
 
-    @property
-    def text(self) -> str:
-        """What bounds it."""
-        return ", ".join(self.cone.inequalities)
-
 
 @dataclass(frozen=True)
 class Face:

@@ -1,19 +1,18 @@
 """The rays next to a ray on which the map has a parameterization, by exact projection.
 
 Rates count relative to the axis that the map holds at 1, so that a ray is a point of the plane. A cell or a piece of a
-wall is what some half-planes leave of it. Read next: ``phases.py`` (the map).
+wall is a cone. Read next: ``phases.py`` (the map).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
-from scaling_algebra.linear.linear import Linear
+from scaling_algebra.linear.cone import Cone
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
@@ -73,12 +72,8 @@ def nearest(p: Phases, ray: Ray) -> Nearest:
         return Nearest(p, start, "", (Near(start, (), "", Fraction(0), str(solution.structure)),))
     by_moved: dict[tuple[str, ...], Near] = {}
     for cell in (c for c in (*p.cells, *p.edges) if c.scaling is not None):
-        flat = [side for side in cell.sides if side.sense == "="]
-        sides = [*flat, *(side for side in cell.sides if side not in flat), *(Linear(((x, 1),), ">=") for x in p.plane)]
-        for q in _candidates(at, [side.over(axes) for side in sides], bool(flat)):
-            rates = dict(zip(axes, (*q, Fraction(1)), strict=True))
-            if not all(side.holds(rates) for side in sides):
-                continue
+        region = Cone(axes, cell.sides)
+        for q in (x for x in _candidates(at, region) if min(x) >= 0 and region.contains((*x, 1))):
             moved = tuple(axis for axis, old, new in zip(p.plane, at, q, strict=True) if old != new)
             distance = (q[0] - at[0]) ** 2 + (q[1] - at[1]) ** 2
             if moved not in by_moved or distance < by_moved[moved].distance:
@@ -91,21 +86,14 @@ def nearest(p: Phases, ray: Ray) -> Nearest:
     return Nearest(p, start, why, tuple(rays))
 
 
-def _candidates(at: Point2, lines: Sequence[tuple[int, ...]], flat: bool) -> Iterable[Point2]:
-    """The nearest point of a region, and the nearest along each axis, are among these.
-
-    Args:
-        lines: coefficients of both axes, and a constant. flat: the region lies on the first.
-    """
-    if not flat:
-        yield at
-    for a, b, c in lines:
+def _candidates(at: Point2, region: Cone) -> Iterable[Point2]:
+    """The nearest point of a region, and the nearest along each axis, are among these; so are points outside of it."""
+    yield at
+    for a, b, c in (*(side.over(region.axes) for side in region.sides), *((1, 0, 0), (0, 1, 0))):
         size = a * at[0] + b * at[1] + c
         yield at[0] - a * size / (a * a + b * b), at[1] - b * size / (a * a + b * b)
         if a:
             yield -(b * at[1] + c) / a, at[1]
         if b:
             yield at[0], -(a * at[0] + c) / b
-    for (a, b, c), (d, e, f) in combinations(lines, 2):
-        if det := a * e - b * d:
-            yield Fraction(b * f - c * e, det), Fraction(c * d - a * f, det)
+    yield from ((Fraction(x, one), Fraction(y, one)) for x, y, one in region.rays if one)

@@ -18,7 +18,7 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPT
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
-from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .claims import NUMBERS, Theorem, claims
@@ -123,11 +123,11 @@ _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log 
 
 def statement(x: Theorem, whole: Face) -> str:
     """What it says, in one sentence."""
-    fixed = {True: "is fixed and the other axes grow", False: "grows"}
     grow = ["K < M"] if x.routed else []
-    grow += [f"{axis} {fixed[axis in x.where.fixed]}" for axis in NUMBERS if axis in whole.axes]
-    places = [", ".join(map(str, x.where.sides)), " and ".join(f"not ({p.text})" for p in x.where.outside)]
-    places = [place for place in places if place]
+    for axis in (axis for axis in NUMBERS if axis in whole.axes):
+        grow.append(f"{axis} is fixed and the other axes grow" if axis in x.where.fixed else f"{axis} grows")
+    outside = (f"not ({', '.join(p.cone.inequalities)})" for p in x.where.outside)
+    places = [*filter(None, (", ".join(map(str, x.where.sides)), " and ".join(outside)))]
     if not places and not grow:
         return x.about
     return f"where {' and '.join((*places, *grow))}{': ' if places else ', '}{x.about}"
@@ -135,14 +135,12 @@ def statement(x: Theorem, whole: Face) -> str:
 
 def written(s: Scaling) -> dict[str, Any]:
     """A formula as strings: powers of the axes."""
-    tensors = {
-        role: {
-            "init_std": None if t.init_std is None else str(t.init_std),
-            "lr": str(t.lr),
-            "eps": None if t.eps is None else str(t.eps),
-        }
-        for role, t in s.tensors.items()
-    }
+
+    def texts(t: TensorScaling) -> dict[str, str | None]:
+        powers = {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}
+        return {name: None if power is None else str(power) for name, power in powers.items()}
+
+    tensors = {role: texts(t) for role, t in s.tensors.items()}
     return {"tensors": tensors, "multipliers": {m: str(1 / x) for m, x in s.multipliers.items()}, "tied": list(s.tied)}
 
 

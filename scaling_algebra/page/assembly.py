@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 
-from .assets import collected, runtime, runtime_files, wheels
+from .assets import RUNTIME, RUNTIME_FILES, WHEELS, collected
 from .maps import kept
 from .package import wheel
 from .questions import COPIES, answered, choices
@@ -80,8 +80,8 @@ def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None
         source = Path(temporary) if assets is None else assets
         files.make_folder(source, "give --assets another folder")
         collected(source, say)
-        contents |= dict(_runtime(source / runtime().file))
-        contents |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in wheels()}
+        contents |= dict(_runtime(source / RUNTIME.file))
+        contents |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in WHEELS}
     package, content = wheel()
     contents[f"wheels/{package}"] = content
     contents |= {f"maps/{name}.json": _json(record) for name, record in kept().items()}
@@ -95,8 +95,8 @@ def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None
     manifest = {
         "made_by": MADE_BY,
         "version": version("scalecalc"),
-        "pyodide": runtime().version,
-        "wheels": [{"file": w.file, "for": w.needed} for w in wheels()] + [{"file": package, "for": ""}],
+        "pyodide": RUNTIME.version,
+        "wheels": [{"file": w.file, "for": w.needed} for w in WHEELS] + [{"file": package, "for": ""}],
         "first": FIRST,
         "answers": names,
         "choices": choices(),
@@ -112,9 +112,8 @@ def _before(folder: Path) -> list[str] | None:
     with suppress(OSError, ValueError, AttributeError, TypeError):
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         if manifest.get("made_by") == MADE_BY:
-            return [
-                str(name) for name in manifest["files"] if ".." not in Path(name).parts and not Path(name).is_absolute()
-            ]
+            names = [str(name) for name in manifest["files"]]
+            return [name for name in names if ".." not in Path(name).parts and not Path(name).is_absolute()]
     return None
 
 
@@ -132,7 +131,7 @@ def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -
 
 def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(archive) as members:
-        for name in runtime_files():
+        for name in RUNTIME_FILES:
             member = members.extractfile(f"package/{name}")
             assert member is not None
             yield f"pyodide/{name}", member.read()
