@@ -117,7 +117,7 @@ def _open_streams() -> None:
 
 
 def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
-    """What a command returns; of an error, its code, after one line on stderr."""
+    """The exit code of a command; an error is one line on stderr before it."""
     try:
         code = run()
         return code if isinstance(code, int) else 0
@@ -175,7 +175,7 @@ def _quietly(say: Callable[[], Any], code: int) -> int:
 
 
 def _unread(code: int) -> int:
-    """Nobody reads on: what python flushes at its end goes nowhere."""
+    """A closed pipe: text that python flushes at its end goes nowhere."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -39,7 +39,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def missing(what: str, module: str, extra: str) -> UsageError:
-    """Something needs a package that is not there; it comes with an optional part of this one."""
+    """The error of a missing package, which comes with an optional part of this one."""
     how = f'pip install "scalecalc[{extra}] @ git+<URL of its repository>"'
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
 

@@ -96,7 +96,7 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
 
 
 def behind(path: Path) -> Path:
-    """What a link points to; a path that is no link as it is.
+    """The target of a link; a path that is no link as it is.
 
     Raises:
         UsageError: it goes in a circle.
@@ -206,7 +206,7 @@ def _left(host: str, process: int, changed: float) -> bool:
 
 
 def _special(path: Path) -> bool:
-    """Something that is there and neither a file nor a folder: a device, a pipe, a socket."""
+    """Is there a device, a pipe or a socket, neither a file nor a folder?"""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

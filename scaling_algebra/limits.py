@@ -15,7 +15,7 @@ from .errors import UsageError, shown
 LONGEST = 20
 """Characters of one number."""
 LARGEST = 10**6
-"""Of a numerator or a denominator."""
+"""The largest numerator or denominator."""
 STEPS, SEEDS, RATES, TRIALS = 1_000, 10**6, 1_000, 10_000
 """Most updates, replicas at one size, learning rates of a grid, and trials of a search."""
 LINE = 2_000

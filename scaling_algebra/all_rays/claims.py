@@ -185,7 +185,7 @@ def nowhere(
         return Ray({axis: model[axis] for axis in axes})
 
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
-        """What rules out a point of gradient descent on a ray, and is true on every ray."""
+        """The clause that rules out a point of gradient descent on a ray, and is true on every ray."""
         ray, point = ray_of(model), descended(network, structure, model)
         failed = broken(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
         if failed is None:

@@ -76,7 +76,7 @@ class Face:
         return last + 1, last
 
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
-        """What the search finds on a ray; or None, and why."""
+        """The solution on a ray; or None, and why."""
         try:
             return Solver(self.network, ray, self.optimizer).solve(self.rule), ""
         except Infeasible as failure:

@@ -58,7 +58,7 @@ class Nearest(Rendered):
 
 
 def nearest(p: Phases, ray: Ray) -> Nearest:
-    """Where a parameterization is found next to a ray. Each is solved on its ray, with certificates.
+    """The rays next to a ray that have a parameterization, each solved with certificates.
 
     Raises:
         UsageError: K < M, or the axis that the map holds at 1 does not grow.

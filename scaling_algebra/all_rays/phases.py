@@ -104,7 +104,7 @@ class Phases(Rendered):
         return Ray(_rates(self.plane, p))
 
     def point(self, ray: Ray) -> Point2 | None:
-        """Where a ray lies in the plane; None if the axis of rate 1 does not grow on it."""
+        """The point of a ray; None if the axis of rate 1 does not grow on it."""
         x, y = (ray[axis] for axis in self.plane)
         return (x / ray[self.third], y / ray[self.third]) if ray[self.third] else None
 
@@ -169,7 +169,7 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
-        """What is found on all of a polygon or segment."""
+        """The pieces that cover all of a polygon or segment."""
         rates = [tuple(_rates(plane, p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
@@ -180,7 +180,7 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
         return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
 
     def look(corners: Corners) -> tuple[Piece, str]:
-        """What the search finds on a ray inside."""
+        """The solution on a ray inside, or why there is none."""
         solution, why = face.solve(Ray(_rates(plane, inside(corners))))
         nothing = Cone(PLANE_AXES)
         return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
@@ -221,7 +221,7 @@ def _holds(p: Piece, face: Face, looks: Looks) -> bool:
 
 
 def _formula(x: Piece) -> str:
-    """What tells a formula from others."""
+    """A formula as a text, to tell it from others."""
     return "" if x.scaling is None else f"{x.scaling} {x.structure}"
 
 
@@ -238,7 +238,7 @@ def _rates(plane: tuple[str, str], p: Point2) -> dict[str, Fraction]:
 
 
 def _polygons(plane: tuple[str, str], walls: Iterable[Linear]) -> list[Corners]:
-    """What walls leave of the square that is shown, convex polygons, from left to right."""
+    """The convex polygons into which walls cut the square that is shown, from left to right."""
     zero = Fraction(0)
     polygons: list[Corners] = [((zero, zero), (SIDE, zero), (SIDE, SIDE), (zero, SIDE))]
     for wall in walls:

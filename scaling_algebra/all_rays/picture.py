@@ -35,7 +35,7 @@ _WALLS = {  # how a wall is drawn, and its line of the legend
 }
 _REGIME, _FAMILY = "#b2182b", "#2166ac"
 FRAME = {"left": _LEFT, "top": _TOP, "side": _SIDE, "most": int(SIDE)}
-"""Where the plane lies in the picture: its upper left corner and its side, for rates from 0 to ``most``."""
+"""The plane's place in the picture: its upper left corner and its side, for rates from 0 to ``most``."""
 
 
 def phases_svg(p: Phases) -> str:
@@ -75,8 +75,8 @@ def _svg(label: str, inside: Iterable[str], height: int, top: int = 0) -> str:
 
 @dataclass
 class _Page:
-    """What is drawn, in order, what can be chosen (a name, lines about it, its formulas), and the places that labels
-    keep away from."""
+    """Shapes in the order in which they are drawn, choices (a name, lines about it, its formulas), and places that
+    labels keep away from."""
 
     out: list[str] = field(default_factory=list)
     choices: list[tuple[str, tuple[str, ...], Scaling | None]] = field(default_factory=list)
@@ -237,7 +237,7 @@ def _listed(settings: dict[tuple[str, str], str]) -> list[str]:
 
 
 def _legend(p: Phases) -> tuple[list[str], int]:
-    """What occurs in the picture, line by line from y = 0, and the height."""
+    """The lines of the legend from y = 0, and its height."""
     settings = [_settings(cell.scaling) for cell in p.cells if cell.scaling is not None]
     differ = {key for each in settings for key in each if len({cell.get(key) for cell in settings}) > 1}
     who = p.parameterization.title

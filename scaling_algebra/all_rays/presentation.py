@@ -81,7 +81,7 @@ def phases(p: Phases) -> Document:
 
 @document_of.register(Nearest)
 def nearest(n: Nearest) -> Document:
-    """What fails on a ray, and the rays next to it on which nothing does."""
+    """The failure on a ray, and the rays next to it without one."""
     title, rows = n.map.parameterization.title, []
     for x in n.rays:
         changes = ", ".join(f"{axis} from {n.ray[axis]} to {x.ray[axis]}" for axis in x.moved)
@@ -100,7 +100,7 @@ def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -
 
 
 def status(cell: MapCell) -> str:
-    """Whether a formula is proved on all of a cell or edge, and what is known where none was found."""
+    """The proof of the formula on all of a cell or edge, or the reason why there is none."""
     if cell.scaling is None:
         proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
         return f"none found at {_rates(cell.ray)}{proof}: {cell.why}"
@@ -109,7 +109,7 @@ def status(cell: MapCell) -> str:
 
 
 def span(p: Phases, e: MapCell) -> str:
-    """Where a piece of a wall lies: ``N_e 0 to 1, M 1 to 1``."""
+    """The ends of a piece of a wall: ``N_e 0 to 1, M 1 to 1``."""
     return ", ".join(f"{axis} {x} to {y}" for axis, x, y in zip(p.plane, *e.corners, strict=True))
 
 

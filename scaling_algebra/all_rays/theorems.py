@@ -27,7 +27,7 @@ from .covering import Face
 
 @dataclass(frozen=True, repr=False)
 class Theorems(Rendered):
-    """What is proved about one network, parameterization and optimizer.
+    """The theorems about one network, parameterization and optimizer.
 
     Attributes:
         whole: of what.
@@ -60,7 +60,7 @@ class Theorems(Rendered):
         return f"{self.whole.rule.title}, {self.whole.optimizer.name}, {self.whole.network.title}"
 
     def reading(self) -> tuple[str, ...]:
-        """What all theorems share: assumptions and horizon."""
+        """Assumptions and horizon that all theorems share."""
         network, last = self.whole.network, self.whole.steps
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in network.aggregations for m in s.multipliers}
@@ -122,7 +122,7 @@ _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log 
 
 
 def statement(x: Theorem, whole: Face) -> str:
-    """What it says, in one sentence."""
+    """A theorem in one sentence."""
     grow = ["K < M"] if x.routed else []
     for axis in (axis for axis in NUMBERS if axis in whole.axes):
         grow.append(f"{axis} is fixed and the other axes grow" if axis in x.where.fixed else f"{axis} grows")

@@ -269,7 +269,7 @@ def strings(m: Monomial) -> dict[str, str]:
 
 
 def _dependent(equations: Iterable[Relation], minimise: Sequence[str], named: Sequence[str]) -> dict[str, Monomial]:
-    """What the quantities are that equations eliminate."""
+    """The quantities that equations eliminate, as monomials in the others."""
     dependent: dict[str, Monomial] = {}
     for c in (e.substituted(dependent) for e in equations):
         there = sorted(c.quantities)

@@ -38,7 +38,7 @@ def shipped(folder: str) -> dict[str, Path]:
 
 
 def made(path: Path, what: str, make: Callable[[str, dict[str, Any]], Made]) -> Made:
-    """What is made of a file's name and its tables.
+    """The result of a file's name and its tables.
 
     Raises:
         UsageError: one line that begins with the file's name.
@@ -80,7 +80,7 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
 
 @cache
 def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
-    """What a table of a kind may hold: the field, its annotation, and whether it may be left out, by key."""
+    """The keys of a table: the field of each, its annotation, and whether it may be left out."""
     hints = get_type_hints(kind)
     return {
         f.name.rstrip("_"): (f.name, hints[f.name], f.default is not MISSING or f.default_factory is not MISSING)
@@ -89,14 +89,13 @@ def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
 
 
 def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    before = f"{where}: " if where else ""
+    before, of = f"{where}: " if where else "", keys(kind)
     for key in value:
-        if line(f"a key of {where or 'it'}", key) not in keys(kind):
-            raise unknown_name(f"key of {where}" if where else "key", key, keys(kind))
-    needed = [key for key, (_, _, optional) in keys(kind).items() if not optional]
+        if line(f"a key of {where or 'it'}", key) not in of:
+            raise unknown_name(f"key of {where}" if where else "key", key, of)
+    needed = [key for key, (_, _, optional) in of.items() if not optional]
     if missing := [key for key in needed if key not in value]:
         raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")
-    of = keys(kind)
     return kind(**{of[key][0]: read(of[key][1], x, f"{before}{key}") for key, x in value.items()})
 
 

@@ -69,7 +69,7 @@ class Assumptions:
 
     @property
     def equal(self) -> dict[str, Monomial]:
-        """What a quantity equals by assumption, where no logarithm stands there."""
+        """The values that equations assume for quantities, where no logarithm stands in them."""
         equal: dict[str, Monomial] = {}
         for r in (a.relation for a in self.assume if a.relation.sign == "="):
             (left, *more), (right, *others) = r.left.terms, r.right.terms
@@ -88,7 +88,7 @@ class Assumptions:
 
 @dataclass(frozen=True, repr=False)
 class Feasible(Rendered):
-    """Where assumptions hold together.
+    """The windows of exponents in which assumptions hold together.
 
     Attributes:
         given: growth laws that were put in. assumed: the assumptions that were not left out.
@@ -113,7 +113,7 @@ class Feasible(Rendered):
 
     @property
     def put(self) -> dict[str, Monomial]:
-        """What is put in: growth laws, and what is defined."""
+        """Growth laws and definitions, by quantity."""
         return self.system.put(self.given)
 
     @property

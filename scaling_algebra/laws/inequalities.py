@@ -68,7 +68,7 @@ def decided(ratio: Monomial, growing: Iterable[str]) -> Inequality | bool:
 
 @lru_cache(maxsize=2**14)
 def sign(e: Expr) -> int | None:
-    """Of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
+    """The sign of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
 
     Examples:
         >>> from .expressions import exponent
@@ -155,7 +155,7 @@ class _Encoded:
 
 
 def _polynomial(i: Inequality) -> Expr:
-    """What is above zero where an inequality on parameters alone holds."""
+    """A polynomial, above zero where an inequality on parameters alone holds."""
     return sympy.expand(_numerator(-i.ratio.powers[0][1]))
 
 

@@ -67,7 +67,7 @@ class Law:
 
 @dataclass(frozen=True, repr=False)
 class LawAnswer(Rendered):
-    """What a law says.
+    """The balances of a law, and their exponents, identities and floor.
 
     Attributes:
         choices: of its options. axes: the balance on each. values: of parameters.
@@ -163,7 +163,7 @@ def answer(
     choices: Mapping[str, str] | None = None,
     values: Mapping[str, Expr] | None = None,
 ) -> LawAnswer:
-    """What a law says on one axis, or on all.
+    """The answer of a law on one axis, or on all.
 
     Raises:
         UsageError: no such axis, option, choice or parameter.
@@ -233,7 +233,7 @@ def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
 
 
 def _swaps(law: Law, picked: Mapping[str, str]) -> dict[str, Any]:
-    """What the choices replace: exponents for parameters, monomials for quantities."""
+    """The replacements of the choices: exponents for parameters, monomials for quantities."""
     quantities = {q for a in law.axes.values() for q in a.sum.quantities}
     replaced = {name: text for option, choice in picked.items() for name, text in law.options[option][choice].items()}
     return {name: monomial(text) if name in quantities else exponent(text) for name, text in replaced.items()}

@@ -89,7 +89,7 @@ class Monomial:
         return product
 
     def solved(self, quantity: str) -> Monomial:
-        """What a quantity equals where this monomial is 1; its exponent must not be 0."""
+        """The value of a quantity where this monomial is 1; the quantity's exponent must not be 0."""
         rest = Monomial.of({n: e for n, e in self.powers if n != quantity}, self.coefficient, self.logs)
         solution: Monomial = rest ** (-1 / self[quantity])
         return solution

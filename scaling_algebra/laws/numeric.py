@@ -68,6 +68,6 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> NumericCheck:
 
 
 def _logarithm(m: Monomial, at: Mapping[str, float]) -> float:
-    """Of a monomial; where a logarithm in it is not positive, large, and larger the more negative it is."""
+    """The logarithm of a monomial; where there is none, large, and larger the more negative a logarithm inside is."""
     size = m.log_at(at)
     return STEEP * (1 - min(0.0, *(a.log_at(at) for a, _ in m.logs))) if isnan(size) else size

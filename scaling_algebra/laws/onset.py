@@ -19,7 +19,7 @@ _STEP, _NEAREST, _FARTHEST = 1.05, 1e-3, 1e15
 
 @dataclass(frozen=True)
 class Onset:
-    """Where an assumption begins to hold for good.
+    """The size from which an assumption holds for good.
 
     Attributes:
         log10: of the size; None if ``why`` says why there is none.

@@ -30,7 +30,7 @@ MADE_BY = "scalecalc page"
 ANSWERED = ("adam", "adamw", "sgd")
 """Optimizers whose answers in the regimes are made beforehand."""
 FIRST = {"ask": "derive", "regime": "III", "optimizer": DEFAULT_OPTIMIZER, "parameterization": DEFAULT_PARAMETERIZATION}
-"""What the page shows at first: what ``derive`` prints by default."""
+"""The question that the page shows at first, as ``derive`` has it by default."""
 
 
 def questions() -> Iterator[dict[str, str]]:
@@ -118,7 +118,7 @@ def _before(folder: Path) -> list[str] | None:
 
 
 def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -> None:
-    """What the old page had more goes; the manifest comes first, so that a page that was cut short is seen as one."""
+    """Files that only the old page had go. The manifest comes first, so that a page cut short is seen as one."""
     files.make_folder(folder, "give -o another folder")
     for name in set(_before(folder) or ()) - set(contents):
         with suppress(OSError):

@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.files import reason, toml, write
 
 REGISTRY = "https://registry.npmjs.org"
-"""Where the runtime is downloaded from without npm."""
+"""The source of the runtime where there is no npm."""
 SECONDS = 300
 
 

@@ -38,17 +38,17 @@ from .maps import KEPT, kept, place
 
 Question = Mapping[str, str]
 ASKED = ("regime", "ray", "optimizer", "parameterization", "epsilon", "readout_init", "architecture", "network")
-"""What names a configuration."""
+"""Words that name a configuration."""
 TUNED = ("lr", "std", "eps", "decay")
 SIZES = ("base", "target", *TUNED)
-"""What a recipe takes besides, instead of a regime or a ray."""
+"""Words of a recipe, instead of a regime or a ray."""
 COPIES = ("markdown", "latex", "json", "python", "command")
 """Texts to copy: formats of documents, the call that asks the same, and the command."""
 _FILE = "mine.toml"
 
 
 PageAnswer = tuple[Document, Mapping[str, Any]]
-"""What a question gives: a document, and what else the page uses, by name; ``picture`` is the SVG of the leading
+"""A document, and the rest that the page uses, by name; ``picture`` is the SVG of the leading
 monomial of an explanation, ``place`` says where the ray lies on the map, in a line."""
 
 
@@ -62,7 +62,7 @@ def answer(question: str) -> str:
 
 
 def answered(question: Question) -> dict[str, Any]:
-    """The same of objects."""
+    """The answer to a question, both objects."""
     try:
         if wrong := set(question) - {"ask", "as", "what", *ASKED, *SIZES}:
             raise unknown_name("word in a question", min(wrong), ("ask", "as", "what", *ASKED, *SIZES))
@@ -117,7 +117,7 @@ def _derive(question: Question) -> PageAnswer:
 
 
 def _lies(configuration: Configuration) -> str:
-    """Where a ray lies on the map of its optimizer and parameterization; empty if there is none."""
+    """The place of a ray on the map of its optimizer and parameterization; empty without a map."""
     record = kept().get(f"{configuration.optimizer.name}-{configuration.parameterization.name}")
     usual = (
         configuration.network == ARCHITECTURES[DEFAULT_ARCHITECTURE]

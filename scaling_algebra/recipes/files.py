@@ -21,7 +21,7 @@ from scaling_algebra.spec.axes import AXES
 from .sizes import read_sizes
 
 VALUES = ("lr", "eps", "std", "decay")
-"""What may be tuned at the base."""
+"""Settings that may be tuned at the base."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def config_sizes(path: Path) -> dict[str, int]:
 
 
 def sizes_of(config: Any, label: str) -> dict[str, int]:
-    """The same of a configuration of a model in memory.
+    """The sizes in a configuration of a model in memory.
 
     Raises:
         UsageError: its family is not known, or a size is missing.

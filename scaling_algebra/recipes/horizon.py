@@ -36,7 +36,7 @@ QUANTITIES = {
     "wd": "weight decay",
     "warmup": "warmup, in steps",
 }
-"""What is asked for. Where equations leave a choice, the first of these is chosen and the others follow."""
+"""Unknowns. Where equations leave a choice, the first of these is chosen and the others follow."""
 ORDER = tuple(reversed(QUANTITIES))
 ALL = "all"
 LARGE = 1e30
@@ -65,7 +65,7 @@ class Invariant:
 
 @dataclass(frozen=True)
 class PublishedRule:
-    """What somebody does with some quantities.
+    """A published rule for some quantities.
 
     Attributes:
         axes: what the rule is about; along others it says nothing.
@@ -81,7 +81,7 @@ class PublishedRule:
 
 @dataclass(frozen=True)
 class HorizonData:
-    """What ``horizon.toml`` holds; ``default`` names invariants."""
+    """The content of ``horizon.toml``; ``default`` names invariants."""
 
     default: tuple[str, ...]
     invariant: tuple[Invariant, ...]
@@ -130,7 +130,7 @@ class Horizon(Rendered):
         tokens: tuple[float, float] = (1.0, 1.0),
         free: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """By what each quantity is multiplied from one (batch, tokens) to another.
+        """The factor of each quantity from one (batch, tokens) to another.
 
         Args:
             batch: (from, to), in one unit.
@@ -162,7 +162,7 @@ class Horizon(Rendered):
 
     @property
     def experts(self) -> dict[str, Monomial]:
-        """By what an expert's value differs from that of a dense tensor: powers of K and M.
+        """The factor of an expert's value over that of a dense tensor: powers of K and M.
 
         Law: an expert takes as many steps, on K/M of the batch and of the tokens; its gradient is averaged over the
         whole batch, so that it and its epsilon have another factor K/M. What is free is taken equal.

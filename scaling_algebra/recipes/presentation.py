@@ -100,7 +100,7 @@ def as_toml(r: Recipe) -> str:
 
 
 def as_python(r: Recipe) -> str:
-    """The same as a dict to paste."""
+    """The numbers to set as a dict in Python."""
     lines = [f"# {r.about}", "RECIPE = {"]
     for group, entries in _numbers(r).items():
         lines.append(f"    {group!r}: {{")

@@ -42,9 +42,9 @@ BLOCK = "moe"
 """The block that the MoE layers of that stream are."""
 
 TUNED = ("init_std", "lr", "eps", "decay")
-"""What is tuned of a tensor."""
+"""Settings of a tensor that are tuned."""
 WHAT = ("multiplier", *TUNED)
-"""What is set of a tensor."""
+"""All settings of a tensor."""
 TOWARDS = tuple(Fraction(k, 8) for k in (1, 2, 4, 6, 8))
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
@@ -87,7 +87,7 @@ class Recipe(Rendered):
 
     @property
     def configuration(self) -> Configuration:
-        """What was asked of the last part of the model, the one with experts where there is one."""
+        """The configuration of the last part of the model, the one with experts where there is one."""
         return self.derivations[-1].configuration
 
     def __getitem__(self, role: str) -> Mapping[str, Setting]:
@@ -110,7 +110,7 @@ class Recipe(Rendered):
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Whether the base is large enough: terms of demanded sizes that are not small beside the leading ones there,
+        """Is the base large enough? Terms of demanded sizes that are not small beside the leading ones there,
         constants left out."""
         return next_terms(self.derivations[-1], self.way)
 
@@ -169,7 +169,7 @@ def recipe(
     gauge: str = OWN,
     **where: Unpack[Where],
 ) -> Recipe:
-    """What to set at a target size, from what was tuned at a base size.
+    """The numbers to set at a target size, from those tuned at a base size.
 
     Args:
         base, target: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M a dense model.

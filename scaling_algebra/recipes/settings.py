@@ -30,7 +30,7 @@ class Setting:
     def of(
         cls, going: Way, before: Power | None, after: Power | None, base: float | None = None, more: float = 1.0
     ) -> Setting:
-        """What follows one power at the base and another at the target; ``more`` is a factor beside theirs."""
+        """The setting that follows one power at the base and another at the target; ``more`` is one more factor."""
         if before is None or after is None:
             return cls(None, 0.0, base)
         if before == after:
@@ -51,7 +51,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Breaks:
-    """What the nearest parameterization does not keep on this ray: a signal that grows.
+    """A signal that grows on this ray, with the powers of the nearest one that has a parameterization.
 
     Attributes:
         signal: which one. step: after how many updates it is largest. growth: the power that it grows as.

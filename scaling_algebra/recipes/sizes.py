@@ -21,7 +21,7 @@ Sizes = Mapping[str, int]
 FINEST = 64
 """Largest denominator of a rate that stands for a ratio of logarithms."""
 _COEFFICIENTS = range(-2, 3)
-"""Of the walls whose sides a ray must keep: M + N_e = N, 2 M = N and the like."""
+"""Coefficients of the walls whose sides a ray must keep: M + N_e = N, 2 M = N and the like."""
 
 
 def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:

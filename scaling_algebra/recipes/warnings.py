@@ -26,7 +26,7 @@ def warnings(
     multipliers: Collection[str],
     instead: Ray | None,
 ) -> Iterator[str]:
-    """What small sizes, another ray, fp16, a reused learning rate, decay, zero init and gates ask for, a line each."""
+    """A line for each risk of sizes, ray, fp16, reused learning rates, weight decay, zero init and gates."""
     base, target, ray = way.base, way.target, way.ray
     for axis, size in base.items():
         if size == 1 < target[axis] and axis != "L":
