@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
@@ -53,6 +53,13 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UsageError:
     hint = f"; did you mean {lowered[near[0]]!r}?" if near else "."
     listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
     return UsageError(f"no {kind} named {name!r}{hint} known: {listed or 'none'}")
+
+
+def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> None:
+    """Raises UsageError for the first name that is no choice."""
+    for name in names:
+        if name not in choices:
+            raise unknown_name(kind, name, choices)
 
 
 def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:

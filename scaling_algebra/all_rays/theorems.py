@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.proofs.prover import provable
 from scaling_algebra.proofs.smtlib import RESET, script
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
@@ -51,8 +51,7 @@ class Theorems(Rendered):
             UsageError: there is none.
         """
         by_name = {x.name: x for x in self.items}
-        if name not in by_name:
-            raise unknown_name("theorem", name, by_name)
+        check_names("theorem", [name], by_name)
         return by_name[name]
 
     @property
@@ -179,7 +178,5 @@ def theorems(
     if net.live or net.norms:
         return Theorems(whole, (), provable(net, whole.ray([1] * len(whole.axes)), stepper))
     by_name = claims(whole, wanted)
-    for name in wanted:
-        if name not in by_name:
-            raise unknown_name("theorem", name, by_name)
+    check_names("theorem", wanted, by_name)
     return Theorems(whole, tuple(by_name[name] for name in wanted or by_name))

@@ -17,7 +17,7 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.solver.demands import Infeasible
 
 from .circuits import Minimum, minima, stationary
@@ -214,11 +214,9 @@ def balance(
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
     sums = (whole, *(s for c in given for s in (c.left, c.right)))
     stand, open_ = {q for x in sums for q in x.quantities}, {p for x in sums for p in x.parameters}
-    if nowhere := [name for name in (*growing, *fixed) if name not in stand]:
-        raise unknown_name("quantity", nowhere[0], sorted(stand))
+    check_names("quantity", (*growing, *fixed), sorted(stand))
     at = {name: exact(value) for name, value in (values or {}).items()}
-    if strange := sorted({*at} - open_):
-        raise unknown_name("parameter in an exponent", strange[0], sorted(open_))
+    check_names("parameter in an exponent", sorted(at), sorted(open_))
     problem, relations = whole.substituted(at), [c.substituted(at) for c in given]
     dependent = _dependent([c for c in relations if c.sign == "="], minimise, named)
     reduced, free = problem.substituted(dependent), [name for name in minimise if name not in dependent]

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.files import read_text, toml
 from scaling_algebra.limits import line
 from scaling_algebra.spec.powers import Power
@@ -90,9 +90,8 @@ def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
 
 def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
     before, of = f"{where}: " if where else "", keys(kind)
-    for key in value:
-        if line(f"a key of {where or 'it'}", key) not in of:
-            raise unknown_name(f"key of {where}" if where else "key", key, of)
+    written = (line(f"a key of {where or 'it'}", key) for key in value)
+    check_names(f"key of {where}" if where else "key", written, of)
     needed = [key for key, (_, _, optional) in of.items() if not optional]
     if missing := [key for key in needed if key not in value]:
         raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")

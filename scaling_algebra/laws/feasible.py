@@ -18,7 +18,7 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names, unknown_name
 from scaling_algebra.spec.powers import exponent_text
 
 from .entries import made, read, shipped
@@ -209,21 +209,17 @@ def feasible(system: Assumptions, given: Mapping[str, Monomial] | None = None, d
     """
     given, dropped, grows = dict(given or {}), set(drop), system.grows
     names = [a.name for a in system.assume]
-    if strange := sorted(dropped - set(names)):
-        raise unknown_name("assumption", strange[0], names)
+    check_names("assumption", sorted(dropped), names)
     assumed = tuple(a for a in system.assume if a.name not in dropped)
     whole = system.put({})
     stand = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
     for name, law in given.items():
-        if name not in stand or name == grows:
-            raise unknown_name("quantity to set", name, sorted(stand - {grows}))
+        check_names("quantity to set", [name], sorted(stand - {grows}))
         if name in law.quantities or law.quantities & given.keys():
             raise UsageError(f"{name} = {law} is given in what is given itself; write it in the others")
     put = system.put(given)
     exponents = Exponents({a.name: a.relation.substituted(put) for a in assumed}, grows)
-    for law in given.values():
-        if strange := sorted(law.quantities - stand):
-            raise unknown_name("quantity", strange[0], sorted(stand))
+    check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(stand))
     core = exponents.core() or exponents.core(strict=True, logs=True)
     defined: dict[str, tuple[Monomial, Window | None]] = {}
     for d in system.define:

@@ -16,7 +16,7 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, check_names, named
 
 from .balance import Balance, balance, power, term
 from .entries import keys, made, read, shipped
@@ -172,8 +172,7 @@ def answer(
     swaps = _swaps(law, picked)
     parameters = {p for a in law.axes.values() for p in a.sum.substituted(swaps).parameters}
     at = {**law.at, **{name: exact(value) for name, value in (values or {}).items()}}
-    if strange := sorted(set(at) - parameters):
-        raise unknown_name("parameter of this law", strange[0], sorted(parameters))
+    check_names("parameter of this law", sorted(at), sorted(parameters))
     axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
     balances = {n: _balanced(a, swaps, at) for n, a in law.axes.items() if n in axes or a.exponent}
     exponents: dict[str, Expr] = {}
@@ -210,8 +209,7 @@ def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
 def _law(name: str, data: Mapping[str, Any]) -> Law:
     flat = {key: value for key, value in data.items() if key in keys(LawAxis)}
     rest = {key: value for key, value in data.items() if key not in flat}
-    if strange := [key for key in rest if key not in keys(Law)]:
-        raise unknown_name("key", strange[0], [*keys(LawAxis), *keys(Law)])
+    check_names("key", rest, [*keys(LawAxis), *keys(Law)])
     if flat and "axes" in data:
         raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
     if not flat and not data.get("axes"):
@@ -249,8 +247,7 @@ def _balanced(axis: LawAxis, swaps: Mapping[str, Any], at: Mapping[str, Expr]) -
 
 
 def _identical(i: Identity, exponents: Mapping[str, Expr]) -> bool:
-    if strange := ({i.name} | i.needs) - set(exponents):
-        raise unknown_name(f"exponent in {i.text!r}", min(strange), exponents)
+    check_names(f"exponent in {i.text!r}", sorted({i.name} | i.needs), exponents)
     put = {parameter(n): e for n, e in exponents.items()}
     return bool(simplified(exponents[i.name] - i.right.xreplace(put)) == 0)
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import check_names
 
 from .monomials import Monomial, Relation
 
@@ -42,8 +42,7 @@ def onsets(relations: Mapping[str, Relation], grows: str, values: Mapping[str, f
         UsageError: a value of something else than a quantity.
     """
     stand = frozenset[str]().union(*(r.quantities for r in relations.values())) - {grows}
-    if strange := sorted(values.keys() - stand):
-        raise unknown_name("quantity with a value", strange[0], sorted(stand))
+    check_names("quantity with a value", sorted(values), sorted(stand))
     answers = []
     for name, r in relations.items():
         if r.sign != "=":

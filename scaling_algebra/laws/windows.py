@@ -13,7 +13,7 @@ from math import lcm
 
 from sympy.solvers.solveset import NonlinearError, linear_coeffs
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import Linear, Sense
 
@@ -118,8 +118,7 @@ class Exponents:
             UsageError: a quantity that stands in no relation.
         """
         counts, constant = self.of(m, str(m))
-        if strange := counts.keys() - {*self.unknowns}:
-            raise unknown_name("quantity", min(strange), sorted(self.unknowns))
+        check_names("quantity", sorted(counts), sorted(self.unknowns))
         return self._window(counts, constant)
 
     def _window(self, counts: Mapping[str, Fraction], constant: Fraction) -> Window:

@@ -19,7 +19,7 @@ from scaling_algebra import files
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.dynamics.quantities import quantities
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, check_names, named
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.proofs.presentation import proved
@@ -64,8 +64,7 @@ def answer(question: str) -> str:
 def answered(question: Question) -> dict[str, Any]:
     """The answer to a question, both objects."""
     try:
-        if wrong := set(question) - {"ask", "as", "what", *ASKED, *SIZES}:
-            raise unknown_name("word in a question", min(wrong), ("ask", "as", "what", *ASKED, *SIZES))
+        check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
         if "as" in question:
             return {"text": copied(question, question["as"])}
         document, more = named("question", question.get("ask", ""), ASKS)(question)

@@ -20,7 +20,7 @@ import sympy
 from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.laws.circuits import circuits
 from scaling_algebra.laws.entries import made, read
 from scaling_algebra.laws.expressions import monomial
@@ -151,8 +151,7 @@ class Horizon(Rendered):
         for label, pair in numbers.items():
             if not all(0 < x < LARGE for x in pair):
                 raise UsageError(f"{label} is {shown(pair)}; give two positive numbers, such as (256, 1024)")
-        if strange := [name for name in free or {} if name not in self.free]:
-            raise unknown_name(f"free quantity of {self.about}", strange[0], self.free)
+        check_names(f"free quantity of {self.about}", free or (), self.free)
         change = {"B": batch[1] / batch[0], "T": tokens[1] / tokens[0]}
         if fixed := [axis for axis, factor in change.items() if factor != 1 and axis not in self.axes]:
             raise UsageError(f"{AXES[fixed[0]]} changes, but only {', '.join(self.axes)} may; leave out --axes")
@@ -244,8 +243,7 @@ def of(optimizer: str) -> dict[str, Invariant]:
     Raises:
         UsageError: none is about it.
     """
-    if optimizer not in optimizers():
-        raise unknown_name("optimizer with invariants", optimizer, optimizers())
+    check_names("optimizer with invariants", [optimizer], optimizers())
     return {i.name: i for i in data().invariant if optimizer in i.optimizers}
 
 
@@ -265,12 +263,8 @@ def horizon(optimizer: str = "adamw", hold: Sequence[str] | None = None, axes: I
     """
     invariants, changing, default = of(optimizer), tuple(dict.fromkeys(axes)), data().default
     names = [n for n in default if n in invariants] if hold is None else invariants if ALL in hold else hold
-    for name in names:
-        if name not in invariants:
-            raise unknown_name(f"invariant of {optimizer}", name, (*invariants, ALL))
-    for axis in changing:
-        if axis not in AXES:
-            raise unknown_name("axis", axis, AXES)
+    check_names(f"invariant of {optimizer}", names, (*invariants, ALL))
+    check_names("axis", changing, AXES)
     if not names or not changing:
         raise UsageError(f"nothing to hold or to change; give --hold {','.join(default)}, and --axes B,T")
     held = tuple(invariants[name] for name in dict.fromkeys(names))
