@@ -191,8 +191,8 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
     names = {key: chr(ord("A") + k) for k, key in enumerate(keys)}
     cells, edges = [], []
     for corners, (x, why) in on:
-        there = (names.get(_formula(y), "") for y in holding(corners, sure) if _formula(y) != _formula(x))
-        also = tuple(dict.fromkeys(filter(None, there)))
+        others = (names.get(_formula(y), "") for y in holding(corners, sure) if _formula(y) != _formula(x))
+        also = tuple(dict.fromkeys(filter(None, others)))
         cells.append(cell(f"cell {names[_formula(x)]}", corners, x, why, also))
     for w in ordered:
         for ends in _ends(plane, w, polygons):

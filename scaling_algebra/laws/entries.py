@@ -89,13 +89,13 @@ def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
 
 
 def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    before, of = f"{where}: " if where else "", keys(kind)
+    before, allowed = f"{where}: " if where else "", keys(kind)
     written = (line(f"a key of {where or 'it'}", key) for key in value)
-    check_names(f"key of {where}" if where else "key", written, of)
-    needed = [key for key, (_, _, optional) in of.items() if not optional]
+    check_names(f"key of {where}" if where else "key", written, allowed)
+    needed = [key for key, (_, _, optional) in allowed.items() if not optional]
     if missing := [key for key in needed if key not in value]:
         raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")
-    return kind(**{of[key][0]: read(of[key][1], x, f"{before}{key}") for key, x in value.items()})
+    return kind(**{allowed[key][0]: read(allowed[key][1], x, f"{before}{key}") for key, x in value.items()})
 
 
 def _kept(value: Any, kind: Any, what: str, where: str) -> Any:

@@ -212,14 +212,14 @@ def feasible(system: Assumptions, given: Mapping[str, Monomial] | None = None, d
     check_names("assumption", sorted(dropped), names)
     assumed = tuple(a for a in system.assume if a.name not in dropped)
     whole = system.put({})
-    stand = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
+    quantities = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
     for name, law in given.items():
-        check_names("quantity to set", [name], sorted(stand - {grows}))
+        check_names("quantity to set", [name], sorted(quantities - {grows}))
         if name in law.quantities or law.quantities & given.keys():
             raise UsageError(f"{name} = {law} is given in what is given itself; write it in the others")
     put = system.put(given)
     exponents = Exponents({a.name: a.relation.substituted(put) for a in assumed}, grows)
-    check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(stand))
+    check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
     core = exponents.core() or exponents.core(strict=True, logs=True)
     defined: dict[str, tuple[Monomial, Window | None]] = {}
     for d in system.define:

@@ -36,8 +36,8 @@ class Inequality:
     @property
     def bound(self) -> tuple[str, Monomial] | None:
         """``<=`` or ``>=``, and what the quantity that stands alone is compared with; None where none can."""
-        of = sign(self.ratio[self.alone]) if self.alone else None
-        return None if of is None else ("<=" if of > 0 else ">=", self.ratio.power.solved(self.alone))
+        direction = sign(self.ratio[self.alone]) if self.alone else None
+        return None if direction is None else ("<=" if direction > 0 else ">=", self.ratio.power.solved(self.alone))
 
     def holds(self, logs: Mapping[str, float]) -> bool:
         """At logarithms of the quantities."""

@@ -6,7 +6,7 @@ exponents beside a law).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -113,8 +113,8 @@ class LawAnswer(Rendered):
                 blocks += [Heading("exponents", 3), Grid.of(("exponent", "is", "number"), numbers)]
                 blocks += _listed(f"{text}: {'holds' if x else 'does not hold'}" for text, x in self.identities.items())
         blocks += _listed(map(self._wrong, self.below), "below the floor")
-        stand = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
-        blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in stand), "names")
+        names = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
+        blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in names), "names")
         if self.inverted is not None:
             of, number, solution = self.inverted
             solved = [f"{of} = {number} at {name} = {x} = {float(x):.4f}" for name, x in solution.items()]
@@ -178,9 +178,9 @@ def answer(
     exponents: dict[str, Expr] = {}
     for n, a in law.axes.items():
         if a.exponent:
-            cell, of = balances[n].cells[0], balances[n].growing[0]
-            exponents[a.exponent] = simplified(-cell.minimum[of])
-            exponents |= {key: ratio.substituted(cell.optimum)[of] for key, ratio in a.ratios.items()}
+            cell, grows = balances[n].cells[0], balances[n].growing[0]
+            exponents[a.exponent] = simplified(-cell.minimum[grows])
+            exponents |= {key: ratio.substituted(cell.optimum)[grows] for key, ratio in a.ratios.items()}
     identities = {i.text: _identical(i, exponents) for i in law.identities if axis is None}
     below = {n: b for n in axes if (b := _below(law, n, balances[n], at))}
     repairs = {n: tuple(_repairs(law, n, picked, at)) for n in below}
@@ -193,13 +193,13 @@ def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
     Raises:
         UsageError: no such exponent, not one open parameter, or no positive value.
     """
-    of, value = named("exponent", name, a.exponents), exact(value)
-    open_ = sorted(of.free_symbols, key=str)
+    formula, value = named("exponent", name, a.exponents), exact(value)
+    open_ = sorted(formula.free_symbols, key=str)
     if len(open_) != 1:
-        raise UsageError(f"{name} = {of} has {len(open_)} open parameters; give all but one with --at")
-    roots = [x for x in sympy.solve(sympy.Eq(of, value), open_[0]) if x.is_positive]
+        raise UsageError(f"{name} = {formula} has {len(open_)} open parameters; give all but one with --at")
+    roots = [x for x in sympy.solve(sympy.Eq(formula, value), open_[0]) if x.is_positive]
     if len(roots) != 1:
-        raise UsageError(f"no positive {open_[0]} gives {name} = {value}; it is {of}")
+        raise UsageError(f"no positive {open_[0]} gives {name} = {value}; it is {formula}")
     return {str(open_[0]): roots[0]}
 
 
@@ -240,8 +240,8 @@ def _swaps(law: Law, picked: Mapping[str, str]) -> dict[str, Any]:
 def _balanced(axis: LawAxis, swaps: Mapping[str, Any], at: Mapping[str, Expr]) -> Balance:
     """An axis; of what grows, only what is there."""
     total = axis.sum.substituted(swaps)
-    there = {q for t in total.terms for q, _ in t.powers}.union(*(c.quantities for c in axis.constraints))
-    grows = [q for q in axis.grows if q in there]
+    present = {q for t in total.terms for q, _ in t.powers}.union(*(c.quantities for c in axis.constraints))
+    grows = [q for q in axis.grows if q in present]
     values = {p: x for p, x in at.items() if p in total.parameters}
     return balance(total, axis.minimise, grows or axis.grows[:1], axis.constraints, axis.fixed, values)
 
@@ -272,7 +272,7 @@ def _below(law: Law, name: str, b: Balance, at: Mapping[str, Expr]) -> Inequalit
     return False
 
 
-def _listed(lines: Iterator[str] | Any, title: str = "") -> list[Block]:
+def _listed(lines: Iterable[str], title: str = "") -> list[Block]:
     pieces = [literal(line) for line in lines]
     heading: list[Block] = [Heading(title, 3)] if title else []
     return [*heading, Lines.of(*pieces, listed=True)] if pieces else []

@@ -41,8 +41,8 @@ def onsets(relations: Mapping[str, Relation], grows: str, values: Mapping[str, f
     Raises:
         UsageError: a value of something else than a quantity.
     """
-    stand = frozenset[str]().union(*(r.quantities for r in relations.values())) - {grows}
-    check_names("quantity with a value", sorted(values), sorted(stand))
+    quantities = frozenset[str]().union(*(r.quantities for r in relations.values())) - {grows}
+    check_names("quantity with a value", sorted(values), sorted(quantities))
     answers = []
     for name, r in relations.items():
         if r.sign != "=":

@@ -81,8 +81,8 @@ def _npm(asset: Asset, folder: Path) -> None:
 def _pip(missing: Sequence[Asset], folder: Path) -> None:
     """By the pip of this python, with the user's configuration."""
     named = [f"{wheel.name}=={wheel.version}" for wheel in missing]
-    of = ["--only-binary", ":all:", "--platform", _DATA["platform"], "--python-version", _DATA["python"]]
-    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", *of]
+    target = ["--only-binary", ":all:", "--platform", _DATA["platform"], "--python-version", _DATA["python"]]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", *target]
     _run([*command, "--dest", str(folder), *named], ", ".join(wheel.name for wheel in missing))
 
 

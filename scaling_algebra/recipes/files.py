@@ -97,8 +97,8 @@ def sizes_of(config: Any, label: str) -> dict[str, int]:
         UsageError: its family is not known, or a size is missing.
     """
     names = {name for table in _families().values() for listed in table.values() for name in listed}
-    there = {name: getattr(config, name, None) for name in ("model_type", *names)}
-    return _sizes({name: x for name, x in there.items() if x is not None}, f"the configuration of the {label}")
+    record = {name: getattr(config, name, None) for name in ("model_type", *names)}
+    return _sizes({name: x for name, x in record.items() if x is not None}, f"the configuration of the {label}")
 
 
 def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:

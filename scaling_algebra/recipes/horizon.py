@@ -166,8 +166,8 @@ class Horizon(Rendered):
         Law: an expert takes as many steps, on K/M of the batch and of the tokens; its gradient is averaged over the
         whole batch, so that it and its epsilon have another factor K/M. What is free is taken equal.
         """
-        more = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
-        return {name: monomial("K/M") ** (m["B"] + m["T"] + more[name]) for name, m in self.powers.items()}
+        extra = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
+        return {name: monomial("K/M") ** (m["B"] + m["T"] + extra[name]) for name, m in self.powers.items()}
 
     def document(
         self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False

@@ -22,12 +22,12 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling
 
-from .sizes import Sizes, Way, through
+from .sizes import Sizes, Way, every_axis, through
 
 SMALL = Fraction(1, 10)
 """A term below this share of the leading one is small."""
@@ -83,7 +83,7 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
     if start is None:
         return NextTerms()
     ray, scaling, constant = start
-    base, target = ({**dict.fromkeys(AXES, 1), **x} for x in (way.base, way.target))
+    base, target = every_axis(way.base), every_axis(way.target)
     signals: dict[Power, list[tuple[str, int]]] = {}
     unknown = []
     for name, t, sizes in _demanded(d, ray, scaling):

@@ -33,7 +33,7 @@ from scaling_algebra.spec.trained import OptimizerInput, trained
 from .horizon import Horizon, horizon, optimizers
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
-from .sizes import Sizes, Way, read_sizes, through, way
+from .sizes import Sizes, Way, every_axis, read_sizes, through, way
 from .warnings import warnings
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
@@ -205,26 +205,29 @@ def recipe(
         raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
     if decay is not None and not any(rule.decoupled_decay for rule in rules.values()):
         raise UsageError(f"{names} has no decoupled weight decay; leave out decay, or take adamw")
-    changes = batch[0] != batch[1] or tokens[0] != tokens[1]
-    if changes and names not in optimizers():
-        raise UsageError(f"what batch and tokens do to {names} is not known; leave them out, or take adamw")
-    held = horizon(names) if changes else None
+    held = _horizon(names) if batch[0] != batch[1] or tokens[0] != tokens[1] else None
     run = {} if held is None else held.factors(batch, tokens)
 
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
         multiplied = bool(start.multiplier.terms or end.multiplier.terms)
-        there = {"multiplier": multiplied, "eps": rule.epsilon, "decay": rule.decoupled_decay}
+        has = {"multiplier": multiplied, "eps": rule.epsilon, "decay": rule.decoupled_decay}
         return {
             what: Setting.of(going, power, to, values[what].get(role), run.get("wd" if what == "decay" else what, 1.0))
             for (what, power), to in zip(_followed(start).items(), _followed(end).values(), strict=True)
-            if there.get(what, True)
+            if has.get(what, True)
         }
 
     multipliers = {m: Setting.of(going, 1 / before.multipliers[m], 1 / x) for m, x in after.multipliers.items()}
     broken = tuple(_breaks(derivations, going)) if instead else ()
     tensors = {role: settings(role) for role in after.tensors}
     return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, held, run)
+
+
+def _horizon(optimizer: str) -> Horizon:
+    if optimizer not in optimizers():
+        raise UsageError(f"what batch and tokens do to {optimizer} is not known; leave them out, or take adamw")
+    return horizon(optimizer)
 
 
 def _followed(t: TensorScaling) -> dict[str, Power | None]:
@@ -254,8 +257,8 @@ def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimize
         if label == "std" and role in VECTORS:
             raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
-            of = f"{label} of {role}" if role else label
-            raise UsageError(f"{of} is {shown(value)}; give a positive number up to 1e9")
+            what = f"{label} of {role}" if role else label
+            raise UsageError(f"{what} is {shown(value)}; give a positive number up to 1e9")
     rest = {role: values[""] for role in rules if label != "std" or role not in VECTORS} if "" in values else {}
     return rest | values
 
@@ -346,8 +349,4 @@ def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
                 largest, t = max(grown, key=lambda x: (x[0].size, -x[1]))
                 assert largest.form is not None
                 power = d.scaling.size(largest.form)
-                yield Breaks(signal, t, power, power.ratio(_all(going.base), _all(going.target)))
-
-
-def _all(sizes: Sizes) -> dict[str, int]:
-    return {axis: sizes.get(axis, 1) for axis in AXES}
+                yield Breaks(signal, t, power, power.ratio(every_axis(going.base), every_axis(going.target)))

@@ -72,6 +72,11 @@ def _pairs(text: str, label: str) -> dict[str, int]:
     return sizes
 
 
+def every_axis(sizes: Sizes) -> dict[str, int]:
+    """Sizes with 1 for every axis that a model has not."""
+    return {axis: sizes.get(axis, 1) for axis in AXES}
+
+
 @dataclass(frozen=True)
 class Way:
     """How a model grows from its base to its target.
