@@ -29,7 +29,7 @@ KINDS: dict[Any, tuple[Any, str]] = {
 }  # fmt: skip
 MOST, MANY = 2**16, 100
 """Bytes of a file, and entries of a list in it."""
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 
 
 def shipped(folder: str) -> dict[str, Path]:
@@ -37,15 +37,15 @@ def shipped(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted((Path(__file__).parent / folder).glob("*.toml"))}
 
 
-def made(path: Path, what: str, make: Callable[[str, dict[str, Any]], Made]) -> Made:
-    """The result of a file's name and its tables.
+def read_file(path: Path, what: str, build: Callable[[str, dict[str, Any]], Built]) -> Built:
+    """A file, built of its name and its tables.
 
     Raises:
         UsageError: one line that begins with the file's name.
     """
     text = read_text(path, f"give a TOML file with {what}", MOST)
     try:
-        return make(path.stem, toml(text, number=str))
+        return build(path.stem, toml(text, number=str))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -90,8 +90,8 @@ def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
 
 def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
     before, allowed = f"{where}: " if where else "", keys(kind)
-    written = (line(f"a key of {where or 'it'}", key) for key in value)
-    check_names(f"key of {where}" if where else "key", written, allowed)
+    names = (line(f"a key of {where or 'it'}", key) for key in value)
+    check_names(f"key of {where}" if where else "key", names, allowed)
     needed = [key for key, (_, _, optional) in allowed.items() if not optional]
     if missing := [key for key in needed if key not in value]:
         raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")

@@ -21,7 +21,7 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece,
 from scaling_algebra.errors import UsageError, check_names, unknown_name
 from scaling_algebra.spec.powers import exponent_text
 
-from .entries import made, read, shipped
+from .entries import read, read_file, shipped
 from .monomials import Monomial, Relation
 from .onset import Onset, onsets
 from .windows import End, Exponents, Window
@@ -245,7 +245,7 @@ def read_assumptions(path: Path | str) -> Assumptions:
     """The assumptions in a TOML file: ``grows = "d"`` and ``assume = ["n**(-1/2) << sigma", ...]``; an entry may also
     be a table with name, relation, because and source, and ``[[define]]`` names monomials.
     """
-    return made(Path(path), "assumptions", _assumptions)
+    return read_file(Path(path), "assumptions", _assumptions)
 
 
 # inside --------------------------------------------------------------------------------------------------------

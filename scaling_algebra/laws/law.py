@@ -19,7 +19,7 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, litera
 from scaling_algebra.errors import UsageError, check_names, named
 
 from .balance import Balance, balance, power, term
-from .entries import keys, made, read, shipped
+from .entries import keys, read, read_file, shipped
 from .expressions import exponent, monomial
 from .inequalities import Inequality, sign
 from .monomials import Expr, Identity, Monomial, Posynomial, Relation, exact, parameter, simplified, written
@@ -154,7 +154,7 @@ def law(name: str) -> Law:
 
 def read_law(path: Path) -> Law:
     """The law in a TOML file: ``sum``, ``minimise``, ``grows`` and so on, or several axes of those."""
-    return made(path, "a law", _law)
+    return read_file(path, "a law", _law)
 
 
 def answer(

@@ -22,7 +22,7 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.laws.circuits import circuits
-from scaling_algebra.laws.entries import made, read
+from scaling_algebra.laws.entries import read, read_file
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial, parameter
 from scaling_algebra.linear.linear import eliminate
@@ -228,7 +228,7 @@ class Horizon(Rendered):
 def data() -> HorizonData:
     """Invariants and rules, as they are written down."""
     path = Path(__file__).with_suffix(".toml")
-    whole: HorizonData = made(path, "invariants and rules", lambda _, tables: read(HorizonData, tables))
+    whole: HorizonData = read_file(path, "invariants and rules", lambda _, tables: read(HorizonData, tables))
     return whole
 
 
