@@ -82,13 +82,13 @@ def __getattr__(name: str) -> Any:
         return version("scalecalc")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
-    if isfunction(found):
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    if isfunction(value):
         from .arguments import checked
 
-        found = checked(found)
-    globals()[name] = found
-    return found
+        value = checked(value)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

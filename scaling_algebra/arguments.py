@@ -74,9 +74,9 @@ def _hints(function: Any, name: str) -> Mapping[str, Any]:
     """The annotation of one argument, by its name; of keyword arguments that a TypedDict describes, those of each."""
     try:
         text = {name: function.__annotations__.get(name, Any)}
-        found = get_type_hints(SimpleNamespace(__annotations__=text), function.__globals__)
-        described = get_args(found[name])
-        return get_type_hints(described[0]) if described and is_typeddict(described[0]) else found
+        hints = get_type_hints(SimpleNamespace(__annotations__=text), function.__globals__)
+        described = get_args(hints[name])
+        return get_type_hints(described[0]) if described and is_typeddict(described[0]) else hints
     except NameError:  # a class that is only imported for type checkers
         return {name: Any}
 

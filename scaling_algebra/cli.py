@@ -104,8 +104,8 @@ class Verbs(click.Group):
 
     def _run(self, arguments: list[str], prog_name: str) -> Any:
         verb = next(iter(arguments), "")
-        own = verb in VERBS["Measure"]  # which show how far they are
-        line = nullcontext() if own else watched(verb)
+        measures = verb in VERBS["Measure"]  # which show how far they are
+        line = nullcontext() if measures else watched(verb)
         with interruptible(), line, self.make_context(prog_name, arguments) as context:
             code = self.invoke(context)
         sys.stdout.flush()
@@ -122,15 +122,15 @@ def _open_streams() -> None:
 
 
 def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
-    """What a command returns; of an error, its code, after one line on stderr."""
+    """The exit code of a command; an error is one line on stderr before it."""
     try:
         code = run()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as done:  # --help and --version
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        said = error.format_message()
-        return _quietly(lambda: click.echo(said), 2)
+        usage = error.format_message()
+        return _quietly(lambda: click.echo(usage), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except UsageError as error:
@@ -180,7 +180,7 @@ def _quietly(say: Callable[[], Any], code: int) -> int:
 
 
 def _unread(code: int) -> int:
-    """Nobody reads on: what python flushes at its end goes nowhere."""
+    """A closed pipe: text that python flushes at its end goes nowhere."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

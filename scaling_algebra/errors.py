@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
@@ -39,14 +39,14 @@ def _cut(text: str, most: int) -> str:
 
 
 def missing(what: str, module: str, extra: str) -> UsageError:
-    """Something needs a package that is not there; it comes with an optional part of this one."""
+    """The error of a missing package, which comes with an optional part of this one."""
     how = f'pip install "scalecalc[{extra}] @ git+<URL of its repository>"'
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UsageError:
     """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``."""
-    names = list(known)
+    names = list(choices)
     name = name if len(name) <= QUOTED else _cut(name, QUOTED)
     lowered = {n.lower(): n for n in names}
     near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.4)
@@ -55,13 +55,20 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"no {kind} named {name!r}{hint} known: {listed or 'none'}")
 
 
+def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> None:
+    """Raises UsageError for the first name that is no choice."""
+    for name in names:
+        if name not in choices:
+            raise unknown_name(kind, name, choices)
+
+
 def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     """The entry of a registry, in any case of letters.
 
     Raises:
         UsageError: there is none of this name.
     """
-    for known, entry in registry.items():
-        if isinstance(name, str) and name.lower() == known.lower():
+    for key, entry in registry.items():
+        if isinstance(name, str) and name.lower() == key.lower():
             return entry
     raise unknown_name(kind, name if isinstance(name, str) else shown(name), registry)

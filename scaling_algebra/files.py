@@ -96,7 +96,7 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
 
 
 def behind(path: Path) -> Path:
-    """What a link points to; a path that is no link as it is.
+    """The target of a link; a path that is no link as it is.
 
     Raises:
         UsageError: it goes in a circle.
@@ -160,9 +160,9 @@ def check_folder(folder: Path) -> None:
 def sweep(folder: Path) -> None:
     """Removes the parts of files that processes left which are no more."""
     for part in folder.rglob(".scalecalc-*.part"):
-        found = _PART.fullmatch(part.name)
+        owner = _PART.fullmatch(part.name)
         with suppress(OSError):
-            if found is not None and _left(found["host"], int(found["process"]), part.stat().st_mtime):
+            if owner is not None and _left(owner["host"], int(owner["process"]), part.stat().st_mtime):
                 part.unlink()
 
 
@@ -206,7 +206,7 @@ def _left(host: str, process: int, changed: float) -> bool:
 
 
 def _special(path: Path) -> bool:
-    """Something that is there and neither a file nor a folder: a device, a pipe, a socket."""
+    """Is there a device, a pipe or a socket, neither a file nor a folder?"""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -15,7 +15,7 @@ from .errors import UsageError, shown
 LONGEST = 20
 """Characters of one number."""
 LARGEST = 10**6
-"""Of a numerator or a denominator."""
+"""The largest numerator or denominator."""
 STEPS, SEEDS, RATES, TRIALS = 1_000, 10**6, 1_000, 10_000
 """Most updates, replicas at one size, learning rates of a grid, and trials of a search."""
 LINE = 2_000
@@ -50,12 +50,12 @@ def rational(value: Any) -> Fraction:
     elif isinstance(value, bool) or not isinstance(value, int | Fraction):
         raise ValueError("not a rational number")
     try:
-        found = Fraction(value)
+        number = Fraction(value)
     except ZeroDivisionError:
         raise ValueError("not a rational number") from None
-    if max(abs(found.numerator), found.denominator) > LARGEST:
+    if max(abs(number.numerator), number.denominator) > LARGEST:
         raise ValueError(f"beyond what is exact here: numerator and denominator go up to {LARGEST}")
-    return found
+    return number
 
 
 def whole(text: str) -> int:
@@ -75,9 +75,9 @@ def update(text: str) -> int:
     Raises:
         ValueError: anything but an integer from 0 to ``STEPS``.
     """
-    if not 0 <= (found := whole(text)) <= STEPS:
+    if not 0 <= (number := whole(text)) <= STEPS:
         raise ValueError(f"not a number from 0 to {STEPS}")
-    return found
+    return number
 
 
 def real(text: str) -> float:
@@ -86,9 +86,9 @@ def real(text: str) -> float:
     Raises:
         ValueError: anything else, or more than ``LONGEST`` characters.
     """
-    if len(text) > LONGEST or not text.isascii() or "_" in text or not math.isfinite(found := float(text)):
+    if len(text) > LONGEST or not text.isascii() or "_" in text or not math.isfinite(number := float(text)):
         raise ValueError("not a finite number")
-    return found
+    return number
 
 
 def line(label: str, text: str, most: int = LINE) -> str:

@@ -16,10 +16,10 @@ MODEL = "scaling_model"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--scaling-model``, and the same in a configuration file, a line for each model."""
-    told = "check that the rates of this model scale: FILE.py:NAME (repeatable)"
+    help_ = "check that the rates of this model scale: FILE.py:NAME (repeatable)"
     group = parser.getgroup("scalecalc", "scaling exponents")
-    group.addoption("--scaling-model", action="append", default=[], metavar="FILE.py:NAME", help=told)
-    parser.addini(MODEL, told, type="linelist", default=[])
+    group.addoption("--scaling-model", action="append", default=[], metavar="FILE.py:NAME", help=help_)
+    parser.addini(MODEL, help_, type="linelist", default=[])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,9 +39,9 @@ def coordinate_check() -> Callable[..., Any]:
     Instead of ``build``: ``"FILE.py:NAME"``, with ``SCALING`` beside it.
     """
 
-    def check(build: Callable[..., Any] | str, *sizes: Any, **asked: Any) -> Any:
+    def check(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> Any:
         __tracebackhide__ = True
-        return judged(build, *sizes, **asked)
+        return judged(build, *sizes, **options)
 
     return check
 
@@ -60,7 +60,7 @@ class ScalingItem(pytest.Item):
         return self.model.rpartition(":")[0], None, self.name
 
 
-def judged(build: Callable[..., Any] | str, *sizes: Any, **asked: Any) -> Any:
+def judged(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> Any:
     """The report of a check that agrees, printed.
 
     Raises:
@@ -69,19 +69,19 @@ def judged(build: Callable[..., Any] | str, *sizes: Any, **asked: Any) -> Any:
     __tracebackhide__ = True
     from scaling_algebra import Infeasible, UsageError, check_model
 
-    said, report = "", None
+    failure, report = "", None
     try:
         if isinstance(build, str):
             from scaling_algebra.verify.apply.loading import load
 
-            build, asked = load(build, asked)
-        report = check_model(build, *sizes, **asked)
+            build, options = load(build, options)
+        report = check_model(build, *sizes, **options)
     except (UsageError, Infeasible) as error:
-        said = str(error)
+        failure = str(error)
     else:
         print(report)
         if report.exit_code:
-            said = f"{'REFUTED' if report.exit_code == 1 else 'INCONCLUSIVE'}: {report.closing}"
-    if said:
-        pytest.fail(said, pytrace=False)
+            failure = f"{'REFUTED' if report.exit_code == 1 else 'INCONCLUSIVE'}: {report.closing}"
+    if failure:
+        pytest.fail(failure, pytrace=False)
     return report

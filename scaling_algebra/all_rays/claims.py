@@ -97,8 +97,8 @@ def faces(whole: Face) -> list[Face]:
     """All rays of a network, by which numbers of experts are fixed, so that their gates do not average out; and those
     on which a token sees few of the experts, where MSSP is not looked for."""
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
-    found = [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
-    return [*found, replace(whole, routed=True)] if whole.network.aggregations and not whole.rule.structural else found
+    parts = [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
+    return [*parts, replace(whole, routed=True)] if whole.network.aggregations and not whole.rule.structural else parts
 
 
 def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
@@ -108,8 +108,8 @@ def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
         wanted: names; faces that none of them is about are left out.
     """
     by_end = {_suffix(face): face for face in faces(whole)}
-    asked = {max(filter(name.endswith, by_end), key=len) for name in wanted} if wanted else by_end
-    return {x.name: x for end, face in by_end.items() if end in asked for x in _on(face)}
+    ends = {max(filter(name.endswith, by_end), key=len) for name in wanted} if wanted else by_end
+    return {x.name: x for end, face in by_end.items() if end in ends for x in _on(face)}
 
 
 def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
@@ -121,7 +121,7 @@ def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vec
     return Decision("undecided" if "undecided" in why else "refuted", why=why)
 
 
-def none_in(face: Face, structure: Structure, where: Region, other: Sequence[Linear] = ()) -> Decision:
+def none_in(face: Face, structure: Structure, where: Region, atoms: Sequence[Linear] = ()) -> Decision:
     """Do no parameters meet the demands on a cone, or none of which one of some atoms holds? With an epsilon mu-3 is
     behind it, too, so that a run is one of descent."""
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
@@ -129,8 +129,8 @@ def none_in(face: Face, structure: Structure, where: Region, other: Sequence[Lin
         reason = "upper bounds for all rays do not count layers"
     if reason:
         return Decision("undecided", why=reason)
-    found = nowhere(face.network, face.rule, structure, where, other)
-    return replace(found, core=(*found.core, EPSILON)) if found.core and face.optimizer.epsilon else found
+    decision = nowhere(face.network, face.rule, structure, where, atoms)
+    return replace(decision, core=(*decision.core, EPSILON)) if decision.core and face.optimizer.epsilon else decision
 
 
 def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
@@ -185,7 +185,7 @@ def nowhere(
         return Ray({axis: model[axis] for axis in axes})
 
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
-        """What rules out a point of gradient descent on a ray, and is true on every ray."""
+        """The clause that rules out a point of gradient descent on a ray, and is true on every ray."""
         ray, point = ray_of(model), descended(network, structure, model)
         failed = broken(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
         if failed is None:
@@ -240,12 +240,12 @@ def _on(face: Face) -> Iterator[Theorem]:
         assert p.scaling is not None
         what = f"{title} with {p.structure}" if face.rule.structural else title
         where = Region(p.cone.sides, face.fixed)
-        made = partial(Theorem, where=where, routed=face.routed, scaling=p.scaling)
+        theorem = partial(Theorem, where=where, routed=face.routed, scaling=p.scaling)
         exists = partial(holds, face, p.scaling, p.structure, p.cone.rays)
-        yield made(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
+        yield theorem(f"{p.name} exists{suffix}", f"{what} by formula {p.name}", decide=exists)
         if not face.routed:  # clauses are for K = M
             unique = partial(none_in, face, p.structure, where, apart(face, p.scaling))
-            yield made(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
+            yield theorem(f"{p.name} unique{suffix}", f"no {what} but formula {p.name}", decide=unique)
     if face.routed:
         return
     elsewhere = Region((), face.fixed, solved)
@@ -254,13 +254,13 @@ def _on(face: Face) -> Iterator[Theorem]:
             none = partial(none_in, face, s, elsewhere)
             yield Theorem(f"none: {s}{suffix}", f"no {title} with {s}", elsewhere, none)
         return
-    left = [Region(p.cone.sides, face.fixed) for p in parts if p.scaling is None]
-    names = [p.name for p in parts if p.scaling is None]
+    left = [p for p in parts if p.scaling is None]
     if len(left) > 1:
         yield Theorem(f"none{suffix}", f"no {title}", elsewhere, partial(none_in, face, face.base, elsewhere))
         return
-    for name, where in zip(names, left, strict=True):
-        yield Theorem(f"{name} none{suffix}", f"no {title}", where, partial(none_in, face, face.base, where))
+    for p in left:
+        where = Region(p.cone.sides, face.fixed)
+        yield Theorem(f"{p.name} none{suffix}", f"no {title}", where, partial(none_in, face, face.base, where))
     decide = partial(covered, face, [p.cone.sides for p in parts])
     yield Theorem(f"cover{suffix}", "every ray is in one of these cones", Region((), face.fixed), decide)
 

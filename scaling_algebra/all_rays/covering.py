@@ -42,11 +42,6 @@ class Piece:
     structure: Structure = field(default_factory=Structure)
     name: str = ""
 
-    @property
-    def text(self) -> str:
-        """What bounds it."""
-        return ", ".join(self.cone.inequalities)
-
 
 @dataclass(frozen=True)
 class Face:
@@ -81,7 +76,7 @@ class Face:
         return last + 1, last
 
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
-        """What the search finds on a ray; or None, and why."""
+        """The solution on a ray; or None, and why."""
         try:
             return Solver(self.network, ray, self.optimizer).solve(self.rule), ""
         except Infeasible as failure:
@@ -103,8 +98,8 @@ class Face:
 @lru_cache(maxsize=32)
 def covering(face: Face) -> tuple[Piece, ...]:
     """The cones of all formulas that are found, and the parts that they leave, as far as these have an inside."""
-    found, empty = fan(Cone(face.axes), partial(_around, face))
-    solved = [Piece(cone, x.scaling, x.structure) for cone, x in found]
+    pieces, empty = fan(Cone(face.axes), partial(_around, face))
+    solved = [Piece(cone, x.scaling, x.structure) for cone, x in pieces]
     parts = [x.bounded() for x in empty]
     left = [Piece(Cone(x.axes, tuple(side.strict for side in x.sides))) for x in parts]
     return _named([*solved, *left], "A") + (_named(_on_walls(face, solved), "a") if face.rule.structural else ())
@@ -115,28 +110,28 @@ def _around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
     solution, _ = face.solve(face.ray(rates))
     if solution is None:
         return None
-    asked = solution.scaling, face.optimizer, face.rule, solution.structure, face.ray(rates)
-    cone = reach(*asked, Looks(face.network, face.routed), face.fixed)
+    formula = solution.scaling, face.optimizer, face.rule, solution.structure, face.ray(rates)
+    cone = reach(*formula, Looks(face.network, face.routed), face.fixed)
     if cone is None or any(not dot(side.over(cone.axes), rates) for side in cone.sides):
         return None
     facing = (side.facing(dot(side.over(cone.axes), rates)) for side in cone.sides)
     return Cone(cone.axes, tuple(facing)), solution
 
 
-def _on_walls(face: Face, found: Sequence[Piece]) -> list[Piece]:
+def _on_walls(face: Face, solved: Sequence[Piece]) -> list[Piece]:
     """Pieces of the walls of muP on which a formula is found that is that of no cone: walls are where sizes tie."""
     plain = covering(Face(face.network, face.optimizer, PARAMETERIZATIONS["mup"], face.fixed))
     walls = list(dict.fromkeys(side.wall_of for piece in plain for side in piece.cone.sides))
     pieces = []
     for wall in walls:
         parts = [Cone(face.axes, (wall,))]
-        for other in (w for w in walls if w != wall):
-            halves = [part.between(other.but(sense)) for part in parts for sense in SIDES]
+        for across in (w for w in walls if w != wall):
+            halves = [part.between(across.but(sense)) for part in parts for sense in SIDES]
             parts = [half for half in halves if half.open]
         for part in parts:
             rates = next(part.inside())
-            known = any(piece.cone.contains(rates) for piece in found)
-            solution = None if known else face.solve(face.ray(rates))[0]
+            covered = any(piece.cone.contains(rates) for piece in solved)
+            solution = None if covered else face.solve(face.ray(rates))[0]
             if solution is not None:
                 pieces.append(Piece(part.bounded(), solution.scaling, solution.structure))
     return pieces

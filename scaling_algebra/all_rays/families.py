@@ -29,10 +29,10 @@ class MapFamily:
 def families() -> tuple[MapFamily, ...]:
     """Every family in the data file."""
     data = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
-    found = []
+    entries = []
     for entry in data["family"]:
         first, *_, last = ({k: v for k, v in m.items() if k != "name"} for m in 2 * entry["member"])
         grown = log(last["N"] / first["N"])
         rates = {axis: log(last[axis] / first[axis]) / grown for axis in first} if grown else {}
-        found.append(MapFamily(entry["name"], entry["source"], rates))
-    return tuple(found)
+        entries.append(MapFamily(entry["name"], entry["source"], rates))
+    return tuple(entries)

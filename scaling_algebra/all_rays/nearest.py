@@ -1,19 +1,18 @@
 """The rays next to a ray on which the map has a parameterization, by exact projection.
 
 Rates count relative to the axis that the map holds at 1, so that a ray is a point of the plane. A cell or a piece of a
-wall is what some half-planes leave of it. Read next: ``phases.py`` (the map).
+wall is a cone. Read next: ``phases.py`` (the map).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
-from scaling_algebra.linear.linear import Linear
+from scaling_algebra.linear.cone import Cone
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
@@ -44,22 +43,22 @@ class Nearest(Rendered):
     """The rays next to one that have a parameterization.
 
     Attributes:
-        asked: the ray, the axis that the map holds at 1 at rate 1. ``why``: what fails there; empty if nothing does.
+        ray: the one asked about, the map's third axis at rate 1. why: what fails there; empty if nothing does.
         rays: the nearest, and the nearest by each axis of the plane alone; the ray itself if nothing fails there.
     """
 
     map: Phases
-    asked: Ray
+    ray: Ray
     why: str
     rays: tuple[Near, ...]
 
     @property
     def about(self) -> str:
-        return f"{self.map.parameterization.title}, {self.map.optimizer.name}, {self.asked}"
+        return f"{self.map.parameterization.title}, {self.map.optimizer.name}, {self.ray}"
 
 
 def nearest(p: Phases, ray: Ray) -> Nearest:
-    """Where a parameterization is found next to a ray. Each is solved on its ray, with certificates.
+    """The rays next to a ray that have a parameterization, each solved with certificates.
 
     Raises:
         UsageError: K < M, or the axis that the map holds at 1 does not grow.
@@ -67,45 +66,34 @@ def nearest(p: Phases, ray: Ray) -> Nearest:
     at, axes = p.point(ray), (*p.plane, p.third)
     if at is None or ray["K"] != ray["M"]:
         raise UsageError(f"{ray} is not on this map, which is for K = M and growing {p.third}")
-    face, asked = Face(MOE_BLOCK, p.optimizer, p.parameterization), p.at(at)
-    solution, why = face.solve(asked)
+    face, start = Face(MOE_BLOCK, p.optimizer, p.parameterization), p.at(at)
+    solution, why = face.solve(start)
     if solution is not None:
-        return Nearest(p, asked, "", (Near(asked, (), "", Fraction(0), str(solution.structure)),))
-    found: dict[tuple[str, ...], Near] = {}
+        return Nearest(p, start, "", (Near(start, (), "", Fraction(0), str(solution.structure)),))
+    by_moved: dict[tuple[str, ...], Near] = {}
     for cell in (c for c in (*p.cells, *p.edges) if c.scaling is not None):
-        flat = [side for side in cell.sides if side.sense == "="]
-        sides = [*flat, *(side for side in cell.sides if side not in flat), *(Linear(((x, 1),), ">=") for x in p.plane)]
-        for q in _candidates(at, [side.over(axes) for side in sides], bool(flat)):
-            rates = dict(zip(axes, (*q, Fraction(1)), strict=True))
-            if not all(side.holds(rates) for side in sides):
-                continue
+        region = Cone(axes, cell.sides)
+        for q in (x for x in _candidates(at, region) if min(x) >= 0 and region.contains((*x, 1))):
             moved = tuple(axis for axis, old, new in zip(p.plane, at, q, strict=True) if old != new)
             distance = (q[0] - at[0]) ** 2 + (q[1] - at[1]) ** 2
-            if moved not in found or distance < found[moved].distance:
-                found[moved] = Near(p.at(q), moved, cell.title, distance)
+            if moved not in by_moved or distance < by_moved[moved].distance:
+                by_moved[moved] = Near(p.at(q), moved, cell.title, distance)
     rays = []
-    for k, x in enumerate(sorted(found.values(), key=lambda x: x.distance)):
+    for k, x in enumerate(sorted(by_moved.values(), key=lambda x: x.distance)):
         # A ray that moves two axes is worth naming where it is nearer than those that move one.
         solution = face.solve(x.ray)[0] if len(x.moved) == 1 or not k else None
         rays += [] if solution is None else [replace(x, structure=str(solution.structure))]
-    return Nearest(p, asked, why, tuple(rays))
+    return Nearest(p, start, why, tuple(rays))
 
 
-def _candidates(at: Point2, lines: Sequence[tuple[int, ...]], flat: bool) -> Iterable[Point2]:
-    """The nearest point of a region, and the nearest along each axis, are among these.
-
-    Args:
-        lines: coefficients of both axes, and a constant. flat: the region lies on the first.
-    """
-    if not flat:
-        yield at
-    for a, b, c in lines:
+def _candidates(at: Point2, region: Cone) -> Iterable[Point2]:
+    """The nearest point of a region, and the nearest along each axis, are among these; so are points outside of it."""
+    yield at
+    for a, b, c in (*(side.over(region.axes) for side in region.sides), *((1, 0, 0), (0, 1, 0))):
         size = a * at[0] + b * at[1] + c
         yield at[0] - a * size / (a * a + b * b), at[1] - b * size / (a * a + b * b)
         if a:
             yield -(b * at[1] + c) / a, at[1]
         if b:
             yield at[0], -(a * at[0] + c) / b
-    for (a, b, c), (d, e, f) in combinations(lines, 2):
-        if det := a * e - b * d:
-            yield Fraction(b * f - c * e, det), Fraction(c * d - a * f, det)
+    yield from ((Fraction(x, one), Fraction(y, one)) for x, y, one in region.rays if one)

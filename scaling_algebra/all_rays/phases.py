@@ -104,7 +104,7 @@ class Phases(Rendered):
         return Ray(_rates(self.plane, p))
 
     def point(self, ray: Ray) -> Point2 | None:
-        """Where a ray lies in the plane; None if the axis of rate 1 does not grow on it."""
+        """The point of a ray; None if the axis of rate 1 does not grow on it."""
         x, y = (ray[axis] for axis in self.plane)
         return (x / ray[self.third], y / ray[self.third]) if ray[self.third] else None
 
@@ -144,9 +144,9 @@ def phases(
         raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
     if prove and (reason := provable(MOE_BLOCK, REGIMES["III"], stepper)):
         raise UsageError(f"cannot prove: {reason}")
-    found = _phases(rule, stepper, plane)
+    p = _phases(rule, stepper, plane)
     if not prove:
-        return found
+        return p
     base = rule.base_structure(rule.readout_init)
 
     def proved(cell: MapCell) -> Ray | None:
@@ -155,7 +155,7 @@ def phases(
         last = Prover(MOE_BLOCK, cell.ray, stepper).attempts(rule, base)[-1]
         return cell.ray if last.verdict == "impossible" else None
 
-    return replace(found, cells=tuple(replace(c, proved=proved(c)) for c in found.cells))
+    return replace(p, cells=tuple(replace(c, proved=proved(c)) for c in p.cells))
 
 
 def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
@@ -169,7 +169,7 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
-        """What is found on all of a polygon or segment."""
+        """The pieces that cover all of a polygon or segment."""
         rates = [tuple(_rates(plane, p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
@@ -180,10 +180,10 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
         return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
 
     def look(corners: Corners) -> tuple[Piece, str]:
-        """What the search finds on a ray inside."""
-        found, why = face.solve(Ray(_rates(plane, inside(corners))))
+        """The solution on a ray inside, or why there is none."""
+        solution, why = face.solve(Ray(_rates(plane, inside(corners))))
         nothing = Cone(PLANE_AXES)
-        return Piece(nothing) if found is None else Piece(nothing, found.scaling, found.structure), why
+        return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
 
     polygons = _polygons(plane, ordered)
     on = [(x, next(((p, "") for p in holding(x, [*sure, *pieces])), None) or look(x)) for x in polygons]
@@ -191,13 +191,13 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
     names = {key: chr(ord("A") + k) for k, key in enumerate(keys)}
     cells, edges = [], []
     for corners, (x, why) in on:
-        there = (names.get(_formula(y), "") for y in holding(corners, sure) if _formula(y) != _formula(x))
-        also = tuple(dict.fromkeys(filter(None, there)))
+        others = (names.get(_formula(y), "") for y in holding(corners, sure) if _formula(y) != _formula(x))
+        also = tuple(dict.fromkeys(filter(None, others)))
         cells.append(cell(f"cell {names[_formula(x)]}", corners, x, why, also))
     for w in ordered:
         for ends in _ends(plane, w, polygons):
-            known = min(holding(ends, sure), key=_length, default=None)
-            edges.append(cell(f"wall {w}", ends, *((known, "") if known else look(ends))))
+            piece = min(holding(ends, sure), key=_length, default=None)
+            edges.append(cell(f"wall {w}", ends, *((piece, "") if piece else look(ends))))
     return Phases(rule, optimizer, plane, tuple(ordered), tuple(cells), tuple(edges))
 
 
@@ -221,7 +221,7 @@ def _holds(p: Piece, face: Face, looks: Looks) -> bool:
 
 
 def _formula(x: Piece) -> str:
-    """What tells a formula from others."""
+    """A formula as a text, to tell it from others."""
     return "" if x.scaling is None else f"{x.scaling} {x.structure}"
 
 
@@ -238,7 +238,7 @@ def _rates(plane: tuple[str, str], p: Point2) -> dict[str, Fraction]:
 
 
 def _polygons(plane: tuple[str, str], walls: Iterable[Linear]) -> list[Corners]:
-    """What walls leave of the square that is shown, convex polygons, from left to right."""
+    """The convex polygons into which walls cut the square that is shown, from left to right."""
     zero = Fraction(0)
     polygons: list[Corners] = [((zero, zero), (SIDE, zero), (SIDE, SIDE), (zero, SIDE))]
     for wall in walls:

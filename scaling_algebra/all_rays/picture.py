@@ -35,7 +35,7 @@ _WALLS = {  # how a wall is drawn, and its line of the legend
 }
 _REGIME, _FAMILY = "#b2182b", "#2166ac"
 FRAME = {"left": _LEFT, "top": _TOP, "side": _SIDE, "most": int(SIDE)}
-"""Where the plane lies in the picture: its upper left corner and its side, for rates from 0 to ``most``."""
+"""The plane's place in the picture: its upper left corner and its side, for rates from 0 to ``most``."""
 
 
 def phases_svg(p: Phases) -> str:
@@ -56,9 +56,9 @@ def phases_html(p: Phases) -> str:
     legend, height = _legend(p)
     details = []
     for name, lines, scaling in _Page.of(p).choices:
-        said = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        paragraphs = "".join(f"<p>{escape(line)}</p>" for line in lines)
         table = "" if scaling is None else fragment([Document((formulas(scaling),), {})])
-        details.append(f"<article><h2>{escape(name)}</h2>{said}{table}</article>")
+        details.append(f"<article><h2>{escape(name)}</h2>{paragraphs}{table}</article>")
     text = Template((Path(__file__).parent / "map.html").read_text(encoding="utf-8"))
     below = _svg("legend", legend, height)
     return text.substitute(title=escape(p.about), map=phases_map(p), details="\n".join(details), legend=below)
@@ -75,8 +75,8 @@ def _svg(label: str, inside: Iterable[str], height: int, top: int = 0) -> str:
 
 @dataclass
 class _Page:
-    """What is drawn, in order, what can be chosen (a name, lines about it, its formulas), and the places that labels
-    keep away from."""
+    """Shapes in the order in which they are drawn, choices (a name, lines about it, its formulas), and places that
+    labels keep away from."""
 
     out: list[str] = field(default_factory=list)
     choices: list[tuple[str, tuple[str, ...], Scaling | None]] = field(default_factory=list)
@@ -143,7 +143,7 @@ class _Page:
 
         def cost(place: tuple[complex, float]) -> int:
             covered = covers(place)
-            near = sum(abs(z - other) < 0.72 * size for z in covered for other in self.taken)
+            near = sum(abs(z - mark) < 0.72 * size for z in covered for mark in self.taken)
             rights, downs = [z.real - _LEFT for z in covered], [z.imag - _TOP for z in covered]
             inside = min(rights) > 3 and max(rights) < _SIDE - 3 and min(downs) > 6 and max(downs) < _SIDE - 6
             return near if inside else near + 99
@@ -195,31 +195,31 @@ def _beside(a: complex, b: complex) -> list[tuple[complex, float]]:
 
 
 def _axes(p: Phases) -> list[str]:
-    found = []
+    labels = []
     for k in range(int(SIDE) * 2 + 1):
         below, left = _screen(k / 2, 0.0), _screen(0.0, k / 2)
-        found.append(f'<text x="{below.real:.1f}" y="{below.imag + 16:.1f}" text-anchor="middle">{k / 2:g}</text>')
-        found.append(f'<text x="{left.real - 11:.1f}" y="{left.imag + 4:.1f}" text-anchor="end">{k / 2:g}</text>')
+        labels.append(f'<text x="{below.real:.1f}" y="{below.imag + 16:.1f}" text-anchor="middle">{k / 2:g}</text>')
+        labels.append(f'<text x="{left.real - 11:.1f}" y="{left.imag + 4:.1f}" text-anchor="end">{k / 2:g}</text>')
     x, y = _LEFT + _SIDE / 2, _TOP + _SIDE / 2
-    found.append(f'<text x="{x}" y="{_TOP + _SIDE + 34}" text-anchor="middle">rate of {p.plane[0]}</text>')
+    labels.append(f'<text x="{x}" y="{_TOP + _SIDE + 34}" text-anchor="middle">rate of {p.plane[0]}</text>')
     turn = f'text-anchor="middle" transform="rotate(-90 12 {y})"'
-    return [*found, f'<text x="12" y="{y}" {turn}>rate of {p.plane[1]}</text>']
+    return [*labels, f'<text x="12" y="{y}" {turn}>rate of {p.plane[1]}</text>']
 
 
 def _marks(p: Phases) -> list[tuple[str, str, complex, tuple[str, ...]]]:
     """Regimes and model families that lie in the picture: colour, name, place, what is said about them."""
-    found: list[tuple[str, str, complex, tuple[str, ...]]] = []
+    marks: list[tuple[str, str, complex, tuple[str, ...]]] = []
     for name, ray in REGIMES.items():
         at = p.point(ray)
         if at is not None:
             walls = ", ".join(str(wall) for wall in p.walls_of(ray)) or "no wall"
-            found.append((_REGIME, f"regime {name}", _screen(*map(float, at)), (f"on {walls}",)))
+            marks.append((_REGIME, f"regime {name}", _screen(*map(float, at)), (f"on {walls}",)))
     for f in (f for f in families() if f.rates and f.rates[p.third]):
         x, y = (f.rates[axis] / f.rates[p.third] for axis in p.plane)
         if 0 <= x <= SIDE and 0 <= y <= SIDE:
             shown = ", ".join(f"{axis} {f.rates[axis]:.2f}" for axis in PLANE_AXES)
-            found.append((_FAMILY, f.name, _screen(x, y), (f"estimated rates {shown}", f.source)))
-    return found
+            marks.append((_FAMILY, f.name, _screen(x, y), (f"estimated rates {shown}", f.source)))
+    return marks
 
 
 def _settings(s: Scaling | None) -> dict[tuple[str, str], str]:
@@ -237,9 +237,9 @@ def _listed(settings: dict[tuple[str, str], str]) -> list[str]:
 
 
 def _legend(p: Phases) -> tuple[list[str], int]:
-    """What occurs in the picture, line by line from y = 0, and the height."""
-    known = [_settings(cell.scaling) for cell in p.cells if cell.scaling is not None]
-    differ = {key for each in known for key in each if len({other.get(key) for other in known}) > 1}
+    """The lines of the legend from y = 0, and its height."""
+    settings = [_settings(cell.scaling) for cell in p.cells if cell.scaling is not None]
+    differ = {key for each in settings for key in each if len({cell.get(key) for cell in settings}) > 1}
     who = p.parameterization.title
     entries: dict[str, list[str]] = {}  # what is shown, and the lines beside it
     for cell in p.cells:

@@ -26,25 +26,25 @@ VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
 
 
 @document_of.register(Theorems)
-def theorems(found: Theorems) -> Document:
+def theorems(t: Theorems) -> Document:
     """The assumptions, and one heading for each theorem."""
-    blocks: list[Block] = [Heading(typeset(f"theorems: {found.about}"))]
-    lines = [f"UNDECIDED: {found.why}"] if found.why else found.reading()
+    blocks: list[Block] = [Heading(typeset(f"theorems: {t.about}"))]
+    lines = [f"UNDECIDED: {t.why}"] if t.why else t.reading()
     blocks.append(Lines.of(*map(typeset, lines), listed=True))
-    for x in found.items:
-        blocks += _theorem(x, found)
-    return Document(tuple(blocks), found.as_json())
+    for x in t.items:
+        blocks += _theorem(x, t)
+    return Document(tuple(blocks), t.as_json())
 
 
-def _theorem(x: Theorem, found: Theorems) -> list[Block]:
-    lines: list[Piece] = [typeset(statement(x, found.whole))]
+def _theorem(x: Theorem, t: Theorems) -> list[Block]:
+    lines: list[Piece] = [typeset(statement(x, t.whole))]
     lines += [typeset(x.decision.why)] if x.decision.why else []
     if x.decision.clauses:
         lines.append(f"one unsatisfiable system of {len(x.decision.clauses)} clauses")
     head = Heading(typeset(f"{x.name}: {VERDICTS[x.decision.verdict]}"), 2)
     blocks: list[Block] = [head, Lines.of(*lines, listed=True)]
     if x.scaling is not None and " exists" in x.name:
-        columns = ("init std", "lr", "eps") if found.whole.optimizer.epsilon else ("init std", "lr")
+        columns = ("init std", "lr", "eps") if t.whole.optimizer.epsilon else ("init std", "lr")
         blocks.append(formulas(x.scaling, columns))
         blocks += [Lines.of((f"{name}: ", 1 / power)) for name, power in x.scaling.multipliers.items()]
     if x.decision.core:
@@ -61,10 +61,10 @@ def phases(p: Phases) -> Document:
 
     blocks: list[Block] = [Heading(typeset(p.about)), Lines.of(("walls: ", *listed(p.walls, "; ")))]
     for cell in p.cells:
-        said = typeset(f"   ({status(cell)})")
+        state = typeset(f"   ({status(cell)})")
         bounds = ", ".join(formula(x).rich for x in cell.inequalities)
-        plain = f"{cell.title}: {', '.join(cell.inequalities)}{said.plain}"
-        blocks.append(Heading(Text(plain, f"{cell.title}: {bounds}{said.rich}"), 2))
+        plain = f"{cell.title}: {', '.join(cell.inequalities)}{state.plain}"
+        blocks.append(Heading(Text(plain, f"{cell.title}: {bounds}{state.rich}"), 2))
         blocks += [] if cell.scaling is None else [formulas(cell.scaling)]
     edges = [(formula(e.name), span(p, e), _edge(e)) for e in p.edges]
     blocks += [Heading("on the walls", 2), Grid.of(("wall", "between", "what holds"), edges)]
@@ -81,17 +81,17 @@ def phases(p: Phases) -> Document:
 
 @document_of.register(Nearest)
 def nearest(n: Nearest) -> Document:
-    """What fails on a ray, and the rays next to it on which nothing does."""
+    """The failure on a ray, and the rays next to it without one."""
     title, rows = n.map.parameterization.title, []
     for x in n.rays:
-        changes = ", ".join(f"{axis} from {n.asked[axis]} to {x.ray[axis]}" for axis in x.moved)
+        changes = ", ".join(f"{axis} from {n.ray[axis]} to {x.ray[axis]}" for axis in x.moved)
         rows.append((_rates(x.ray), changes or "nothing", x.where or "the ray itself", x.structure))
     why = typeset(f"no {title} found: {n.why}" if n.why else f"{title} is found on this ray")
     blocks: list[Block] = [Heading(typeset(n.about)), Lines.of(why)]
     blocks += [Grid.of(("nearest ray", "what changes", "on", "interventions"), rows)] if rows else []
     rays = [{"ray": _strings(x.ray), "moved": list(x.moved), "on": x.where, "structure": x.structure} for x in n.rays]
-    asked = {"parameterization": n.map.parameterization.name, "optimizer": n.map.optimizer.name}
-    return Document(tuple(blocks), {**asked, "ray": _strings(n.asked), "why": n.why or None, "nearest": rays})
+    chart = {"parameterization": n.map.parameterization.name, "optimizer": n.map.optimizer.name}
+    return Document(tuple(blocks), {**chart, "ray": _strings(n.ray), "why": n.why or None, "nearest": rays})
 
 
 def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -> Grid:
@@ -100,16 +100,16 @@ def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -
 
 
 def status(cell: MapCell) -> str:
-    """Whether a formula is proved on all of a cell or edge, and what is known where none was found."""
+    """The proof of the formula on all of a cell or edge, or the reason why there is none."""
     if cell.scaling is None:
         proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
         return f"none found at {_rates(cell.ray)}{proof}: {cell.why}"
-    known = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
-    return f"{known}; {cell.structure}" + "".join(f"; so is the formula of cell {x}" for x in cell.also)
+    extent = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
+    return f"{extent}; {cell.structure}" + "".join(f"; so is the formula of cell {x}" for x in cell.also)
 
 
 def span(p: Phases, e: MapCell) -> str:
-    """Where a piece of a wall lies: ``N_e 0 to 1, M 1 to 1``."""
+    """The ends of a piece of a wall: ``N_e 0 to 1, M 1 to 1``."""
     return ", ".join(f"{axis} {x} to {y}" for axis, x, y in zip(p.plane, *e.corners, strict=True))
 
 
@@ -126,8 +126,8 @@ def _edge(e: MapCell) -> Piece:
         return "none found"
     stds = [(role, t.init_std) for role, t in e.scaling.tensors.items() if "e" in role]
     text = ", ".join(f"{role} {0 if std is None else std}" for role, std in stds)
-    known = "" if e.holds else f"UNDECIDED, found at {_rates(e.ray)} alone: "
-    return typeset(f"{known}{e.structure}: {text}")
+    doubt = "" if e.holds else f"UNDECIDED, found at {_rates(e.ray)} alone: "
+    return typeset(f"{doubt}{e.structure}: {text}")
 
 
 def _record(p: Phases) -> dict[str, Any]:
@@ -139,12 +139,12 @@ def _record(p: Phases) -> dict[str, Any]:
     def record(c: MapCell) -> dict[str, Any]:
         s = c.scaling
         formulas = s and {role: {**tensor(t), "tied": role in s.tied} for role, t in s.tensors.items()}
-        found = {"structure": c.structure, "why": c.why}
+        outcome = {"structure": c.structure, "why": c.why}
         ray = {"ray": c.ray, "proved": c.holds}
         if c in p.edges:
-            return {"wall": c.name, "ends": c.corners, **ray, **found, "formulas": formulas}
+            return {"wall": c.name, "ends": c.corners, **ray, **outcome, "formulas": formulas}
         lies = {"name": c.name, "corners": c.corners, "inequalities": c.inequalities}
-        return {**lies, **ray, "also": c.also, **found, "proved_impossible_at": c.proved, "formulas": formulas}
+        return {**lies, **ray, "also": c.also, **outcome, "proved_impossible_at": c.proved, "formulas": formulas}
 
     return {
         "parameterization": p.parameterization.name,

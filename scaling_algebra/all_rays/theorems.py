@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.proofs.prover import provable
 from scaling_algebra.proofs.smtlib import RESET, script
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
-from scaling_algebra.spec.scaling import Scaling
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .claims import NUMBERS, Theorem, claims
@@ -27,7 +27,7 @@ from .covering import Face
 
 @dataclass(frozen=True, repr=False)
 class Theorems(Rendered):
-    """What is proved about one network, parameterization and optimizer.
+    """The theorems about one network, parameterization and optimizer.
 
     Attributes:
         whole: of what.
@@ -50,17 +50,16 @@ class Theorems(Rendered):
         Raises:
             UsageError: there is none.
         """
-        found = {x.name: x for x in self.items}
-        if name not in found:
-            raise unknown_name("theorem", name, found)
-        return found[name]
+        by_name = {x.name: x for x in self.items}
+        check_names("theorem", [name], by_name)
+        return by_name[name]
 
     @property
     def about(self) -> str:
         return f"{self.whole.rule.title}, {self.whole.optimizer.name}, {self.whole.network.title}"
 
     def reading(self) -> tuple[str, ...]:
-        """What all theorems share: assumptions and horizon."""
+        """Assumptions and horizon that all theorems share."""
         network, last = self.whole.network, self.whole.steps
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in network.aggregations for m in s.multipliers}
@@ -122,12 +121,12 @@ _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log 
 
 
 def statement(x: Theorem, whole: Face) -> str:
-    """What it says, in one sentence."""
-    fixed = {True: "is fixed and the other axes grow", False: "grows"}
+    """A theorem in one sentence."""
     grow = ["K < M"] if x.routed else []
-    grow += [f"{axis} {fixed[axis in x.where.fixed]}" for axis in NUMBERS if axis in whole.axes]
-    places = [", ".join(map(str, x.where.sides)), " and ".join(f"not ({p.text})" for p in x.where.outside)]
-    places = [place for place in places if place]
+    for axis in (axis for axis in NUMBERS if axis in whole.axes):
+        grow.append(f"{axis} is fixed and the other axes grow" if axis in x.where.fixed else f"{axis} grows")
+    outside = (f"not ({', '.join(p.cone.inequalities)})" for p in x.where.outside)
+    places = [*filter(None, (", ".join(map(str, x.where.sides)), " and ".join(outside)))]
     if not places and not grow:
         return x.about
     return f"where {' and '.join((*places, *grow))}{': ' if places else ', '}{x.about}"
@@ -135,14 +134,12 @@ def statement(x: Theorem, whole: Face) -> str:
 
 def written(s: Scaling) -> dict[str, Any]:
     """A formula as strings: powers of the axes."""
-    tensors = {
-        role: {
-            "init_std": None if t.init_std is None else str(t.init_std),
-            "lr": str(t.lr),
-            "eps": None if t.eps is None else str(t.eps),
-        }
-        for role, t in s.tensors.items()
-    }
+
+    def texts(t: TensorScaling) -> dict[str, str | None]:
+        powers = {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}
+        return {name: None if power is None else str(power) for name, power in powers.items()}
+
+    tensors = {role: texts(t) for role, t in s.tensors.items()}
     return {"tensors": tensors, "multipliers": {m: str(1 / x) for m, x in s.multipliers.items()}, "tied": list(s.tied)}
 
 
@@ -180,8 +177,6 @@ def theorems(
     whole = Face(net, stepper, rule)
     if net.live or net.norms:
         return Theorems(whole, (), provable(net, whole.ray([1] * len(whole.axes)), stepper))
-    known = claims(whole, wanted)
-    for name in wanted:
-        if name not in known:
-            raise unknown_name("theorem", name, known)
-    return Theorems(whole, tuple(known[name] for name in wanted or known))
+    by_name = claims(whole, wanted)
+    check_names("theorem", wanted, by_name)
+    return Theorems(whole, tuple(by_name[name] for name in wanted or by_name))

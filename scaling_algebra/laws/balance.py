@@ -17,7 +17,7 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.solver.demands import Infeasible
 
 from .circuits import Minimum, minima, stationary
@@ -213,25 +213,18 @@ def balance(
     if not growing:
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
     sums = (whole, *(s for c in given for s in (c.left, c.right)))
-    stand, open_ = {q for x in sums for q in x.quantities}, {p for x in sums for p in x.parameters}
-    if nowhere := [name for name in (*growing, *fixed) if name not in stand]:
-        raise unknown_name("quantity", nowhere[0], sorted(stand))
+    quantities, parameters = {q for x in sums for q in x.quantities}, {p for x in sums for p in x.parameters}
+    check_names("quantity", (*growing, *fixed), sorted(quantities))
     at = {name: exact(value) for name, value in (values or {}).items()}
-    if strange := sorted({*at} - open_):
-        raise unknown_name("parameter in an exponent", strange[0], sorted(open_))
+    check_names("parameter in an exponent", sorted(at), sorted(parameters))
     problem, relations = whole.substituted(at), [c.substituted(at) for c in given]
     dependent = _dependent([c for c in relations if c.sign == "="], minimise, named)
     reduced, free = problem.substituted(dependent), [name for name in minimise if name not in dependent]
     terms = [_constants(t, fixed) for t in reduced.terms]
     at_most = ((_constants(m, fixed), c) for c in relations if c.sign != "=" for m in c.substituted(dependent).ratios())
     bounds = list(dict.fromkeys(Inequality(m, c.strict, c.text, growing[0]) for m, c in at_most))
-    texts = [*map(str, reduced.terms), *(bound.label for bound in bounds)]
-    rows = [*terms, *(bound.ratio for bound in bounds)]
-    for text, row in zip(texts, rows, strict=True):
-        if unknown := sorted({n for n, _ in row.powers} - {*free, *growing}):
-            raise UsageError(f"{unknown[0]} in {text} is neither minimised over, nor growing, nor fixed, nor given "
-                             "by a constraint; say which, or what it equals")  # fmt: skip
-    _check(rows, free, problem)
+    rows = [*zip(map(str, reduced.terms), terms, strict=True), *((bound.label, bound.ratio) for bound in bounds)]
+    _check(rows, free, growing, problem)
     if core := contradiction(bounds, growing):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
@@ -247,8 +240,8 @@ def balance(
         notes.append(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )
-    of = tuple(minimise), tuple(growing), tuple(fixed)
-    return Balance(problem, reduced, tuple(bound.ratio for bound in bounds), tuple(relations), *of, cells, tuple(notes))
+    limits, roles = tuple(bound.ratio for bound in bounds), (tuple(minimise), tuple(growing), tuple(fixed))
+    return Balance(problem, reduced, limits, tuple(relations), *roles, cells, tuple(notes))
 
 
 def power(m: Monomial) -> Text:
@@ -269,11 +262,11 @@ def strings(m: Monomial) -> dict[str, str]:
 
 
 def _dependent(equations: Iterable[Relation], minimise: Sequence[str], named: Sequence[str]) -> dict[str, Monomial]:
-    """What the quantities are that equations eliminate."""
+    """The quantities that equations eliminate, as monomials in the others."""
     dependent: dict[str, Monomial] = {}
     for c in (e.substituted(dependent) for e in equations):
-        there = sorted(c.quantities)
-        choice = [q for q in there if q not in named] + [q for q in reversed(minimise) if q in there]
+        quantities = sorted(c.quantities)
+        choice = [q for q in quantities if q not in named] + [q for q in reversed(minimise) if q in quantities]
         if not choice:
             raise UsageError(f"the constraint {c.text!r} leaves nothing to choose; minimise over one of its quantities")
         solution = {choice[0]: c.solved(choice[0])}
@@ -287,8 +280,15 @@ def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
     return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
 
 
-def _check(rows: Sequence[Monomial], free: Sequence[str], total: Posynomial) -> None:
-    """Raises UsageError for minima that determine products only, and for too many terms."""
+def _check(
+    labelled: Sequence[tuple[str, Monomial]], free: Sequence[str], growing: Sequence[str], total: Posynomial
+) -> None:
+    """Raises UsageError for strange quantities, for minima that determine products only, and for too many terms."""
+    for label, row in labelled:
+        if unknown := sorted({n for n, _ in row.powers} - {*free, *growing}):
+            raise UsageError(f"{unknown[0]} in {label} is neither minimised over, nor growing, nor fixed, nor given "
+                             "by a constraint; say which, or what it equals")  # fmt: skip
+    rows = [row for _, row in labelled]
     for name in free:
         if all(row[name] == 0 for row in rows):
             raise UsageError(f"{name} is to be minimised over, but stands in no term of {total}")

@@ -136,7 +136,7 @@ class Stationary:
 
 
 def stationary(total: Posynomial, name: str) -> Stationary | None:
-    """Of a sum that has this form in a quantity; None for others."""
+    """The minimum of a sum of this form in a quantity; None for other sums."""
     x = parameter(name)
     slow = [t for t in total.terms if any(name in a.quantities for a, _ in t.logs)]
     rest = [t for t in total.terms if t not in slow]
@@ -154,7 +154,7 @@ def stationary(total: Posynomial, name: str) -> Stationary | None:
 
 
 def _solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
-    """Where every one of some monomials is 1."""
+    """The quantities at which every monomial is 1."""
     matrix = sympy.Matrix(len(ones), len(free), lambda i, j: ones[i][free[j]])
     pivots = list(matrix.rref()[1]) if ones else []
     inverse = matrix[:, pivots].inv() if pivots else matrix
@@ -167,15 +167,15 @@ def _solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial
 
 
 def _projected(conditions: Iterable[Inequality], growing: Sequence[str]) -> list[Inequality] | None:
-    """What conditions say of growing quantities and parameters alone (Fourier-Motzkin); None if they cannot hold."""
+    """The conditions' projection on growing quantities and parameters (Fourier-Motzkin); None if they cannot hold."""
     left = list(conditions)
     for name in sorted({n for c in left for n in c.ratio.quantities} - {*growing}):
         on = [c.ratio ** (1 / c.ratio[name]) for c in left if c.ratio[name] != 0]
         signs = [sign(c.ratio[name]) for c in left if c.ratio[name] != 0]
         above = [m for m, s in zip(on, signs, strict=True) if s == 1]
         below = [m for m, s in zip(on, signs, strict=True) if s == -1]
-        made = [decided(a / b, growing) for a in above for b in below]
-        if False in made:
+        pairs = [decided(a / b, growing) for a in above for b in below]
+        if False in pairs:
             return None
-        left = [c for c in left if c.ratio[name] == 0] + [c for c in made if isinstance(c, Inequality)]
+        left = [c for c in left if c.ratio[name] == 0] + [c for c in pairs if isinstance(c, Inequality)]
     return list(dict.fromkeys(left))

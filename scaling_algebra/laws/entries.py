@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.files import read_text, toml
 from scaling_algebra.limits import line
 from scaling_algebra.spec.powers import Power
@@ -29,7 +29,7 @@ KINDS: dict[Any, tuple[Any, str]] = {
 }  # fmt: skip
 MOST, MANY = 2**16, 100
 """Bytes of a file, and entries of a list in it."""
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 
 
 def shipped(folder: str) -> dict[str, Path]:
@@ -37,15 +37,15 @@ def shipped(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted((Path(__file__).parent / folder).glob("*.toml"))}
 
 
-def made(path: Path, what: str, make: Callable[[str, dict[str, Any]], Made]) -> Made:
-    """What is made of a file's name and its tables.
+def read_file(path: Path, what: str, build: Callable[[str, dict[str, Any]], Built]) -> Built:
+    """A file, built of its name and its tables.
 
     Raises:
         UsageError: one line that begins with the file's name.
     """
     text = read_text(path, f"give a TOML file with {what}", MOST)
     try:
-        return make(path.stem, toml(text, number=str))
+        return build(path.stem, toml(text, number=str))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -80,7 +80,7 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
 
 @cache
 def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
-    """What a table of a kind may hold: the field, its annotation, and whether it may be left out, by key."""
+    """The keys of a table: the field of each, its annotation, and whether it may be left out."""
     hints = get_type_hints(kind)
     return {
         f.name.rstrip("_"): (f.name, hints[f.name], f.default is not MISSING or f.default_factory is not MISSING)
@@ -89,15 +89,13 @@ def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
 
 
 def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    before = f"{where}: " if where else ""
-    for key in value:
-        if line(f"a key of {where or 'it'}", key) not in keys(kind):
-            raise unknown_name(f"key of {where}" if where else "key", key, keys(kind))
-    needed = [key for key, (_, _, optional) in keys(kind).items() if not optional]
+    before, allowed = f"{where}: " if where else "", keys(kind)
+    names = (line(f"a key of {where or 'it'}", key) for key in value)
+    check_names(f"key of {where}" if where else "key", names, allowed)
+    needed = [key for key, (_, _, optional) in allowed.items() if not optional]
     if missing := [key for key in needed if key not in value]:
         raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")
-    of = keys(kind)
-    return kind(**{of[key][0]: read(of[key][1], x, f"{before}{key}") for key, x in value.items()})
+    return kind(**{allowed[key][0]: read(allowed[key][1], x, f"{before}{key}") for key, x in value.items()})
 
 
 def _kept(value: Any, kind: Any, what: str, where: str) -> Any:

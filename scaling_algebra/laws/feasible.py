@@ -18,10 +18,10 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names, unknown_name
 from scaling_algebra.spec.powers import exponent_text
 
-from .entries import made, read, shipped
+from .entries import read, read_file, shipped
 from .monomials import Monomial, Relation
 from .onset import Onset, onsets
 from .windows import End, Exponents, Window
@@ -62,14 +62,14 @@ class Assumptions:
 
     def put(self, values: Mapping[str, Monomial]) -> dict[str, Monomial]:
         """Values of quantities, and every defined quantity in those that are not defined, the values put in."""
-        made: dict[str, Monomial] = {}
+        defined: dict[str, Monomial] = {}
         for d in self.define:
-            made[d.name] = d.is_.substituted(made)
-        return {name: m.substituted(values) for name, m in made.items()} | dict(values)
+            defined[d.name] = d.is_.substituted(defined)
+        return {name: m.substituted(values) for name, m in defined.items()} | dict(values)
 
     @property
     def equal(self) -> dict[str, Monomial]:
-        """What a quantity equals by assumption, where no logarithm stands there."""
+        """The values that equations assume for quantities, where no logarithm stands in them."""
         equal: dict[str, Monomial] = {}
         for r in (a.relation for a in self.assume if a.relation.sign == "="):
             (left, *more), (right, *others) = r.left.terms, r.right.terms
@@ -88,7 +88,7 @@ class Assumptions:
 
 @dataclass(frozen=True, repr=False)
 class Feasible(Rendered):
-    """Where assumptions hold together.
+    """The windows of exponents in which assumptions hold together.
 
     Attributes:
         given: growth laws that were put in. assumed: the assumptions that were not left out.
@@ -113,7 +113,7 @@ class Feasible(Rendered):
 
     @property
     def put(self) -> dict[str, Monomial]:
-        """What is put in: growth laws, and what is defined."""
+        """Growth laws and definitions, by quantity."""
         return self.system.put(self.given)
 
     @property
@@ -209,21 +209,17 @@ def feasible(system: Assumptions, given: Mapping[str, Monomial] | None = None, d
     """
     given, dropped, grows = dict(given or {}), set(drop), system.grows
     names = [a.name for a in system.assume]
-    if strange := sorted(dropped - set(names)):
-        raise unknown_name("assumption", strange[0], names)
+    check_names("assumption", sorted(dropped), names)
     assumed = tuple(a for a in system.assume if a.name not in dropped)
     whole = system.put({})
-    stand = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
+    quantities = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
     for name, law in given.items():
-        if name not in stand or name == grows:
-            raise unknown_name("quantity to set", name, sorted(stand - {grows}))
+        check_names("quantity to set", [name], sorted(quantities - {grows}))
         if name in law.quantities or law.quantities & given.keys():
             raise UsageError(f"{name} = {law} is given in what is given itself; write it in the others")
     put = system.put(given)
     exponents = Exponents({a.name: a.relation.substituted(put) for a in assumed}, grows)
-    for law in given.values():
-        if strange := sorted(law.quantities - stand):
-            raise unknown_name("quantity", strange[0], sorted(stand))
+    check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
     core = exponents.core() or exponents.core(strict=True, logs=True)
     defined: dict[str, tuple[Monomial, Window | None]] = {}
     for d in system.define:
@@ -249,7 +245,7 @@ def read_assumptions(path: Path | str) -> Assumptions:
     """The assumptions in a TOML file: ``grows = "d"`` and ``assume = ["n**(-1/2) << sigma", ...]``; an entry may also
     be a table with name, relation, because and source, and ``[[define]]`` names monomials.
     """
-    return made(Path(path), "assumptions", _assumptions)
+    return read_file(Path(path), "assumptions", _assumptions)
 
 
 # inside --------------------------------------------------------------------------------------------------------
@@ -260,17 +256,17 @@ def _assumptions(name: str, data: dict[str, Any]) -> Assumptions:
         raise UsageError('assume is missing; write assume = ["n**(-1/2) << sigma", ...]')
     if isinstance(listed := data["assume"], list):
         data["assume"] = [x if isinstance(x, dict) else {"relation": x} for x in listed]
-    made: Assumptions = read(Assumptions, {"name": name} | data)
-    assume = tuple(replace(a, name=a.name or str(a.relation)) for a in made.assume)
-    if not made.grows.isidentifier() or not made.grows.isascii():
-        raise UsageError(f"grows is {made.grows!r}; write the name of the quantity that grows, as d")
-    for k, d in enumerate(made.define):
-        if d.name == made.grows or d.is_.quantities & {later.name for later in made.define[k:]}:
+    system: Assumptions = read(Assumptions, {"name": name} | data)
+    assume = tuple(replace(a, name=a.name or str(a.relation)) for a in system.assume)
+    if not system.grows.isidentifier() or not system.grows.isascii():
+        raise UsageError(f"grows is {system.grows!r}; write the name of the quantity that grows, as d")
+    for k, d in enumerate(system.define):
+        if d.name == system.grows or d.is_.quantities & {later.name for later in system.define[k:]}:
             raise UsageError(f"define {k + 1}: {d.name} needs what is defined at or after it, or is what grows")
-    for kind, names in (("assumption", [a.name for a in assume]), ("definition", [d.name for d in made.define])):
+    for kind, names in (("assumption", [a.name for a in assume]), ("definition", [d.name for d in system.define])):
         if twice := {n for n in names if names.count(n) > 1}:
             raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
-    return replace(made, assume=assume, title=made.title or made.name)
+    return replace(system, assume=assume, title=system.title or system.name)
 
 
 def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:

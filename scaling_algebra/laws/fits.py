@@ -107,9 +107,8 @@ class FittedLaw(Rendered):
 
     def record(self) -> dict[str, Any]:
         """The JSON contract."""
-        fits = [{"label": f.label, "exponents": {n: list(x) for n, x in f.exponents.items()}} for f in self.fits]
         residuals = [{**vars(r), "difference": r.difference, "verdict": r.verdict} for r in self.residuals]
-        return {"law": self.against.law.name, "fits": fits, "residuals": residuals, "means": self.means()}
+        return {"law": self.against.law.name, "fits": self.fits, "residuals": residuals, "means": self.means()}
 
 
 def read_fits(path: Path, names: Sequence[str]) -> list[FittedRow]:

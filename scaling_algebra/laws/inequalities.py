@@ -36,8 +36,8 @@ class Inequality:
     @property
     def bound(self) -> tuple[str, Monomial] | None:
         """``<=`` or ``>=``, and what the quantity that stands alone is compared with; None where none can."""
-        of = sign(self.ratio[self.alone]) if self.alone else None
-        return None if of is None else ("<=" if of > 0 else ">=", self.ratio.power.solved(self.alone))
+        direction = sign(self.ratio[self.alone]) if self.alone else None
+        return None if direction is None else ("<=" if direction > 0 else ">=", self.ratio.power.solved(self.alone))
 
     def holds(self, logs: Mapping[str, float]) -> bool:
         """At logarithms of the quantities."""
@@ -68,7 +68,7 @@ def decided(ratio: Monomial, growing: Iterable[str]) -> Inequality | bool:
 
 @lru_cache(maxsize=2**14)
 def sign(e: Expr) -> int | None:
-    """Of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
+    """The sign of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
 
     Examples:
         >>> from .expressions import exponent
@@ -98,7 +98,7 @@ def contradiction(conditions: Iterable[Inequality], growing: Sequence[str]) -> t
     if not z3.refuted(left):
         return ()
     for label in list(left):
-        rest = {other: rows for other, rows in left.items() if other != label}
+        rest = {name: rows for name, rows in left.items() if name != label}
         left = rest if z3.refuted(rest) else left
     return tuple(left)
 
@@ -155,7 +155,7 @@ class _Encoded:
 
 
 def _polynomial(i: Inequality) -> Expr:
-    """What is above zero where an inequality on parameters alone holds."""
+    """A polynomial, above zero where an inequality on parameters alone holds."""
     return sympy.expand(_numerator(-i.ratio.powers[0][1]))
 
 

@@ -6,7 +6,7 @@ exponents beside a law).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -16,10 +16,10 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, check_names, named
 
 from .balance import Balance, balance, power, term
-from .entries import keys, made, read, shipped
+from .entries import keys, read, read_file, shipped
 from .expressions import exponent, monomial
 from .inequalities import Inequality, sign
 from .monomials import Expr, Identity, Monomial, Posynomial, Relation, exact, parameter, simplified, written
@@ -67,7 +67,7 @@ class Law:
 
 @dataclass(frozen=True, repr=False)
 class LawAnswer(Rendered):
-    """What a law says.
+    """The balances of a law, and their exponents, identities and floor.
 
     Attributes:
         choices: of its options. axes: the balance on each. values: of parameters.
@@ -90,7 +90,7 @@ class LawAnswer(Rendered):
 
     @property
     def agrees(self) -> bool:
-        """Nothing contradicts the axis that was asked for, or the exponents."""
+        """The axis that was asked for, or each with an exponent, is above the floor; numbers do not contradict it."""
         wrong = any(len(self.axes) == 1 or self.law.axes[name].exponent for name in self.below)
         return not wrong and all(b.agrees for b in self.axes.values())
 
@@ -113,8 +113,8 @@ class LawAnswer(Rendered):
                 blocks += [Heading("exponents", 3), Grid.of(("exponent", "is", "number"), numbers)]
                 blocks += _listed(f"{text}: {'holds' if x else 'does not hold'}" for text, x in self.identities.items())
         blocks += _listed(map(self._wrong, self.below), "below the floor")
-        stand = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
-        blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in stand), "names")
+        names = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
+        blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in names), "names")
         if self.inverted is not None:
             of, number, solution = self.inverted
             solved = [f"{of} = {number} at {name} = {x} = {float(x):.4f}" for name, x in solution.items()]
@@ -154,7 +154,7 @@ def law(name: str) -> Law:
 
 def read_law(path: Path) -> Law:
     """The law in a TOML file: ``sum``, ``minimise``, ``grows`` and so on, or several axes of those."""
-    return made(path, "a law", _law)
+    return read_file(path, "a law", _law)
 
 
 def answer(
@@ -163,7 +163,7 @@ def answer(
     choices: Mapping[str, str] | None = None,
     values: Mapping[str, Expr] | None = None,
 ) -> LawAnswer:
-    """What a law says on one axis, or on all.
+    """The answer of a law on one axis, or on all.
 
     Raises:
         UsageError: no such axis, option, choice or parameter.
@@ -172,20 +172,19 @@ def answer(
     swaps = _swaps(law, picked)
     parameters = {p for a in law.axes.values() for p in a.sum.substituted(swaps).parameters}
     at = {**law.at, **{name: exact(value) for name, value in (values or {}).items()}}
-    if strange := sorted(set(at) - parameters):
-        raise unknown_name("parameter of this law", strange[0], sorted(parameters))
-    asked = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
-    balances = {n: _balanced(a, swaps, at) for n, a in law.axes.items() if n in asked or a.exponent}
+    check_names("parameter of this law", sorted(at), sorted(parameters))
+    axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
+    balances = {n: _balanced(a, swaps, at) for n, a in law.axes.items() if n in axes or a.exponent}
     exponents: dict[str, Expr] = {}
     for n, a in law.axes.items():
         if a.exponent:
-            cell, of = balances[n].cells[0], balances[n].growing[0]
-            exponents[a.exponent] = simplified(-cell.minimum[of])
-            exponents |= {key: ratio.substituted(cell.optimum)[of] for key, ratio in a.ratios.items()}
+            cell, grows = balances[n].cells[0], balances[n].growing[0]
+            exponents[a.exponent] = simplified(-cell.minimum[grows])
+            exponents |= {key: ratio.substituted(cell.optimum)[grows] for key, ratio in a.ratios.items()}
     identities = {i.text: _identical(i, exponents) for i in law.identities if axis is None}
-    below = {n: b for n in asked if (b := _below(law, n, balances[n], at))}
+    below = {n: b for n in axes if (b := _below(law, n, balances[n], at))}
     repairs = {n: tuple(_repairs(law, n, picked, at)) for n in below}
-    return LawAnswer(law, picked, {n: balances[n] for n in asked}, at, exponents, identities, below, repairs)
+    return LawAnswer(law, picked, {n: balances[n] for n in axes}, at, exponents, identities, below, repairs)
 
 
 def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
@@ -194,13 +193,13 @@ def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
     Raises:
         UsageError: no such exponent, not one open parameter, or no positive value.
     """
-    of, value = named("exponent", name, a.exponents), exact(value)
-    open_ = sorted(of.free_symbols, key=str)
+    formula, value = named("exponent", name, a.exponents), exact(value)
+    open_ = sorted(formula.free_symbols, key=str)
     if len(open_) != 1:
-        raise UsageError(f"{name} = {of} has {len(open_)} open parameters; give all but one with --at")
-    roots = [x for x in sympy.solve(sympy.Eq(of, value), open_[0]) if x.is_positive]
+        raise UsageError(f"{name} = {formula} has {len(open_)} open parameters; give all but one with --at")
+    roots = [x for x in sympy.solve(sympy.Eq(formula, value), open_[0]) if x.is_positive]
     if len(roots) != 1:
-        raise UsageError(f"no positive {open_[0]} gives {name} = {value}; it is {of}")
+        raise UsageError(f"no positive {open_[0]} gives {name} = {value}; it is {formula}")
     return {str(open_[0]): roots[0]}
 
 
@@ -210,14 +209,13 @@ def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
 def _law(name: str, data: Mapping[str, Any]) -> Law:
     flat = {key: value for key, value in data.items() if key in keys(LawAxis)}
     rest = {key: value for key, value in data.items() if key not in flat}
-    if strange := [key for key in rest if key not in keys(Law)]:
-        raise unknown_name("key", strange[0], [*keys(LawAxis), *keys(Law)])
+    check_names("key", rest, [*keys(LawAxis), *keys(Law)])
     if flat and "axes" in data:
         raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
     if not flat and not data.get("axes"):
         raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n"')
-    made: Law = read(Law, {"name": name, "title": name, "axes": {}} | rest)
-    return replace(made, axes={"law": read(LawAxis, flat)}) if flat else made
+    law: Law = read(Law, {"name": name, "title": name, "axes": {}} | rest)
+    return replace(law, axes={"law": read(LawAxis, flat)}) if flat else law
 
 
 def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
@@ -233,7 +231,7 @@ def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
 
 
 def _swaps(law: Law, picked: Mapping[str, str]) -> dict[str, Any]:
-    """What the choices replace: exponents for parameters, monomials for quantities."""
+    """The replacements of the choices: exponents for parameters, monomials for quantities."""
     quantities = {q for a in law.axes.values() for q in a.sum.quantities}
     replaced = {name: text for option, choice in picked.items() for name, text in law.options[option][choice].items()}
     return {name: monomial(text) if name in quantities else exponent(text) for name, text in replaced.items()}
@@ -242,15 +240,14 @@ def _swaps(law: Law, picked: Mapping[str, str]) -> dict[str, Any]:
 def _balanced(axis: LawAxis, swaps: Mapping[str, Any], at: Mapping[str, Expr]) -> Balance:
     """An axis; of what grows, only what is there."""
     total = axis.sum.substituted(swaps)
-    there = {q for t in total.terms for q, _ in t.powers}.union(*(c.quantities for c in axis.constraints))
-    grows = [q for q in axis.grows if q in there]
+    present = {q for t in total.terms for q, _ in t.powers}.union(*(c.quantities for c in axis.constraints))
+    grows = [q for q in axis.grows if q in present]
     values = {p: x for p, x in at.items() if p in total.parameters}
     return balance(total, axis.minimise, grows or axis.grows[:1], axis.constraints, axis.fixed, values)
 
 
 def _identical(i: Identity, exponents: Mapping[str, Expr]) -> bool:
-    if strange := ({i.name} | i.needs) - set(exponents):
-        raise unknown_name(f"exponent in {i.text!r}", min(strange), exponents)
+    check_names(f"exponent in {i.text!r}", sorted({i.name} | i.needs), exponents)
     put = {parameter(n): e for n, e in exponents.items()}
     return bool(simplified(exponents[i.name] - i.right.xreplace(put)) == 0)
 
@@ -275,7 +272,7 @@ def _below(law: Law, name: str, b: Balance, at: Mapping[str, Expr]) -> Inequalit
     return False
 
 
-def _listed(lines: Iterator[str] | Any, title: str = "") -> list[Block]:
+def _listed(lines: Iterable[str], title: str = "") -> list[Block]:
     pieces = [literal(line) for line in lines]
     heading: list[Block] = [Heading(title, 3)] if title else []
     return [*heading, Lines.of(*pieces, listed=True)] if pieces else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log, prod
+from math import log, nan, prod
 from typing import Any
 
 import sympy
@@ -89,7 +89,7 @@ class Monomial:
         return product
 
     def solved(self, quantity: str) -> Monomial:
-        """What a quantity equals where this monomial is 1; its exponent must not be 0."""
+        """The value of a quantity where this monomial is 1; the quantity's exponent must not be 0."""
         rest = Monomial.of({n: e for n, e in self.powers if n != quantity}, self.coefficient, self.logs)
         solution: Monomial = rest ** (-1 / self[quantity])
         return solution
@@ -100,13 +100,11 @@ class Monomial:
         return Monomial(powers=self.powers)
 
     def log_at(self, logs: Mapping[str, float]) -> float:
-        """Its logarithm at logarithms of its quantities, 0 if left out. There must be no parameters.
-
-        Raises:
-            ValueError: it holds the logarithm of something that is not above 1.
-        """
+        """Its logarithm at logarithms of its quantities, 0 if left out; nan where it holds the logarithm of something
+        that is not above 1. There must be no parameters."""
         total = log(_number(self.coefficient)) + sum(_number(e) * logs.get(n, 0.0) for n, e in self.powers)
-        return total + sum(_number(e) * log(a.log_at(logs)) for a, e in self.logs)
+        inner = ((_number(e), a.log_at(logs)) for a, e in self.logs)
+        return total + sum(e * log(x) if x > 0 else nan for e, x in inner)
 
     def at(self, values: Mapping[str, float]) -> float:
         """Its size at numbers, 1 if left out. There must be no parameters and logarithms."""
@@ -192,12 +190,12 @@ class Relation:
     def ratios(self) -> list[Monomial]:
         """The monomials that are at most 1: one for each term on the smaller side, both ways for ``=``."""
         up, down = (self.left, self.right), (self.right, self.left)
-        made = []
+        ratios = []
         for small, large in {"<": [up], ">": [down], "=": [up, down]}[self.sign[0]]:
             if len(large.terms) != 1:
                 raise UsageError(f"{self.text!r} has a sum on its larger side; write one monomial there")
-            made += [t / large.terms[0] for t in small.terms]
-        return made
+            ratios += [t / large.terms[0] for t in small.terms]
+        return ratios
 
     def solved(self, quantity: str) -> Monomial:
         """The monomial that a quantity equals, if this is an equation of two monomials.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp, log
+from math import exp, isnan, log
 from typing import Any
 
 import sympy
@@ -68,8 +68,6 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> NumericCheck:
 
 
 def _logarithm(m: Monomial, at: Mapping[str, float]) -> float:
-    """Of a monomial; where a logarithm in it is not positive, large, and larger the more negative it is."""
-    try:
-        return m.log_at(at)
-    except ValueError:
-        return STEEP * (1 - min(0.0, *(a.log_at(at) for a, _ in m.logs)))
+    """The logarithm of a monomial; where there is none, large, and larger the more negative a logarithm inside is."""
+    size = m.log_at(at)
+    return STEEP * (1 - min(0.0, *(a.log_at(at) for a, _ in m.logs))) if isnan(size) else size

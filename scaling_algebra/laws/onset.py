@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import check_names
 
 from .monomials import Monomial, Relation
 
@@ -19,7 +19,7 @@ _STEP, _NEAREST, _FARTHEST = 1.05, 1e-3, 1e15
 
 @dataclass(frozen=True)
 class Onset:
-    """Where an assumption begins to hold for good.
+    """The size from which an assumption holds for good.
 
     Attributes:
         log10: of the size; None if ``why`` says why there is none.
@@ -41,15 +41,14 @@ def onsets(relations: Mapping[str, Relation], grows: str, values: Mapping[str, f
     Raises:
         UsageError: a value of something else than a quantity.
     """
-    stand = frozenset[str]().union(*(r.quantities for r in relations.values())) - {grows}
-    if strange := sorted(values.keys() - stand):
-        raise unknown_name("quantity with a value", strange[0], sorted(stand))
-    made = []
+    quantities = frozenset[str]().union(*(r.quantities for r in relations.values())) - {grows}
+    check_names("quantity with a value", sorted(values), sorted(quantities))
+    answers = []
     for name, r in relations.items():
         if r.sign != "=":
             each = [_onset(name, m, grows, values) for m in r.ratios()]
-            made.append(next((o for o in each if o.log10 is None), max(each, key=lambda o: o.log10 or 0.0)))
-    return tuple(made)
+            answers.append(next((o for o in each if o.log10 is None), max(each, key=lambda o: o.log10 or 0.0)))
+    return tuple(answers)
 
 
 def _onset(name: str, ratio: Monomial, grows: str, values: Mapping[str, float]) -> Onset:
@@ -59,11 +58,8 @@ def _onset(name: str, ratio: Monomial, grows: str, values: Mapping[str, float]) 
     logs = {q: math.log(x) for q, x in values.items()}
 
     def above(u: float) -> bool:
-        """Where logarithms are not positive, nothing is said to hold."""
-        try:
-            return ratio.log_at({**logs, grows: u}) > 0
-        except ValueError:
-            return True
+        """Nothing holds where logarithms are not positive."""
+        return not ratio.log_at({**logs, grows: u}) <= 0
 
     points = [_NEAREST * _STEP**k for k in range(math.ceil(math.log(_FARTHEST / _NEAREST, _STEP)))]
     last = max((u for u in points if above(u)), default=0.0)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-import sympy
+from sympy.solvers.solveset import NonlinearError, linear_coeffs
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import Linear, Sense
 
@@ -76,16 +76,17 @@ class Exponents:
         for name, e in m.powers:
             if name != grows and not e.is_Rational:
                 raise UsageError(f"{where}: {name} has the exponent {e}; only {grows} may have one with a name in it")
-            counts |= {} if name == grows else {name: Fraction(str(e))}
+            counts |= {} if name == grows else {name: Fraction(e)}
         e = m[grows]
         symbols = sorted(e.free_symbols, key=str)
-        poly = sympy.Poly(e, *symbols) if symbols and e.is_polynomial(*symbols) else None
-        if symbols and (poly is None or poly.total_degree() > 1):
-            raise UsageError(f"{where}: the exponent {e} of {grows} is not linear in {', '.join(map(str, symbols))}")
-        if both := counts.keys() & {*map(str, symbols)}:
+        names = [str(s) for s in symbols]
+        try:
+            *factors, constant = map(Fraction, linear_coeffs(e, *symbols))
+        except NonlinearError:
+            raise UsageError(f"{where}: the exponent {e} of {grows} is not linear in {', '.join(names)}") from None
+        if both := counts.keys() & {*names}:
             raise UsageError(f"{where}: {min(both)} is a quantity and stands in an exponent; give one another name")
-        counts |= {str(s): Fraction(str(poly.coeff_monomial(s))) for s in symbols if poly is not None}
-        return counts, Fraction(str(e.xreplace(dict.fromkeys(symbols, sympy.S.Zero))))
+        return counts | dict(zip(names, factors, strict=True)), constant
 
     def core(
         self, strict: bool = False, logs: bool = False, loose: bool = False, more: Sequence[Clause] = ()
@@ -99,7 +100,7 @@ class Exponents:
         solver, given = ClauseSolver(), list(more)
         for label, apart, m, counts, constant in self._rows:
             if not (apart and loose):
-                sizes = {f"log log {a}": Fraction(str(e)) for a, e in m.logs if e.is_Rational} if logs else {}
+                sizes = {f"log log {a}": Fraction(e) for a, e in m.logs if e.is_Rational} if logs else {}
                 given += [_clause(_GIVEN, {size: Fraction(1)}, Fraction(0), ">=") for size in sizes]
                 solver.add(_clause(label, {**counts, **sizes}, constant, "<" if strict and apart else "<="))
         if solver.model(given) is not None:
@@ -117,8 +118,7 @@ class Exponents:
             UsageError: a quantity that stands in no relation.
         """
         counts, constant = self.of(m, str(m))
-        if strange := counts.keys() - {*self.unknowns}:
-            raise unknown_name("quantity", min(strange), sorted(self.unknowns))
+        check_names("quantity", sorted(counts), sorted(self.unknowns))
         return self._window(counts, constant)
 
     def _window(self, counts: Mapping[str, Fraction], constant: Fraction) -> Window:

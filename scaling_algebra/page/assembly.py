@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 
-from .assets import collected, runtime, runtime_files, wheels
+from .assets import RUNTIME, RUNTIME_FILES, WHEELS, collected
 from .maps import kept
 from .package import wheel
 from .questions import COPIES, answered, choices
@@ -30,7 +30,7 @@ MADE_BY = "scalecalc page"
 ANSWERED = ("adam", "adamw", "sgd")
 """Optimizers whose answers in the regimes are made beforehand."""
 FIRST = {"ask": "derive", "regime": "III", "optimizer": DEFAULT_OPTIMIZER, "parameterization": DEFAULT_PARAMETERIZATION}
-"""What the page shows at first: what ``derive`` prints by default."""
+"""The question that the page shows at first, as ``derive`` has it by default."""
 
 
 def questions() -> Iterator[dict[str, str]]:
@@ -75,65 +75,64 @@ def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None
         UsageError: the folder holds something else, or an asset cannot be had.
     """
     check(folder)
-    made: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) if assets is None else assets
         files.make_folder(source, "give --assets another folder")
         collected(source, say)
-        made |= dict(_runtime(source / runtime().file))
-        made |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in wheels()}
-    own, content = wheel()
-    made[f"wheels/{own}"] = content
-    made |= {f"maps/{name}.json": _json(record) for name, record in kept().items()}
-    made |= {x.name: x.read_bytes() for x in (resources(__package__) / "site").iterdir() if x.is_file()}
+        contents |= dict(_runtime(source / RUNTIME.file))
+        contents |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in WHEELS}
+    package, content = wheel()
+    contents[f"wheels/{package}"] = content
+    contents |= {f"maps/{name}.json": _json(record) for name, record in kept().items()}
+    contents |= {x.name: x.read_bytes() for x in (resources(__package__) / "site").iterdir() if x.is_file()}
     names: dict[str, str] = {}
     for k, question in enumerate(questions(), 1):
         say(f"answering {question['parameterization']}, {question['optimizer']}, regime {question['regime']}")
         names[key(question)] = f"answers/{k}.json"
         copies = {form: answered({**question, "as": form})["text"] for form in COPIES}
-        made[f"answers/{k}.json"] = _json({**answered(question), "copies": copies})
+        contents[f"answers/{k}.json"] = _json({**answered(question), "copies": copies})
     manifest = {
         "made_by": MADE_BY,
         "version": version("scalecalc"),
-        "pyodide": runtime().version,
-        "wheels": [{"file": w.file, "for": w.needed} for w in wheels()] + [{"file": own, "for": ""}],
+        "pyodide": RUNTIME.version,
+        "wheels": [{"file": w.file, "for": w.needed} for w in WHEELS] + [{"file": package, "for": ""}],
         "first": FIRST,
         "answers": names,
         "choices": choices(),
-        "files": sorted(made),
+        "files": sorted(contents),
     }
     say(f"writing {folder}")
-    _write(folder, made, manifest)
-    return sum(map(len, made.values()))
+    _write(folder, contents, manifest)
+    return sum(map(len, contents.values()))
 
 
 def _before(folder: Path) -> list[str] | None:
     """The files of a page that is there; None for none."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
-        found = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if found.get("made_by") == MADE_BY:
-            return [
-                str(name) for name in found["files"] if ".." not in Path(name).parts and not Path(name).is_absolute()
-            ]
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if manifest.get("made_by") == MADE_BY:
+            names = [str(name) for name in manifest["files"]]
+            return [name for name in names if ".." not in Path(name).parts and not Path(name).is_absolute()]
     return None
 
 
-def _write(folder: Path, made: dict[str, bytes], manifest: dict[str, Any]) -> None:
-    """What the old page had more goes; the manifest comes first, so that a page that was cut short is seen as one."""
+def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    """Files that only the old page had go. The manifest comes first, so that a page cut short is seen as one."""
     files.make_folder(folder, "give -o another folder")
-    for name in set(_before(folder) or ()) - set(made):
+    for name in set(_before(folder) or ()) - set(contents):
         with suppress(OSError):
             (folder / name).unlink()
     files.write(folder / MANIFEST, _json(manifest))
-    for name, content in made.items():
+    for name, content in contents.items():
         files.make_folder((folder / name).parent, "give -o another folder")
         files.write(folder / name, content)
 
 
 def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(archive) as found:
-        for name in runtime_files():
-            member = found.extractfile(f"package/{name}")
+    with tarfile.open(archive) as members:
+        for name in RUNTIME_FILES:
+            member = members.extractfile(f"package/{name}")
             assert member is not None
             yield f"pyodide/{name}", member.read()
 

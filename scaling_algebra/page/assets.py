@@ -10,19 +10,17 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import reason, toml, write
 
 REGISTRY = "https://registry.npmjs.org"
-"""Where the runtime is downloaded from without npm."""
+"""The source of the runtime where there is no npm."""
 SECONDS = 300
 
 
@@ -41,25 +39,13 @@ class Asset:
         return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
 
 
-@cache
-def _known() -> Mapping[str, Any]:
-    return toml((resources(__package__) / "assets.toml").read_text("utf-8"))
-
-
-def runtime() -> Asset:
-    """The npm archive of Pyodide."""
-    known = _known()["runtime"]
-    return Asset(known["name"], known["version"], known["archive"], known["sha256"])
-
-
-def runtime_files() -> Sequence[str]:
-    """What of that archive a page needs."""
-    return list(_known()["runtime"]["files"])
-
-
-def wheels() -> list[Asset]:
-    """The packages that the engine imports."""
-    return [Asset(w["name"], w["version"], w["file"], w["sha256"], w.get("for", "")) for w in _known()["wheel"]]
+_DATA = toml((resources(__package__) / "assets.toml").read_text("utf-8"))
+RUNTIME = Asset(**_DATA["runtime"])
+"""The npm archive of Pyodide."""
+RUNTIME_FILES: Sequence[str] = _DATA["files"]
+"""The files of that archive that a page needs."""
+WHEELS = [Asset(**entry) for entry in _DATA["wheel"]]
+"""The packages that the engine imports."""
 
 
 def collected(folder: Path, say: Callable[[str], None]) -> None:
@@ -68,18 +54,16 @@ def collected(folder: Path, say: Callable[[str], None]) -> None:
     Raises:
         UsageError: it cannot be had, or is another file than ``assets.toml`` names.
     """
-    if not runtime().fits(folder / runtime().file):
-        say(f"downloading {runtime().name} {runtime().version} (npm)")
-        _npm(runtime(), folder)
-    missing = [wheel for wheel in wheels() if not wheel.fits(folder / wheel.file)]
+    if not RUNTIME.fits(folder / RUNTIME.file):
+        say(f"downloading {RUNTIME.name} {RUNTIME.version} (npm)")
+        _npm(RUNTIME, folder)
+    missing = [wheel for wheel in WHEELS if not wheel.fits(folder / wheel.file)]
     if missing:
         say(f"downloading {', '.join(f'{w.name} {w.version}' for w in missing)} (pip)")
         _pip(missing, folder)
-    for asset in (runtime(), *wheels()):
-        if not asset.fits(folder / asset.file):
-            raise UsageError(
-                f"{folder / asset.file} is not {asset.name} {asset.version}: its sha256 is another; remove it"
-            )
+    for asset in (RUNTIME, *WHEELS):
+        if not asset.fits(path := folder / asset.file):
+            raise UsageError(f"{path} is not {asset.name} {asset.version}: its sha256 is another; remove it")
 
 
 def _npm(asset: Asset, folder: Path) -> None:
@@ -96,10 +80,9 @@ def _npm(asset: Asset, folder: Path) -> None:
 
 def _pip(missing: Sequence[Asset], folder: Path) -> None:
     """By the pip of this python, with the user's configuration."""
-    known = _known()["runtime"]
     named = [f"{wheel.name}=={wheel.version}" for wheel in missing]
-    only = ["--no-deps", "--only-binary", ":all:", "--platform", known["platform"], "--python-version", known["python"]]
-    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", *only]
+    target = ["--only-binary", ":all:", "--platform", _DATA["platform"], "--python-version", _DATA["python"]]
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", *target]
     _run([*command, "--dest", str(folder), *named], ", ".join(wheel.name for wheel in missing))
 
 
@@ -109,15 +92,11 @@ def _run(command: Sequence[str], what: str) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise _offline(what, str(error)) from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        wrong = next(
-            (line for line in reversed(said) if "error" in line.lower()), said[-1] if said else "no reason given"
-        )
-        raise _offline(what, wrong)
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()]
+        raise _offline(what, (errors or lines or ["no reason given"])[-1])
 
 
 def _offline(what: str, why: str) -> UsageError:
-    files = ", ".join(asset.file for asset in (runtime(), *wheels()))
-    return UsageError(
-        f"cannot download {what} ({why.strip()[:160]}); go online, or give --assets a folder with {files}"
-    )
+    cause, files = why.strip()[:160], ", ".join(asset.file for asset in (RUNTIME, *WHEELS))
+    return UsageError(f"cannot download {what} ({cause}); go online, or give --assets a folder with {files}")

@@ -48,7 +48,7 @@ def kept() -> dict[str, dict[str, Any]]:
 
 
 def place(ray: Ray, record: Mapping[str, Any]) -> str:
-    """Where a ray lies on a map: in a cell, with what bounds it, or on walls between cells; empty for K < M."""
+    """The place of a ray on a map: in a cell, with what bounds it, or on walls between cells; empty for K < M."""
     if ray["K"] != ray["M"] or ray["L"]:
         return ""
     walls = [Linear.wall(PLANE_AXES, values) for values in record["walls"]]

@@ -19,7 +19,7 @@ from scaling_algebra import files
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.dynamics.quantities import quantities
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, check_names, named
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.proofs.presentation import proved
@@ -38,17 +38,17 @@ from .maps import KEPT, kept, place
 
 Question = Mapping[str, str]
 ASKED = ("regime", "ray", "optimizer", "parameterization", "epsilon", "readout_init", "architecture", "network")
-"""What names a configuration."""
+"""Words that name a configuration."""
 TUNED = ("lr", "std", "eps", "decay")
 SIZES = ("base", "target", *TUNED)
-"""What a recipe takes besides, instead of a regime or a ray."""
+"""Words of a recipe, instead of a regime or a ray."""
 COPIES = ("markdown", "latex", "json", "python", "command")
 """Texts to copy: formats of documents, the call that asks the same, and the command."""
 _FILE = "mine.toml"
 
 
 PageAnswer = tuple[Document, Mapping[str, Any]]
-"""What a question gives: a document, and what else the page uses, by name; ``picture`` is the SVG of the leading
+"""A document, and the rest that the page uses, by name; ``picture`` is the SVG of the leading
 monomial of an explanation, ``place`` says where the ray lies on the map, in a line."""
 
 
@@ -62,10 +62,9 @@ def answer(question: str) -> str:
 
 
 def answered(question: Question) -> dict[str, Any]:
-    """The same of objects."""
+    """The answer to a question, both objects."""
     try:
-        if wrong := set(question) - {"ask", "as", "what", *ASKED, *SIZES}:
-            raise unknown_name("word in a question", min(wrong), ("ask", "as", "what", *ASKED, *SIZES))
+        check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
         if "as" in question:
             return {"text": copied(question, question["as"])}
         document, more = named("question", question.get("ask", ""), ASKS)(question)
@@ -85,12 +84,12 @@ def copied(question: Question, form: str) -> str:
     Raises:
         UsageError: no such form, or what the question raises.
     """
-    asked = {key: value for key, value in question.items() if key != "as"}
+    plain = {key: value for key, value in question.items() if key != "as"}
     if form == "python":
-        return _python(asked)
+        return _python(plain)
     if form == "command":
-        return _command(asked)
-    return render(named("question", asked.get("ask", ""), ASKS)(asked)[0], form)
+        return _command(plain)
+    return render(named("question", plain.get("ask", ""), ASKS)(plain)[0], form)
 
 
 # questions -----------------------------------------------------------------------------------------------------------
@@ -112,37 +111,37 @@ def _network(question: Question) -> dict[str, Network]:
 
 
 def _derive(question: Question) -> PageAnswer:
-    asked = _configuration(question)
-    return derive(asked).document(), {"place": _lies(asked)}
+    configuration = _configuration(question)
+    return derive(configuration).document(), {"place": _lies(configuration)}
 
 
-def _lies(asked: Configuration) -> str:
-    """Where a ray lies on the map of its optimizer and parameterization; empty if there is none."""
-    record = kept().get(f"{asked.optimizer.name}-{asked.parameterization.name}")
+def _lies(configuration: Configuration) -> str:
+    """The place of a ray on the map of its optimizer and parameterization; empty without a map."""
+    record = kept().get(f"{configuration.optimizer.name}-{configuration.parameterization.name}")
     usual = (
-        asked.network == ARCHITECTURES[DEFAULT_ARCHITECTURE]
-        and asked.optimizer.regime in (None, "derived")
-        and asked.readout_init == asked.parameterization.readout_init
+        configuration.network == ARCHITECTURES[DEFAULT_ARCHITECTURE]
+        and configuration.optimizer.regime in (None, "derived")
+        and configuration.readout_init == configuration.parameterization.readout_init
     )
-    return place(asked.ray, record) if record is not None and usual else ""
+    return place(configuration.ray, record) if record is not None and usual else ""
 
 
 def _explain(question: Question) -> PageAnswer:
     from scaling_algebra.explanations.graph import picture
 
-    found = explain(question.get("what", ""), _configuration(question))
-    explained = behind(found)
-    drawn = picture(explained) if explained is not None and explained.terms else ""
-    return found.document(), {"picture": drawn}
+    explanation = explain(question.get("what", ""), _configuration(question))
+    reasons = behind(explanation)
+    drawn = picture(reasons) if reasons is not None and reasons.terms else ""
+    return explanation.document(), {"picture": drawn}
 
 
 def _prove(question: Question) -> PageAnswer:
     from scaling_algebra.proofs.prover import prove
 
-    asked = _configuration(question)
-    proof = prove(asked)
+    configuration = _configuration(question)
+    proof = prove(configuration)
     try:
-        derived = replace(derive(asked), unique=proof.unique)
+        derived = replace(derive(configuration), unique=proof.unique)
     except Infeasible:
         derived = None
     return proved(proof, derived), {"unique": proof.unique}
@@ -165,8 +164,8 @@ def _recipe_of(question: Question) -> Any:
 
 def _read(question: Question) -> PageAnswer:
     """How a network is read: its equations, and the quantities that may be explained."""
-    found = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
-    return Document((), {}), {"equations": as_text(found), "quantities": list(quantities(found))}
+    network = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
+    return Document((), {}), {"equations": as_text(network), "quantities": list(quantities(network))}
 
 
 ASKS: Mapping[str, Callable[[Question], PageAnswer]] = {
@@ -194,39 +193,38 @@ def _python(question: Question) -> str:
 
         return as_python(_recipe_of(question))
     given = dict(_given(question))
-    own = given.pop("network", None) is not None
+    from_file = given.pop("network", None) is not None
     arguments = [repr(question["what"])] if question["ask"] == "explain" else []
     arguments += [f"{key}={value!r}" for key, value in given.items()]
-    arguments += [f"network=read_network({_FILE!r})"] * own
-    names = ", ".join([question["ask"], *["read_network"] * own])
+    arguments += [f"network=read_network({_FILE!r})"] if from_file else []
+    names = f"{question['ask']}, read_network" if from_file else question["ask"]
     return f"from scaling_algebra import {names}\n\nprint({question['ask']}({', '.join(arguments)}))"
 
 
 def _command(question: Question) -> str:
-    verb = {"prove": ["derive"], "explain": ["explain", question.get("what", "")]}.get(
-        question["ask"], [question["ask"]]
-    )
-    words = ["scalecalc", *verb]
+    ask = question["ask"]
+    words = ["scalecalc", "derive" if ask == "prove" else ask]
+    words += [question.get("what", "")] if ask == "explain" else []
     for key, value in _given(question):
         texts = value.replace(",", " ").split() if key in TUNED else [_FILE if key == "network" else value]
         for text in texts:
             words += [f"--{key.replace('_', '-')}", text]
-    return shlex.join([*words, *["--prove"] * (question["ask"] == "prove")])
+    return shlex.join([*words, "--prove"] if ask == "prove" else words)
 
 
 def _line(text: str, message: str) -> int | None:
     """The line of a network's text that a message is about, where it names one."""
-    if found := re.search(r"at line (\d+)", message):
-        return int(found[1])
+    if match := re.search(r"at line (\d+)", message):
+        return int(match[1])
     if not text:
         return None
-    if found := re.search(r"equation (\d+)", message):
+    if match := re.search(r"equation (\d+)", message):
         equations = str(files.toml(text)["equations"]).removeprefix("\n")
         before, _, rest = text.partition(equations)
-        return before.count("\n") + int(found[1]) if rest or text.endswith(equations) else None
-    said = message.partition(": ")[2]
+        return before.count("\n") + int(match[1]) if rest or text.endswith(equations) else None
+    reason = message.partition(": ")[2]
     lines = [
-        n for n, line in enumerate(text.splitlines(), 1) if (m := re.match(r"\w+", line)) and said.startswith(m[0])
+        n for n, line in enumerate(text.splitlines(), 1) if (m := re.match(r"\w+", line)) and reason.startswith(m[0])
     ]
     return lines[0] if lines else None
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from scaling_algebra import files, limits
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.spec.axes import AXES
 
 from .sizes import read_sizes
 
 VALUES = ("lr", "eps", "std", "decay")
-"""What may be tuned at the base."""
+"""Settings that may be tuned at the base."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ def read_start(text: str, label: str) -> Start:
         record = files.toml(content)
     except UsageError as error:
         raise UsageError(f"{path}: {error}; write for example N = 1024") from None
-    for key in record:
-        if key not in (*AXES, *VALUES):
-            raise unknown_name(f"key in {path}", key, (*AXES, *VALUES))
+    check_names(f"key in {path}", record, (*AXES, *VALUES))
     tables = {name: record[name] if isinstance(record[name], dict) else {"all": record[name]} for name in record}
     tuned = {name: {"" if r == "all" else r: x for r, x in tables[name].items()} for name in VALUES if name in record}
     return Start(read_sizes({axis: record[axis] for axis in AXES if axis in record}, label), tuned)
@@ -93,21 +91,20 @@ def config_sizes(path: Path) -> dict[str, int]:
 
 
 def sizes_of(config: Any, label: str) -> dict[str, int]:
-    """The same of a configuration of a model in memory.
+    """The sizes in a configuration of a model in memory.
 
     Raises:
         UsageError: its family is not known, or a size is missing.
     """
     names = {name for table in _families().values() for listed in table.values() for name in listed}
-    there = {name: getattr(config, name, None) for name in ("model_type", *names)}
-    return _sizes({name: x for name, x in there.items() if x is not None}, f"the configuration of the {label}")
+    record = {name: getattr(config, name, None) for name in ("model_type", *names)}
+    return _sizes({name: x for name, x in record.items() if x is not None}, f"the configuration of the {label}")
 
 
 def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
     default, families = _families()["default"], {k: table for k, table in _families().items() if k != "default"}
-    family = record.get("model_type", "")
-    if family not in families:
-        raise unknown_name(f"family (model_type of {label})", str(family), families)
+    family = str(record.get("model_type", ""))
+    check_names(f"family (model_type of {label})", [family], families)
     sizes = {}
     for axis, names in {**default, **families[family]}.items():
         size = next((record[name] for name in names if record.get(name) is not None), None)

@@ -20,9 +20,9 @@ import sympy
 from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.laws.circuits import circuits
-from scaling_algebra.laws.entries import made, read
+from scaling_algebra.laws.entries import read, read_file
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial, parameter
 from scaling_algebra.linear.linear import eliminate
@@ -36,7 +36,7 @@ QUANTITIES = {
     "wd": "weight decay",
     "warmup": "warmup, in steps",
 }
-"""What is asked for. Where equations leave a choice, the first of these is chosen and the others follow."""
+"""Unknowns. Where equations leave a choice, the first of these is chosen and the others follow."""
 ORDER = tuple(reversed(QUANTITIES))
 ALL = "all"
 LARGE = 1e30
@@ -65,7 +65,7 @@ class Invariant:
 
 @dataclass(frozen=True)
 class PublishedRule:
-    """What somebody does with some quantities.
+    """A published rule for some quantities.
 
     Attributes:
         axes: what the rule is about; along others it says nothing.
@@ -81,7 +81,7 @@ class PublishedRule:
 
 @dataclass(frozen=True)
 class HorizonData:
-    """What ``horizon.toml`` holds; ``default`` names invariants."""
+    """The content of ``horizon.toml``; ``default`` names invariants."""
 
     default: tuple[str, ...]
     invariant: tuple[Invariant, ...]
@@ -130,7 +130,7 @@ class Horizon(Rendered):
         tokens: tuple[float, float] = (1.0, 1.0),
         free: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """By what each quantity is multiplied from one (batch, tokens) to another.
+        """The factor of each quantity from one (batch, tokens) to another.
 
         Args:
             batch: (from, to), in one unit.
@@ -151,8 +151,7 @@ class Horizon(Rendered):
         for label, pair in numbers.items():
             if not all(0 < x < LARGE for x in pair):
                 raise UsageError(f"{label} is {shown(pair)}; give two positive numbers, such as (256, 1024)")
-        if strange := [name for name in free or {} if name not in self.free]:
-            raise unknown_name(f"free quantity of {self.about}", strange[0], self.free)
+        check_names(f"free quantity of {self.about}", free or (), self.free)
         change = {"B": batch[1] / batch[0], "T": tokens[1] / tokens[0]}
         if fixed := [axis for axis, factor in change.items() if factor != 1 and axis not in self.axes]:
             raise UsageError(f"{AXES[fixed[0]]} changes, but only {', '.join(self.axes)} may; leave out --axes")
@@ -162,13 +161,13 @@ class Horizon(Rendered):
 
     @property
     def experts(self) -> dict[str, Monomial]:
-        """By what an expert's value differs from that of a dense tensor: powers of K and M.
+        """The factor of an expert's value over that of a dense tensor: powers of K and M.
 
         Law: an expert takes as many steps, on K/M of the batch and of the tokens; its gradient is averaged over the
         whole batch, so that it and its epsilon have another factor K/M. What is free is taken equal.
         """
-        more = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
-        return {name: monomial("K/M") ** (m["B"] + m["T"] + more[name]) for name, m in self.powers.items()}
+        extra = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
+        return {name: monomial("K/M") ** (m["B"] + m["T"] + extra[name]) for name, m in self.powers.items()}
 
     def document(
         self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False
@@ -229,7 +228,7 @@ class Horizon(Rendered):
 def data() -> HorizonData:
     """Invariants and rules, as they are written down."""
     path = Path(__file__).with_suffix(".toml")
-    whole: HorizonData = made(path, "invariants and rules", lambda _, tables: read(HorizonData, tables))
+    whole: HorizonData = read_file(path, "invariants and rules", lambda _, tables: read(HorizonData, tables))
     return whole
 
 
@@ -244,8 +243,7 @@ def of(optimizer: str) -> dict[str, Invariant]:
     Raises:
         UsageError: none is about it.
     """
-    if optimizer not in optimizers():
-        raise unknown_name("optimizer with invariants", optimizer, optimizers())
+    check_names("optimizer with invariants", [optimizer], optimizers())
     return {i.name: i for i in data().invariant if optimizer in i.optimizers}
 
 
@@ -265,27 +263,23 @@ def horizon(optimizer: str = "adamw", hold: Sequence[str] | None = None, axes: I
     """
     invariants, changing, default = of(optimizer), tuple(dict.fromkeys(axes)), data().default
     names = [n for n in default if n in invariants] if hold is None else invariants if ALL in hold else hold
-    for name in names:
-        if name not in invariants:
-            raise unknown_name(f"invariant of {optimizer}", name, (*invariants, ALL))
-    for axis in changing:
-        if axis not in AXES:
-            raise unknown_name("axis", axis, AXES)
+    check_names(f"invariant of {optimizer}", names, (*invariants, ALL))
+    check_names("axis", changing, AXES)
     if not names or not changing:
         raise UsageError(f"nothing to hold or to change; give --hold {','.join(default)}, and --axes B,T")
     held = tuple(invariants[name] for name in dict.fromkeys(names))
     fixed = dict.fromkeys(m for i in held for m in i.fixed)
     parts = [(", ".join(i.name for i in held if m in i.fixed), m) for m in fixed]
-    asked = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
+    quantities = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
     left = [{q: Fraction(str(m[q])) for q in QUANTITIES if m[q] != 0} for m in fixed]
     by_axis = {x: eliminate(zip(left, (-Fraction(str(m[x])) for m in fixed), strict=True), ORDER) for x in changing}
     if not all(consistent for _, consistent in by_axis.values()):
         return Horizon(optimizer, held, changing, {}, (), tuple(_conflicts(parts, changing)))
     powers = {}
-    for name in (q for q in asked if q in by_axis[changing[0]][0]):
+    for name in (q for q in quantities if q in by_axis[changing[0]][0]):
         free = {k: sympy.Rational(-x) for k, x in by_axis[changing[0]][0][name][0].items()}
         powers[name] = Monomial.of({axis: sympy.Rational(by_axis[axis][0][name][1]) for axis in changing} | free)
-    return Horizon(optimizer, held, changing, powers, tuple(q for q in asked if q not in powers))
+    return Horizon(optimizer, held, changing, powers, tuple(q for q in quantities if q not in powers))
 
 
 def text(m: Monomial | str) -> str:

@@ -22,12 +22,12 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling
 
-from .sizes import Sizes, Way, through
+from .sizes import Sizes, Way, every_axis, through
 
 SMALL = Fraction(1, 10)
 """A term below this share of the leading one is small."""
@@ -53,13 +53,9 @@ class NextTerm:
 
     def as_json(self) -> dict[str, Any]:
         """JSON: the ratio as exponents by axis, signals as texts."""
-        return {
-            "ratio": plain(self.ratio),
-            "base": self.base,
-            "target": self.target,
-            "small_from": None if self.small_from is None else {a: round(x) for a, x in self.small_from.items()},
-            "of": [f"{name}@{t}" for name, t in self.of],
-        }
+        sizes = None if self.small_from is None else {axis: round(x) for axis, x in self.small_from.items()}
+        record: dict[str, Any] = plain({**vars(self), "small_from": sizes, "of": [f"{x}@{t}" for x, t in self.of]})
+        return record
 
 
 @dataclass(frozen=True)
@@ -67,12 +63,12 @@ class NextTerms:
     """The answer: terms, the largest at the base first, and the signals whose terms are not known.
 
     Attributes:
-        asked: demanded sizes were examined: not for a defined parameterization, nor for a base of size 1.
+        examined: demanded sizes were looked at: not for a defined parameterization, nor for a base of size 1.
     """
 
     terms: tuple[NextTerm, ...] = ()
     unknown: tuple[str, ...] = ()
-    asked: bool = False
+    examined: bool = False
 
 
 def next_terms(d: Derivation, way: Way) -> NextTerms:
@@ -87,7 +83,7 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
     if start is None:
         return NextTerms()
     ray, scaling, constant = start
-    base, target = ({**dict.fromkeys(AXES, 1), **x} for x in (way.base, way.target))
+    base, target = every_axis(way.base), every_axis(way.target)
     signals: dict[Power, list[tuple[str, int]]] = {}
     unknown = []
     for name, t, sizes in _demanded(d, ray, scaling):
@@ -130,14 +126,14 @@ def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
     """The ray of the base's own sizes, the powers there, and the axes that count as constants."""
-    asked = d.configuration
-    if not asked.parameterization.derived:
+    configuration = d.configuration
+    if not configuration.parameterization.derived:
         return None
     axes = {axis: Fraction(size) for axis, size in way.base.items() if axis != "L" or "L" in d.network.axes.values()}
-    if not asked.parameterization.structural and max(axes.values()) > 1:
+    if not configuration.parameterization.structural and max(axes.values()) > 1:
         try:
             ray = through(axes)[0]
-            return ray, derive(asked.but(ray=ray)).scaling, frozenset()
+            return ray, derive(configuration.but(ray=ray)).scaling, frozenset()
         except Infeasible:
             pass
     still = frozenset(axis for axis in axes if way.ray is not None and not way.ray[axis])

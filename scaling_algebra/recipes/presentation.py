@@ -54,7 +54,7 @@ def _rows(r: Recipe) -> Iterator[tuple[Piece, ...]]:
 
 
 def _next_terms(answer: NextTerms) -> Iterator[Block]:
-    if not answer.asked:
+    if not answer.examined:
         return
     yield Heading("is the base large enough", 2)
     terms, limit = answer.terms, f"1/{1 / SMALL}"
@@ -100,7 +100,7 @@ def as_toml(r: Recipe) -> str:
 
 
 def as_python(r: Recipe) -> str:
-    """The same as a dict to paste."""
+    """The numbers to set as a dict in Python."""
     lines = [f"# {r.about}", "RECIPE = {"]
     for group, entries in _numbers(r).items():
         lines.append(f"    {group!r}: {{")

@@ -26,13 +26,15 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
 
 from .horizon import Horizon, horizon, optimizers
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
-from .sizes import Sizes, Way, read_sizes, through, way
+from .sizes import Sizes, Way, every_axis, read_sizes, through, way
+from .warnings import warnings
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
 """The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
@@ -40,25 +42,16 @@ BLOCK = "moe"
 """The block that the MoE layers of that stream are."""
 
 TUNED = ("init_std", "lr", "eps", "decay")
-"""What is tuned of a tensor."""
+"""Settings of a tensor that are tuned."""
 WHAT = ("multiplier", *TUNED)
-"""What is set of a tensor."""
+"""All settings of a tensor."""
 TOWARDS = tuple(Fraction(k, 8) for k in (1, 2, 4, 6, 8))
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
 VECTORS = ("gain", "final_gain", "bias")
 """Roles that start at one or zero at every size: an init std for all tensors is not theirs."""
-_RUN = {"decay": "wd"}
-"""Names of settings among the quantities of a horizon."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
-
-FP16 = 2.0**-24
-"""The smallest positive number in fp16."""
-SMALL_WIDTH = 8
-"""Widths below this say little of a power law."""
-REUSED = "match_rms_adamw"
-"""The factor of a shape that is meant for the learning rate of AdamW."""
 
 Tuned = Mapping[str, float]
 """A tuned value by role; under the empty name that of every other role."""
@@ -94,7 +87,7 @@ class Recipe(Rendered):
 
     @property
     def configuration(self) -> Configuration:
-        """What was asked of the last part of the model, the one with experts where there is one."""
+        """The configuration of the last part of the model, the one with experts where there is one."""
         return self.derivations[-1].configuration
 
     def __getitem__(self, role: str) -> Mapping[str, Setting]:
@@ -113,55 +106,52 @@ class Recipe(Rendered):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What to look at before the numbers are used, a line each."""
-        return tuple(_warnings(self))
+        return tuple(warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead))
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Whether the base is large enough: terms of demanded sizes that are not small beside the leading ones there,
+        """Is the base large enough? Terms of demanded sizes that are not small beside the leading ones there,
         constants left out."""
         return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract; numbers are floats, rules are texts."""
-        asked = self.configuration
-        return {
-            "base": dict(self.way.base),
-            "target": dict(self.way.target),
-            "ray": None if self.way.ray is None else {a: str(r) for a, r in self.way.ray.rates.items()},
-            "exact": self.way.exact,
-            "optimizer": asked.optimizer.name,
-            "epsilon": asked.optimizer.regime,
-            "parameterization": asked.parameterization.name,
-            "gauge": self.derivations[-1].gauge,
-            "readout_init": asked.readout_init,
-            "architectures": [d.network.name for d in self.derivations],
-            "tensors": {
-                role: {
-                    **{what: settings[what].as_json() if what in settings else None for what in WHAT},
-                    "tied": role in self.tied,
-                }
-                for role, settings in self.tensors.items()
-            },
-            "multipliers": {name: setting.as_json() for name, setting in self.multipliers.items()},
-            "instead": None if self.instead is None else {a: str(r) for a, r in self.instead.rates.items()},
-            "missing": self.missing,
-            "breaks": [
-                {"signal": x.signal, "step": x.step, "growth": str(x.growth), "factor": x.factor} for x in self.breaks
-            ],
-            "run": dict(self.run),
-            "next_terms": [x.as_json() for x in self.next_terms.terms],
-            "next_terms_unknown": list(self.next_terms.unknown),
-            "held": [] if self.horizon is None else [invariant.name for invariant in self.horizon.held],
-            "warnings": list(self.warnings),
+        configuration = self.configuration
+        tensors = {
+            role: {what: settings[what].as_json() if what in settings else None for what in WHAT}
+            for role, settings in self.tensors.items()
         }
+        record: dict[str, Any] = plain({
+            "base": self.way.base,
+            "target": self.way.target,
+            "ray": None if self.way.ray is None else self.way.ray.rates,
+            "exact": self.way.exact,
+            "optimizer": configuration.optimizer.name,
+            "epsilon": configuration.optimizer.regime,
+            "parameterization": configuration.parameterization.name,
+            "gauge": self.derivations[-1].gauge,
+            "readout_init": configuration.readout_init,
+            "architectures": [d.network.name for d in self.derivations],
+            "tensors": {role: {**settings, "tied": role in self.tied} for role, settings in tensors.items()},
+            "multipliers": {name: setting.as_json() for name, setting in self.multipliers.items()},
+            "instead": None if self.instead is None else self.instead.rates,
+            "missing": self.missing,
+            "breaks": [{**vars(x), "growth": str(x.growth)} for x in self.breaks],
+            "run": self.run,
+            "next_terms": [x.as_json() for x in self.next_terms.terms],
+            "next_terms_unknown": self.next_terms.unknown,
+            "held": [] if self.horizon is None else [invariant.name for invariant in self.horizon.held],
+            "warnings": self.warnings,
+        })  # fmt: skip
+        return record
 
     @property
     def about(self) -> str:
-        asked = self.configuration
+        configuration = self.configuration
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
         gauge = self.derivations[-1].gauge
         where = "" if gauge == OWN else f", gauge {gauge}"
-        return f"{asked.parameterization.title}, {asked.optimizer.name}, {sizes}{where}"
+        return f"{configuration.parameterization.title}, {configuration.optimizer.name}, {sizes}{where}"
 
 
 def recipe(
@@ -179,7 +169,7 @@ def recipe(
     gauge: str = OWN,
     **where: Unpack[Where],
 ) -> Recipe:
-    """What to set at a target size, from what was tuned at a base size.
+    """The numbers to set at a target size, from those tuned at a base size.
 
     Args:
         base, target: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M a dense model.
@@ -208,61 +198,46 @@ def recipe(
     networks = _networks(going, where)
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
-    values = {
-        "init_std": _tuned("std", std, rules),
-        "lr": _tuned("lr", lr, rules),
-        "eps": _tuned("eps", eps, rules),
-        "decay": _tuned("decay", decay, rules),
-    }
+    tuned = {"multiplier": None, "init_std": std, "lr": lr, "eps": eps, "decay": decay}
+    values = {what: _tuned("std" if what == "init_std" else what, given, rules) for what, given in tuned.items()}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.epsilon for rule in rules.values()):
         raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
     if decay is not None and not any(rule.decoupled_decay for rule in rules.values()):
         raise UsageError(f"{names} has no decoupled weight decay; leave out decay, or take adamw")
-    changes = batch[0] != batch[1] or tokens[0] != tokens[1]
-    if changes and names not in optimizers():
-        raise UsageError(f"what batch and tokens do to {names} is not known; leave them out, or take adamw")
-    held = horizon(names) if changes else None
+    held = _horizon(names) if batch[0] != batch[1] or tokens[0] != tokens[1] else None
     run = {} if held is None else held.factors(batch, tokens)
-    tensors: dict[str, dict[str, Setting]] = {}
-    for role in after.tensors:
-        start, end = before.tensors[role], after.tensors[role]
-        powers = zip(_settings(start), _settings(end), strict=True)
-        multiplied = start.multiplier.terms or end.multiplier.terms
-        multiplier = _setting(going, start.multiplier, end.multiplier, None)
-        tensors[role] = {"multiplier": multiplier} if multiplied else {}
-        tensors[role] |= {
-            what: _setting(going, *pair, _value(values[what], what, role), run.get(_RUN.get(what, what), 1.0))
-            for what, pair in zip(TUNED, powers, strict=True)
-            if (what != "eps" or rules[role].epsilon) and (what != "decay" or rules[role].decoupled_decay)
+
+    def settings(role: str) -> dict[str, Setting]:
+        start, end, rule = before.tensors[role], after.tensors[role], rules[role]
+        multiplied = bool(start.multiplier.terms or end.multiplier.terms)
+        has = {"multiplier": multiplied, "eps": rule.epsilon, "decay": rule.decoupled_decay}
+        return {
+            what: Setting.of(going, power, to, values[what].get(role), run.get("wd" if what == "decay" else what, 1.0))
+            for (what, power), to in zip(_followed(start).items(), _followed(end).values(), strict=True)
+            if has.get(what, True)
         }
-    multipliers = {
-        m: _setting(going, 1 / before.multipliers[m], 1 / power, None) for m, power in after.multipliers.items()
-    }
+
+    multipliers = {m: Setting.of(going, 1 / before.multipliers[m], 1 / x) for m, x in after.multipliers.items()}
     broken = tuple(_breaks(derivations, going)) if instead else ()
+    tensors = {role: settings(role) for role in after.tensors}
     return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, held, run)
 
 
-def _value(tuned: Tuned, what: str, role: str) -> float | None:
-    rest = None if what == "init_std" and role in VECTORS else tuned.get("")
-    return tuned.get(role, rest)
+def _horizon(optimizer: str) -> Horizon:
+    if optimizer not in optimizers():
+        raise UsageError(f"what batch and tokens do to {optimizer} is not known; leave them out, or take adamw")
+    return horizon(optimizer)
 
 
-def _settings(t: TensorScaling) -> tuple[Power | None, Power, Power, Power]:
-    """In the order of ``TUNED``: torch multiplies weight decay by the learning rate, and their product stays."""
-    return t.init_std, t.lr, t.eps or Power(), 1 / t.lr
-
-
-def _setting(going: Way, before: Power | None, after: Power | None, base: float | None, more: float = 1.0) -> Setting:
-    if before is None or after is None:
-        return Setting(None, 0.0, base)
-    if before == after:
-        return Setting(after, after.ratio(going.base, going.target) * more, base)
-    return Setting(after, after.at(going.target) / before.at(going.base) * more, base, before)
+def _followed(t: TensorScaling) -> dict[str, Power | None]:
+    """The power that each of ``WHAT`` follows: torch multiplies weight decay by the learning rate, and their product
+    stays."""
+    return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": 1 / t.lr}
 
 
 def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimizer]) -> dict[str, float]:
-    """By role, where an optimizer's name stands for what it trains.
+    """Values by role; the name of an optimizer stands for what it trains, the empty name for every other role.
 
     Raises:
         UsageError: a role that the model lacks, or no positive finite number.
@@ -282,9 +257,10 @@ def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimize
         if label == "std" and role in VECTORS:
             raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
-            of = f"{label} of {role}" if role else label
-            raise UsageError(f"{of} is {shown(value)}; give a positive number up to 1e9")
-    return values
+            what = f"{label} of {role}" if role else label
+            raise UsageError(f"{what} is {shown(value)}; give a positive number up to 1e9")
+    rest = {role: values[""] for role in rules if label != "std" or role not in VECTORS} if "" in values else {}
+    return rest | values
 
 
 def _networks(going: Way, where: Where) -> list[Network]:
@@ -314,10 +290,10 @@ def _powers(
         derivations = []
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
-            asked = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
-            if asked.parameterization.structural and not any(e.inner for e in experts(network)):
-                asked = asked.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
-            derivations.append(derive(asked).in_gauge(gauge))
+            point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
+            if point.parameterization.structural and not any(e.inner for e in experts(network)):
+                point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
+            derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])
 
     if going.ray is None:  # two members of one family, each on the ray of its own sizes
@@ -358,61 +334,6 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
     return Scaling(tensors, multipliers, tuple(r for d in derivations for r in d.scaling.tied))
 
 
-def _warnings(r: Recipe) -> Iterator[str]:
-    base, target, ray = r.way.base, r.way.target, r.way.ray
-    for axis, size in base.items():
-        if size == 1 < target[axis] and axis != "L":
-            yield f"{axis} is 1 at the base: what was tuned there knows nothing of {AXES[axis]}"
-        elif size < min(SMALL_WIDTH, target[axis]) and axis in ("N", "N_e"):
-            yield f"{axis} is {size} at the base: powers of it hold for large {AXES[axis]}"
-    if ray is None:
-        yield (
-            "no ray leads from the base to the target, since an axis shrinks or K outgrows M: they are taken as two "
-            "members of one family, each with the powers of the ray of its own sizes"
-        )
-    elif not r.way.exact:
-        yield f"the sizes grow along no ray with simple rates; {ray} lies on the same side of every wall"
-    if r.instead is not None:
-        yield f"the powers are those of the ray {r.instead}; train a model in between before you trust them"
-    for role, settings in r.tensors.items():
-        eps = settings["eps"].target if "eps" in settings else None
-        if eps is not None and eps < FP16:
-            yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
-            break
-    yield from _reused(r.derivations)
-    if any("decay" in s for s in r.tensors.values()):
-        yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
-    zero = r.tensors.get("router", {}).get("init_std")
-    if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
-        yield "a router that starts at zero ties all logits: top-K needs some randomness of its own"
-    if "alpha" in r.multipliers:
-        yield (
-            "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "
-            "brings 1/K itself, one that is not brings 1/M"
-        )
-
-
-def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
-    """Tensors whose step is made as large as AdamW's, and whose learning rate follows another power all the same."""
-    apart = []
-    for d in derivations:
-        roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]
-        try:
-            theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
-        except Infeasible:  # AdamW has no rule on this ray that could be reused
-            continue
-        for role in roles:
-            here, other = d[role].lr, theirs[role].lr
-            if here.on(d.ray) != other.on(d.ray):
-                apart.append(f"{role} ({here}, AdamW's {other})")
-    if apart:
-        listed = ", ".join(dict.fromkeys(apart))
-        yield (
-            f"{REUSED} lets a learning rate of AdamW be reused at one size; its width rule is another one for "
-            f"{listed}, where gradients have rank Theta(1)"
-        )
-
-
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
     """The signals that the powers let grow on the ray itself, each once."""
     assert going.ray is not None
@@ -428,8 +349,4 @@ def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
                 largest, t = max(grown, key=lambda x: (x[0].size, -x[1]))
                 assert largest.form is not None
                 power = d.scaling.size(largest.form)
-                yield Breaks(signal, t, power, power.ratio(_all(going.base), _all(going.target)))
-
-
-def _all(sizes: Sizes) -> dict[str, int]:
-    return {axis: sizes.get(axis, 1) for axis in AXES}
+                yield Breaks(signal, t, power, power.ratio(every_axis(going.base), every_axis(going.target)))

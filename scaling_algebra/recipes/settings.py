@@ -7,6 +7,8 @@ from typing import Any
 
 from scaling_algebra.spec.powers import Power
 
+from .sizes import Way
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -24,6 +26,17 @@ class Setting:
     base: float | None = None
     before: Power | None = None
 
+    @classmethod
+    def of(
+        cls, going: Way, before: Power | None, after: Power | None, base: float | None = None, more: float = 1.0
+    ) -> Setting:
+        """The setting that follows one power at the base and another at the target; ``more`` is one more factor."""
+        if before is None or after is None:
+            return cls(None, 0.0, base)
+        if before == after:
+            return cls(after, after.ratio(going.base, going.target) * more, base)
+        return cls(after, after.at(going.target) / before.at(going.base) * more, base, before)
+
     @property
     def target(self) -> float | None:
         """The number to set; None where no base value was given. Zero init needs none."""
@@ -38,7 +51,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Breaks:
-    """What the nearest parameterization does not keep on this ray: a signal that grows.
+    """A signal that grows on this ray, with the powers of the nearest one that has a parameterization.
 
     Attributes:
         signal: which one. step: after how many updates it is largest. growth: the power that it grows as.

@@ -21,7 +21,7 @@ Sizes = Mapping[str, int]
 FINEST = 64
 """Largest denominator of a rate that stands for a ratio of logarithms."""
 _COEFFICIENTS = range(-2, 3)
-"""Of the walls whose sides a ray must keep: M + N_e = N, 2 M = N and the like."""
+"""Coefficients of the walls whose sides a ray must keep: M + N_e = N, 2 M = N and the like."""
 
 
 def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
@@ -70,6 +70,11 @@ def _pairs(text: str, label: str) -> dict[str, int]:
         except ValueError as error:
             raise UsageError(f"{axis} of the {label} is {size!r}, {error}; give a whole number") from None
     return sizes
+
+
+def every_axis(sizes: Sizes) -> dict[str, int]:
+    """Sizes with 1 for every axis that a model has not."""
+    return {axis: sizes.get(axis, 1) for axis in AXES}
 
 
 @dataclass(frozen=True)

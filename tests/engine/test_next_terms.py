@@ -21,7 +21,7 @@ def found():
 def test_ratios_are_powers_of_the_sizes(found):
     rows = {str(x.ratio): x for x in found.terms}
     wall, few = rows["N^(1/2) N_e^(-1/2) M^(-1/2)"], rows["M^(-1/2)"]
-    assert found.asked and not found.unknown
+    assert found.examined and not found.unknown
     assert wall.base == pytest.approx((1024 / (256 * 32)) ** 0.5) and wall.target == pytest.approx(0.5 * wall.base)
     assert few.base == pytest.approx(32**-0.5) and ("h3.change", 2) in few.of
     bases = [x.base for x in found.terms]
@@ -65,8 +65,8 @@ def test_every_monomial_is_a_lower_bound():
 
 
 def test_what_starts_elsewhere_is_not_asked():
-    assert not recipe("N=1", "N=64").next_terms.asked
-    assert not recipe("N=64,N_e=64,M=8", "N=256,N_e=256,M=32", parameterization="sp", **BLOCK).next_terms.asked
+    assert not recipe("N=1", "N=64").next_terms.examined
+    assert not recipe("N=64,N_e=64,M=8", "N=256,N_e=256,M=32", parameterization="sp", **BLOCK).next_terms.examined
 
 
 def test_where_no_ray_leads_no_size_is_said():
@@ -77,7 +77,7 @@ def test_where_no_ray_leads_no_size_is_said():
 def test_off_its_walls_mssp_is_that_of_the_recipe():
     """Constants and all: MSSP for these sizes exists on the ray, not at the ray of the base."""
     r = recipe("N=256,N_e=256,M=4", "N=1024,N_e=1024,M=16", parameterization="mssp", **BLOCK)
-    assert r.next_terms.asked and not r.next_terms.unknown
+    assert r.next_terms.examined and not r.next_terms.unknown
     assert any("M" in dict(x.ratio.terms) for x in r.next_terms.terms)
 
 

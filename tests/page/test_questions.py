@@ -205,7 +205,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path):
 
 def test_another_file_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "", ""))
-    for asset in (assets.runtime(), *assets.wheels()):
+    for asset in (assets.RUNTIME, *assets.WHEELS):
         (tmp_path / asset.file).write_bytes(b"another")
     with pytest.raises(UsageError, match="its sha256 is another"):
         assets.collected(tmp_path, lambda _: None)

@@ -9,7 +9,7 @@ export class Engine {
   constructor(page, tell) {
     this.page = page;
     this.tell = tell;
-    this.known = new Map();
+    this.cache = new Map();
     this.flying = null; // the question that the worker has
     this.next = null; // the one that waits for it; only the last one does
     this.count = 0;
@@ -37,18 +37,18 @@ export class Engine {
   }
 
   drop(error) {
-    for (const asked of [this.flying, this.next]) asked?.reject(error);
+    for (const task of [this.flying, this.next]) task?.reject(error);
     this.flying = this.next = null;
   }
 
   hear({ id, answer, loading, fault }) {
-    const asked = this.flying;
-    if (asked?.id !== id) return;
-    if (loading) return asked.step(loading);
-    if (fault) asked.reject(new Error(fault));
+    const task = this.flying;
+    if (task?.id !== id) return;
+    if (loading) return task.step(loading);
+    if (fault) task.reject(new Error(fault));
     else {
-      if (!answer.error && !("text" in answer)) this.known.set(key(asked.question), answer);
-      asked.resolve(answer);
+      if (!answer.error && !("text" in answer)) this.cache.set(key(task.question), answer);
+      task.resolve(answer);
     }
     this.flying = null;
     this.send();
@@ -63,18 +63,18 @@ export class Engine {
   /** The answer, if it needs no worker. */
   async ready(question) {
     const name = key(question);
-    if (!this.known.has(name) && this.page.answers[name]) {
-      const found = await fetch(new URL(this.page.answers[name], import.meta.url));
-      this.known.set(name, await found.json());
+    if (!this.cache.has(name) && this.page.answers[name]) {
+      const response = await fetch(new URL(this.page.answers[name], import.meta.url));
+      this.cache.set(name, await response.json());
     }
-    return this.known.get(name);
+    return this.cache.get(name);
   }
 
   async ask(question, step = () => {}) {
-    const { as, ...asked } = question;
-    const found = await this.ready(asked);
-    if (found && !as) return found;
-    if (as && found?.copies?.[as] !== undefined) return { text: found.copies[as] };
+    const { as, ...plain } = question;
+    const answer = await this.ready(plain);
+    if (answer && !as) return answer;
+    if (as && answer?.copies?.[as] !== undefined) return { text: answer.copies[as] };
     if (this.failed) throw new Error(this.failed);
     return new Promise((resolve, reject) => {
       this.next?.reject(new Cancelled("another question came"));

@@ -45,8 +45,8 @@ export class RayMap {
     this.handle.innerHTML =
       '<circle r="22" fill="transparent"/><circle class="halo" r="13" fill="none" stroke="#1f6584" stroke-width="3" stroke-opacity=".25"/>' +
       '<circle r="8" fill="#1f6584" fill-opacity=".85" stroke="#fff" stroke-width="2"/>';
-    for (const [name, said] of Object.entries({ tabindex: 0, role: "slider", "aria-label": "ray; arrow keys move it", "aria-valuemin": 0, "aria-valuemax": this.frame.most })) {
-      this.handle.setAttribute(name, said);
+    for (const [name, text] of Object.entries({ tabindex: 0, role: "slider", "aria-label": "ray; arrow keys move it", "aria-valuemin": 0, "aria-valuemax": this.frame.most })) {
+      this.handle.setAttribute(name, text);
     }
     this.svg.append(this.handle);
     this.listen();

@@ -4,14 +4,15 @@ import { RayMap, point } from "./map.js";
 
 const $ = (id) => document.getElementById(id);
 const make = (tag, properties = {}, ...inside) => {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...inside);
-  return made;
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...inside);
+  return element;
 };
 const folded = (title, ...inside) => make("details", {}, make("summary", { textContent: title }), ...inside);
 const page = await (await fetch(new URL("page.json", import.meta.url))).json();
 const { choices } = page;
-const FIELDS = ["ray", "base", "target", "lr", "eps", "std", "decay", "optimizer", "parameterization", "readout_init", "epsilon", "architecture", "network"];
+const SIZES = ["base", "target", "lr", "eps", "std", "decay"];
+const FIELDS = ["ray", ...SIZES, "optimizer", "parameterization", "readout_init", "epsilon", "architecture", "network"];
 const OWN = "own";
 const MODES = [...Object.keys(choices.regimes), "ray", "sizes"];
 let mode = page.first.regime;
@@ -61,51 +62,50 @@ function arrange() {
   $("map-figure").hidden = $("architecture").value !== "";
   $("ray").readOnly = Boolean(choices.regimes[mode]);
   if (choices.regimes[mode]) $("ray").value = choices.regimes[mode];
-  const said = { ray: "any rates: drag the point, or type them", sizes: "numbers for a large model from those of a small one" };
+  const hints = { ray: "any rates: drag the point, or type them", sizes: "numbers for a large model from those of a small one" };
   const names = { N: "width", N_e: "expert width", M: "experts" };
   const grows = (ray) => Object.keys(names).filter((x) => !ray.split(",").includes(`${x}=0`)).map((x) => names[x]);
-  $("hint").textContent = said[mode] ?? `regime ${mode}: ${grows(choices.regimes[mode]).join(", ")} grow alike`;
+  $("hint").textContent = hints[mode] ?? `regime ${mode}: ${grows(choices.regimes[mode]).join(", ")} grow alike`;
   map.put(point($("ray").value));
   draw();
   number();
 }
 
 function question() {
-  const asked = { ask: mode === "sizes" ? "recipe" : "derive" };
-  if (choices.regimes[mode]) asked.regime = mode;
-  const names = mode === "sizes" ? FIELDS.filter((x) => x !== "ray") : FIELDS.filter((x) => !["base", "target", "lr", "eps", "std", "decay"].includes(x));
-  for (const name of names) {
-    const value = name === "network" ? $(name).value : $(name).value.trim();
-    if (value && !(name === "ray" && asked.regime) && name !== "network") asked[name] = value;
+  const query = { ask: mode === "sizes" ? "recipe" : "derive" };
+  if (choices.regimes[mode]) query.regime = mode;
+  const unused = mode === "sizes" ? ["ray"] : query.regime ? ["ray", ...SIZES] : SIZES;
+  for (const name of FIELDS.filter((x) => x !== "network" && !unused.includes(x))) {
+    if ($(name).value.trim()) query[name] = $(name).value.trim();
   }
-  if (asked.architecture === OWN) {
-    delete asked.architecture;
-    asked.network = $("network").value;
+  if (query.architecture === OWN) {
+    delete query.architecture;
+    query.network = $("network").value;
   }
-  return asked;
+  return query;
 }
 
 // the link ------------------------------------------------------------------------------------------------------------
 
 function link() {
   const { ask, regime, ...rest } = question();
-  const said = new URLSearchParams({ grow: mode, ...rest });
-  if (rest.network) said.set("architecture", OWN);
-  if ($("what").dataset.asked) said.set("why", $("what").dataset.asked);
-  history.replaceState(null, "", `#${said}`);
+  const words = new URLSearchParams({ grow: mode, ...rest });
+  if (rest.network) words.set("architecture", OWN);
+  if ($("what").dataset.query) words.set("why", $("what").dataset.query);
+  history.replaceState(null, "", `#${words}`);
 }
 
 function follow() {
-  const said = new URLSearchParams(location.hash.slice(1));
-  if (!MODES.includes(said.get("grow"))) return said;
-  mode = said.get("grow");
+  const words = new URLSearchParams(location.hash.slice(1));
+  if (!MODES.includes(words.get("grow"))) return words;
+  mode = words.get("grow");
   for (const name of FIELDS) {
-    if (name === "network" && !said.has(name)) continue;
+    if (name === "network" && !words.has(name)) continue;
     const field = $(name);
-    field.value = said.get(name) ?? "";
+    field.value = words.get(name) ?? "";
     if (field.tagName === "SELECT" && field.selectedIndex < 0) field.selectedIndex = 0;
   }
-  return said;
+  return words;
 }
 
 // the map -------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ const map = new RayMap(
     mode = "ray";
     $("ray").value = ray;
     if (!done) return;
-    $("said").textContent = ray;
+    $("status").textContent = ray;
     arrange();
     answer();
   },
@@ -131,17 +131,17 @@ let wanted = "";
 
 async function draw() {
   const mine = `${$("optimizer").value}-${$("parameterization").value}`;
-  const known = choices.maps.includes(mine) && !$("epsilon").value && !$("readout_init").value;
-  const name = known ? mine : choices.maps[0];
-  const asked = [mine.replace("-", " "), ...["readout_init", "epsilon"].map((x) => $(x).value && `${x} ${$(x).value}`)].filter(Boolean).join(", ");
-  if (wanted !== asked) {
-    wanted = asked;
+  const drawn = choices.maps.includes(mine) && !$("epsilon").value && !$("readout_init").value;
+  const name = drawn ? mine : choices.maps[0];
+  const title = [mine.replace("-", " "), ...["readout_init", "epsilon"].map((x) => $(x).value && `${x} ${$(x).value}`)].filter(Boolean).join(", ");
+  if (wanted !== title) {
+    wanted = title;
     maps[name] ??= await (await fetch(new URL(`maps/${name}.json`, import.meta.url))).json();
-    if (wanted !== asked) return;
-    map.show(maps[name], !known);
+    if (wanted !== title) return;
+    map.show(maps[name], !drawn);
     const none = maps[name].cells.every((cell) => !cell.name);
-    const said = none ? "No cell has a formula; the green walls have, and the regimes lie on them." : "A cell has one formula. Dots are the regimes.";
-    $("map-hint").textContent = known ? `N grows at rate 1. ${said}` : `No map of ${asked}; there are maps of ${choices.maps.join(", ").replaceAll("-", " ")}, as defined.`;
+    const cells = none ? "No cell has a formula; the green walls have, and the regimes lie on them." : "A cell has one formula. Dots are the regimes.";
+    $("map-hint").textContent = drawn ? `N grows at rate 1. ${cells}` : `No map of ${title}; there are maps of ${choices.maps.join(", ").replaceAll("-", " ")}, as defined.`;
   }
   map.put(point($("ray").value));
 }
@@ -172,18 +172,18 @@ $("network").addEventListener("input", () => {
 async function read() {
   if ($("own").hidden) return;
   const text = $("network").value;
-  const found = await engine.ask({ ask: "read", network: text }).catch((fault) => ({ error: fault.message }));
+  const reply = await engine.ask({ ask: "read", network: text }).catch((fault) => ({ error: fault.message }));
   if (text !== $("network").value) return;
-  complain(found.error, found.line);
-  if (found.error) return;
-  $("read").textContent = found.equations;
-  $("quantities").replaceChildren(...found.quantities.map((x) => new Option(x)));
+  complain(reply.error, reply.line);
+  if (reply.error) return;
+  $("read").textContent = reply.equations;
+  $("quantities").replaceChildren(...reply.quantities.map((x) => new Option(x)));
 }
 
 // the answer ------------------------------------------------------------------------------------------------------------
 
 /** Asks, with a line that says so and a button that ends it; null where another question came first. */
-async function wait(asked, text) {
+async function wait(query, text) {
   const mine = ++turns;
   const began = performance.now();
   let step = text;
@@ -196,8 +196,8 @@ async function wait(asked, text) {
   const soon = setTimeout(tell, 150);
   const clock = setInterval(tell, 1000);
   try {
-    const found = await engine.ask(asked, (said) => (step = said));
-    return mine === turns ? found : null;
+    const reply = await engine.ask(query, (state) => (step = state));
+    return mine === turns ? reply : null;
   } catch (fault) {
     return fault instanceof Cancelled || mine !== turns ? null : { error: fault.message };
   } finally {
@@ -211,69 +211,72 @@ $("busy").querySelector("button").addEventListener("click", () => {
   turns++;
   engine.cancel();
   $("busy").hidden = true;
-  $("said").textContent = "cancelled";
+  $("status").textContent = "cancelled";
   $("answer").dataset.state = "cancelled";
   $("more").dataset.state = "cancelled";
-  for (const id of ["document", "place"]) $(id).classList.remove("stale");
+  stale(false);
 });
 
+function stale(old) {
+  for (const id of ["document", "place"]) $(id).classList.toggle("stale", old);
+}
+
 async function answer() {
-  const asked = question();
-  delete $("what").dataset.asked;
+  const query = question();
+  delete $("what").dataset.query;
   link();
   $("answer").dataset.state = "busy";
-  for (const id of ["document", "place"]) $(id).classList.add("stale");
+  stale(true);
   if (engine.flying?.question.ask === "prove") engine.cancel(); // nobody waits for it any more
-  const found = await wait(asked, asked.ask === "recipe" ? "carrying the values over" : "deriving");
-  if (!found) return;
-  for (const id of ["document", "place"]) $(id).classList.remove("stale");
-  shown = found.error ? null : asked;
+  const reply = await wait(query, query.ask === "recipe" ? "carrying the values over" : "deriving");
+  if (!reply) return;
+  stale(false);
+  shown = reply.error && !reply.missing ? null : query;
   $("more").hidden = true;
-  $("error").hidden = !found.error;
-  $("error").textContent = found.error ?? "";
-  $("tools").hidden = Boolean(found.error) && !found.missing;
-  $("prove").hidden = asked.ask !== "derive" || !choices.derived.includes(asked.parameterization);
-  $("explain").hidden = asked.ask !== "derive" || Boolean(found.error);
-  document.querySelector(".copies").hidden = Boolean(found.error);
-  if (asked.network) complain(found.error, found.line);
-  if (found.missing) shown = asked;
+  $("error").hidden = !reply.error;
+  $("error").textContent = reply.error ?? "";
+  $("tools").hidden = Boolean(reply.error) && !reply.missing;
+  $("prove").hidden = query.ask !== "derive" || !choices.derived.includes(query.parameterization);
+  $("explain").hidden = query.ask !== "derive" || Boolean(reply.error);
+  document.querySelector(".copies").hidden = Boolean(reply.error);
+  if (query.network) complain(reply.error, reply.line);
   $("document").replaceChildren();
-  $("place").hidden = !found.place;
-  $("place").textContent = found.place ? `On the map: ${found.place}` : "";
-  if (!found.error) {
-    write($("document"), found.html, $("answer-title"));
-    if (asked.ask === "derive") numbers(asked);
+  $("place").hidden = !reply.place;
+  $("place").textContent = reply.place ? `On the map: ${reply.place}` : "";
+  if (!reply.error) {
+    write($("document"), reply.html, $("answer-title"));
+    if (query.ask === "derive") numbers(query);
   } else $("answer-title").textContent = "No answer";
-  $("said").textContent = found.error ?? `answer: ${$("answer-title").textContent}`;
-  $("answer").dataset.key = key(asked);
-  $("answer").dataset.state = found.error ? "error" : "shown";
+  $("status").textContent = reply.error ?? `answer: ${$("answer-title").textContent}`;
+  $("answer").dataset.key = key(query);
+  $("answer").dataset.state = reply.error ? "error" : "shown";
   performance.mark("answered");
 }
 
 /** A document into a place: its title into a heading that is there, what only some want to read folded. */
 function write(place, html, title) {
-  const made = new DOMParser().parseFromString(html, "text/html").body;
-  const first = made.querySelector("h1");
+  const parsed = new DOMParser().parseFromString(html, "text/html").body;
+  const first = parsed.querySelector("h1");
   if (first && title) {
     title.innerHTML = first.innerHTML;
     first.remove();
   }
-  for (const old of made.querySelectorAll("h1, h2, h3")) {
+  for (const old of parsed.querySelectorAll("h1, h2, h3")) {
     const level = Number(old.tagName[1]) + (title?.tagName === "H2" && place.id === "document" ? 1 : 2);
     old.replaceWith(make(`h${level}`, { innerHTML: old.innerHTML }));
   }
   const titles = { why: () => "Why each number, in a line", structure: (list) => list?.querySelector("li")?.textContent };
-  for (const heading of [...made.querySelectorAll("h3")].filter((h) => h.textContent in titles)) {
+  for (const heading of [...parsed.querySelectorAll("h3")].filter((h) => h.textContent in titles)) {
     const text = titles[heading.textContent](heading.nextElementSibling) ?? heading.textContent;
     const details = folded(text[0].toUpperCase() + text.slice(1));
     while (heading.nextElementSibling && !/^H\d$/.test(heading.nextElementSibling.tagName)) details.append(heading.nextElementSibling);
     heading.replaceWith(details);
   }
-  place.replaceChildren(...made.childNodes);
+  place.replaceChildren(...parsed.childNodes);
 }
 
 /** Every number of the table becomes a button that asks for its reason. */
-function numbers(asked) {
+function numbers(query) {
   const table = $("document").querySelector("table");
   table.classList.add("powers");
   const heads = [...table.querySelectorAll("thead th")].map((th) => th.textContent);
@@ -285,34 +288,34 @@ function numbers(asked) {
       const button = make("button", { type: "button", className: "number", innerHTML: cell.innerHTML });
       button.setAttribute("aria-label", `${role} ${heads[k]}: ${cell.textContent}; why?`);
       button.setAttribute("aria-pressed", "false");
-      button.addEventListener("click", () => reason(asked, `${role}.${what}`, button));
+      button.addEventListener("click", () => reason(query, `${role}.${what}`, button));
       cell.replaceChildren(button);
     });
   }
 }
 
 /** A second question about what is shown: its answer goes into a panel below. */
-async function further(asked, text) {
+async function further(query, text) {
   $("more").dataset.state = "busy";
-  const found = await wait(asked, text);
-  if (!found) return null;
+  const reply = await wait(query, text);
+  if (!reply) return null;
   const panel = $("more");
   panel.replaceChildren();
   panel.hidden = false;
-  if (found.error) panel.append(make("p", { className: "error", textContent: found.error }));
+  if (reply.error) panel.append(make("p", { className: "error", textContent: reply.error }));
   else {
     const [title, body] = [make("h3"), make("div")];
-    write(body, found.html, title);
-    if (asked.ask === "prove") proof(body, title);
+    write(body, reply.html, title);
+    if (query.ask === "prove") proof(body, title);
     const first = body.querySelector("p");
-    const picture = make("div", { className: "picture", innerHTML: found.picture, tabIndex: 0 });
-    panel.append(title, ...(found.picture ? [...(first ? [first] : []), picture, folded("Step by step", body)] : [body]), copies(asked));
+    const picture = make("div", { className: "picture", innerHTML: reply.picture, tabIndex: 0 });
+    panel.append(title, ...(reply.picture ? [...(first ? [first] : []), picture, folded("Step by step", body)] : [body]), copies(query));
   }
-  panel.dataset.state = found.error ? "error" : "shown";
-  panel.dataset.key = key(asked);
-  $("said").textContent = panel.querySelector("h3, p").textContent;
+  panel.dataset.state = reply.error ? "error" : "shown";
+  panel.dataset.key = key(query);
+  $("status").textContent = panel.querySelector("h3, p").textContent;
   panel.scrollIntoView({ block: "nearest" });
-  return found;
+  return reply;
 }
 
 /** A proof comes below the derivation, which is on the page already: it is folded here. */
@@ -325,12 +328,12 @@ function proof(body, title) {
   head.replaceWith(details);
 }
 
-async function reason(asked, what, button) {
+async function reason(query, what, button) {
   for (const other of document.querySelectorAll("button.number")) other.setAttribute("aria-pressed", String(other === button));
   $("what").value = what;
-  $("what").dataset.asked = what;
+  $("what").dataset.query = what;
   link();
-  await further({ ...asked, ask: "explain", what }, `explaining ${what}`);
+  await further({ ...query, ask: "explain", what }, `explaining ${what}`);
 }
 
 $("explain").addEventListener("submit", (event) => {
@@ -341,7 +344,7 @@ $("prove").addEventListener("click", () => shown && further({ ...shown, ask: "pr
 
 // copies ----------------------------------------------------------------------------------------------------------------
 
-function copies(asked) {
+function copies(query) {
   const group = make("div", { className: "copies" }, make("span", { textContent: "Copy as", ariaHidden: "true" }));
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", "Copy as");
@@ -351,12 +354,12 @@ function copies(asked) {
     const button = make("button", { type: "button", textContent: title });
     button.dataset.form = form;
     button.addEventListener("click", async () => {
-      const found = await wait({ ...(asked ?? shown), as: form }, `writing ${title}`);
-      if (!found) return;
-      button.dataset.copied = found.text ?? "";
-      const done = found.text !== undefined && (await navigator.clipboard.writeText(found.text).then(() => true, () => false));
+      const reply = await wait({ ...(query ?? shown), as: form }, `writing ${title}`);
+      if (!reply) return;
+      button.dataset.copied = reply.text ?? "";
+      const done = reply.text !== undefined && (await navigator.clipboard.writeText(reply.text).then(() => true, () => false));
       button.textContent = done ? "Copied" : "Not copied";
-      $("said").textContent = done ? `copied as ${title}` : `not copied: ${found.error ?? "the browser refused"}`;
+      $("status").textContent = done ? `copied as ${title}` : `not copied: ${reply.error ?? "the browser refused"}`;
       setTimeout(() => (button.textContent = title), 1500);
     });
     group.append(button);
@@ -383,11 +386,11 @@ networks();
 for (const name of ["optimizer", "parameterization"]) $(name).value = page.first[name];
 
 async function open() {
-  const said = follow();
+  const words = follow();
   arrange();
   if (!$("own").hidden) read();
   await answer();
-  if (said.get("why") && shown) reason(shown, said.get("why"));
+  if (words.get("why") && shown) reason(shown, words.get("why"));
 }
 addEventListener("hashchange", open);
 open();

@@ -11,11 +11,11 @@ async function load(wheels) {
 
 async function ask({ id, question }) {
   for (const tried = new Set(); ; ) {
-    const found = JSON.parse(answer(JSON.stringify(question)));
-    const wheels = page.wheels.filter((w) => w.for === found.needs);
-    if (!found.needs || !wheels.length || tried.has(found.needs)) return postMessage({ id, answer: found });
-    tried.add(found.needs);
-    postMessage({ id, loading: `loading ${found.needs}` });
+    const reply = JSON.parse(answer(JSON.stringify(question)));
+    const wheels = page.wheels.filter((w) => w.for === reply.needs);
+    if (!reply.needs || !wheels.length || tried.has(reply.needs)) return postMessage({ id, answer: reply });
+    tried.add(reply.needs);
+    postMessage({ id, loading: `loading ${reply.needs}` });
     await load(wheels);
   }
 }
@@ -29,7 +29,7 @@ onmessage = ({ data }) => (answer ? queue(data) : waiting.push(data));
 try {
   say("loading", "loading Python");
   [page, pyodide] = await Promise.all([
-    fetch(new URL("page.json", import.meta.url)).then((found) => found.json()),
+    fetch(new URL("page.json", import.meta.url)).then((response) => response.json()),
     loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href }),
   ]);
   say("loading", "loading the package");

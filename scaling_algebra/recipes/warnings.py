@@ -1,0 +1,81 @@
+"""What to look at before the numbers of a recipe are used. Read next: ``recipe.py`` (who asks)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.axes import AXES, Ray
+
+from .settings import Setting
+from .sizes import Way
+
+FP16 = 2.0**-24
+"""The smallest positive number in fp16."""
+SMALL_WIDTH = 8
+"""Widths below this say little of a power law."""
+REUSED = "match_rms_adamw"
+"""The factor of a shape that is meant for the learning rate of AdamW."""
+
+
+def warnings(
+    way: Way,
+    derivations: Sequence[Derivation],
+    tensors: Mapping[str, Mapping[str, Setting]],
+    multipliers: Collection[str],
+    instead: Ray | None,
+) -> Iterator[str]:
+    """A line for each risk of sizes, ray, fp16, reused learning rates, weight decay, zero init and gates."""
+    base, target, ray = way.base, way.target, way.ray
+    for axis, size in base.items():
+        if size == 1 < target[axis] and axis != "L":
+            yield f"{axis} is 1 at the base: what was tuned there knows nothing of {AXES[axis]}"
+        elif size < min(SMALL_WIDTH, target[axis]) and axis in ("N", "N_e"):
+            yield f"{axis} is {size} at the base: powers of it hold for large {AXES[axis]}"
+    if ray is None:
+        yield (
+            "no ray leads from the base to the target, since an axis shrinks or K outgrows M: they are taken as two "
+            "members of one family, each with the powers of the ray of its own sizes"
+        )
+    elif not way.exact:
+        yield f"the sizes grow along no ray with simple rates; {ray} lies on the same side of every wall"
+    if instead is not None:
+        yield f"the powers are those of the ray {instead}; train a model in between before you trust them"
+    for role, settings in tensors.items():
+        eps = settings["eps"].target if "eps" in settings else None
+        if eps is not None and eps < FP16:
+            yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
+            break
+    yield from _reused(derivations)
+    if any("decay" in s for s in tensors.values()):
+        yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
+    zero = tensors.get("router", {}).get("init_std")
+    if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
+        yield "a router that starts at zero ties all logits: top-K needs some randomness of its own"
+    if "alpha" in multipliers:
+        yield (
+            "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "
+            "brings 1/K itself, one that is not brings 1/M"
+        )
+
+
+def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
+    """Tensors whose step is made as large as AdamW's, and whose learning rate follows another power all the same."""
+    apart = []
+    for d in derivations:
+        roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]
+        try:
+            theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
+        except Infeasible:  # AdamW has no rule on this ray that could be reused
+            continue
+        for role in roles:
+            here, adamw = d[role].lr, theirs[role].lr
+            if here.on(d.ray) != adamw.on(d.ray):
+                apart.append(f"{role} ({here}, AdamW's {adamw})")
+    if apart:
+        listed = ", ".join(dict.fromkeys(apart))
+        yield (
+            f"{REUSED} lets a learning rate of AdamW be reused at one size; its width rule is another one for "
+            f"{listed}, where gradients have rank Theta(1)"
+        )
