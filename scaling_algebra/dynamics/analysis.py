@@ -146,10 +146,10 @@ class Analysis:
         if best is not None:
             return best
         for rung in PARTS if self._whole else WITNESSES:
-            found = self._two_sided(name, t, rung)
-            if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
-                best = found
-            if found.decided or (self._whole and not self._meets(name, found.size)):
+            answer = self._two_sided(name, t, rung)
+            if answer.size is not None and answer.below and (best is None or answer.size > (best.size or 0)):
+                best = answer
+            if answer.decided or (self._whole and not self._meets(name, answer.size)):
                 break
         return best
 
@@ -169,11 +169,11 @@ class Analysis:
         ranked = [(step - (not k), step, point) for k, point in enumerate(likely) for step in steps]
         for _, step, point in sorted(ranked, key=lambda x: x[0]):
             part = self._part(point)
-            found = part.witness(name, step) if part is not None else None
-            if part is not None and found is not None and part._meets(name, found.size):
-                assumes = found.assumes | self.bounds.assumes | {"generic-constants"}
+            answer = part.witness(name, step) if part is not None else None
+            if part is not None and answer is not None and part._meets(name, answer.size):
+                assumes = answer.assumes | self.bounds.assumes | {"generic-constants"}
                 self._notes |= assumes
-                return replace(found, size=self.upper(name), decided=True, assumes=assumes)
+                return replace(answer, size=self.upper(name), decided=True, assumes=assumes)
         return None
 
     def _meets(self, name: str, size: Fraction | None) -> bool:
@@ -212,8 +212,8 @@ class Analysis:
 
     def simplest(self, name: str, t: int) -> Answer | None:
         """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
-        found = self._two_sided(name, t, SIMPLEST)
-        return None if found.unknown else found
+        answer = self._two_sided(name, t, SIMPLEST)
+        return None if answer.unknown else answer
 
     def leading(self, names: Sequence[str], t: int) -> Answer:
         """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
@@ -221,9 +221,9 @@ class Analysis:
         uppers = [self.upper(name) for name in names]
         top = max((x for x in uppers if x is not None), default=None)
         for name in names if None not in uppers and t else ():
-            found = self.witness(name, t)
-            if found is not None and found.size == top:
-                return replace(found, decided=True, assumes=found.assumes | self.bounds.assumes)
+            shown = self.witness(name, t)
+            if shown is not None and shown.size == top:
+                return replace(shown, decided=True, assumes=shown.assumes | self.bounds.assumes)
         answers = [self.quick(name, t) for name in names]
         if not all(x.decided for x in answers):
             return Answer(None, None, decided=False)
@@ -249,9 +249,9 @@ class Analysis:
 
         At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
         """
-        other = copy(self)
-        other._quick, other._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
-        return other
+        cheaper = copy(self)
+        cheaper._quick, cheaper._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
+        return cheaper
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""

@@ -124,12 +124,12 @@ class BoundRun(Trajectory):
 
     def _entries(self, products: Iterable[tuple[tuple[Signal, ...], tuple[Scalar, ...]]], role: str) -> int | None:
         """Packed bound on the entries of a sum of products in the letters of a tensor."""
-        found = []
+        totals = []
         for factors, scalars in products:
             sizes = [self.algebra.bound(s) for s in self.entries(role, factors)]
             if None not in sizes:
-                found.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
-        return max(found, key=self.algebra.value, default=None)
+                totals.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
+        return max(totals, key=self.algebra.value, default=None)
 
     # functions -------------------------------------------------------------------------------------------------
 
@@ -231,9 +231,11 @@ class BoundRun(Trajectory):
         ((reader, at),) = readers
         if not isinstance(reader, Product) or reader.tensor:
             return []
-        own, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
+        letters, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
         above = self.network.signals[reader.out]
-        if own != self.network.signals[signal] or not set(own).issuperset(above.join(x.letters for x in gates) + above):
+        if letters != self.network.signals[signal] or not set(letters).issuperset(
+            above.join(x.letters for x in gates) + above
+        ):
             return []
         factors = [self.gradient(reader.out, t), *(self._gate(x, t) for x in gates)]
         return [self.multiplied(factors[0], reader.multipliers), *factors[1:]]
@@ -250,10 +252,12 @@ class BoundRun(Trajectory):
 
     def _sums_to_zero(self, what: str, signal: str) -> set[str]:
         """Letters along which a change of shares, or the gradient at what shares are made of, sums to zero."""
-        made = [self.network.producer(signal)] if what == "change" else [s for s, _ in self.network.consumers(signal)]
-        if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in made):
+        statements = (
+            [self.network.producer(signal)] if what == "change" else [s for s, _ in self.network.consumers(signal)]
+        )
+        if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
             return set()
-        return set.intersection(*({s.over} for s in made if isinstance(s, Function)))
+        return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]

@@ -94,11 +94,11 @@ class Ledger:
         return sum(self._entries[name].work for name in self._closure(key, set()))
 
     def _closure(self, key: Hashable, without: set[Hashable]) -> set[Hashable]:
-        found: set[Hashable] = set()
+        needed: set[Hashable] = set()
         todo = [key]
         while todo:
             name = todo.pop()
-            if name not in found and name not in without and name in self._entries:
-                found.add(name)
+            if name not in needed and name not in without and name in self._entries:
+                needed.add(name)
                 todo += self._entries[name].needs
-        return found
+        return needed

@@ -110,8 +110,8 @@ class TrainingRun:
                 self._initial[role] = algebra.nothing(tensor.letters)
             else:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
-                own = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
-                self._initial[role] = algebra.tensor(role, tensor.letters, size, own)
+                varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
+                self._initial[role] = algebra.tensor(role, tensor.letters, size, varying)
         counted = {*network.free_multipliers, SHARE}
         self._multipliers = {name: self._multiplier(name) for name in network.multipliers if name in counted}
 
@@ -191,9 +191,9 @@ class TrainingRun:
 
     def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
         """The size of a signal that something is divided by, and whether it is certified."""
-        known = self.context.known(signal, t)
-        if known is not None:
-            return known, True
+        certified = self.context.known(signal, t)
+        if certified is not None:
+            return certified, True
         whole = self.value(signal, t)
         if whole.zero:
             return None, True
@@ -244,33 +244,33 @@ class TrainingRun:
         """
         above = above or partial(self.gradient, t=t)
         acted = acted or partial(self.at, which="value", t=t)
-        found = []
-        own = self.network.tensors[role].letters
+        products = []
+        indices = self.network.tensors[role].letters
         for statement in self.network.uses(role):
             assert statement.tensor
             out = self.network.signals[statement.out]
             signals = [self.multiplied(above(statement.out), statement.multipliers)]
             letters = [out, *(x.letters for x in statement.factors)]
             signals += [acted(x) for x in statement.factors]
-            renamed = dict(zip(statement.tensor.letters, own, strict=True))
+            renamed = dict(zip(statement.tensor.letters, indices, strict=True))
             for x in "".join(letters):
                 if x not in renamed:
-                    clash = x in own
-                    taken = own + "".join(renamed) + "".join(renamed.values()) + "".join(letters)
+                    clash = x in indices
+                    taken = indices + "".join(renamed) + "".join(renamed.values()) + "".join(letters)
                     renamed[x] = self.network.spare(self.network.axes[x], taken) if clash else x
-            found.append(
+            products.append(
                 tuple(
                     self.relabelled(s, old, "".join(renamed[x] for x in old))
                     for s, old in zip(signals, letters, strict=True)
                 )
             )
-        return found
+        return products
 
     def entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
         """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
-        own = self.algebra.live(self.network.tensors[role].letters)
-        if any(c not in own for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
-            return [self.algebra.product(self.covered(list(factors), own), own)]
+        letters = self.algebra.live(self.network.tensors[role].letters)
+        if any(c not in letters for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
+            return [self.algebra.product(self.covered(list(factors), letters), letters)]
         return factors
 
     def entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
@@ -385,9 +385,9 @@ class TrainingRun:
             scalars += step.scalars
         meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
         kept = "".join(s.letters for s in rest) + self.algebra.live(out)
-        own = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
+        shared = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
-        inner = self.algebra.product(self.covered(meeting, own), own, tag)
+        inner = self.algebra.product(self.covered(meeting, shared), shared, tag)
         return self.algebra.scaled(self.algebra.product(self.covered([inner, *rest], out), out), *scalars)
 
     def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:

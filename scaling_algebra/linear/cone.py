@@ -107,12 +107,12 @@ def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequ
     whole = frozenset(ends)
     parts = {x for x in (*on.values(), *zero) if x != whole}
     taken = {x for x in parts if any(x < y for y in parts)} | set(zero)
-    found = [w for w in simple if on[w] == whole]
+    kept = [w for w in simple if on[w] == whole]
     for w in simple:
         if on[w] != whole and on[w] not in taken:
             taken.add(on[w])
-            found.append(w)
-    return found
+            kept.append(w)
+    return kept
 
 
 def simplicity(wall: Linear, axes: Sequence[str]) -> tuple[int, Vector]:

@@ -295,17 +295,17 @@ class System:
         Law: where mu-3 makes epsilon the normaliser, a clause is about c - d. There a held c or d is compared with the
         only point that meets the demands without it.
         """
-        found = self._decide()
+        outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x[0] in "cd" and x not in self._equations()}
-        if not left or found.verdict in ("impossible", "undecided"):
-            return found
-        if found.verdict == "several":
-            return replace(found, verdict="undecided", why=f"several points before {', '.join(left)}")
-        point, held = found.points[0], self.prover.given.held
+        if not left or outcome.verdict in ("impossible", "undecided"):
+            return outcome
+        if outcome.verdict == "several":
+            return replace(outcome, verdict="undecided", why=f"several points before {', '.join(left)}")
+        point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:
-            return found
-        return Outcome(self.structure, "impossible", core=(*found.core, *broken))
+            return outcome
+        return Outcome(self.structure, "impossible", core=(*outcome.core, *broken))
 
     def _equations(self) -> set[str]:
         """The held unknowns that clauses are about."""

@@ -109,14 +109,14 @@ class Relaxation(System):
 
         Candidates that fall short of as little as possible are the ones that the engine can examine best.
         """
-        known, low, high = None, 0, len(names)
+        candidate, low, high = None, 0, len(names)
         middle = high
         while low < high:
             zero = [clause for name in names[:middle] for clause in _equal(name, Fraction(0))]
             values = self.next([*kept, *zero])
-            known, low, high = (known, low, middle - 1) if values is None else (values, middle, high)
+            candidate, low, high = (candidate, low, middle - 1) if values is None else (values, middle, high)
             middle = (low + high + 1) // 2
-        return low, known
+        return low, candidate
 
     def _least(self, name: str, kept: Sequence[Clause]) -> tuple[Fraction, Values]:
         """The smallest shortfall after those that are kept, and a candidate that has it."""

@@ -179,15 +179,15 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> str:
     """Where a demanded size is not that of one monomial on the whole cone."""
     if demand.kind == "balanced":
-        known = {name: inside(name, demand.horizon) for name in demand.quantities}
+        middle = {name: inside(name, demand.horizon) for name in demand.quantities}
         powers = []
-        for name, answer in known.items():
+        for name, answer in middle.items():
             power = None if answer.form is None else scaling.size(answer.form)
             powers += [] if power is None else [power]
             for look in corners:
                 here = look(name, demand.horizon)
-                known_size = None if power is None else power.on(look.ray)
-                if not (answer.decided and here.decided) or here.size != known_size:
+                expected = None if power is None else power.on(look.ray)
+                if not (answer.decided and here.decided) or here.size != expected:
                     return f"{name} is undecided, or not of one size, on {look.ray}"
         apart = any(a.on(look.ray) != b.on(look.ray) for look in corners for a, b in pairwise(powers))
         return "their sizes differ" if apart else ""

@@ -89,16 +89,16 @@ def met(demand: Demand, look: Analysis) -> bool:
 def _reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
     """A witness shows that one of the quantities has at least this size at one of the steps. Runs in which less happens
     are asked for all steps first: they cost the least."""
-    found = (look.in_parts(name, max(steps)) for name in demand.quantities)
-    return any(x is not None and x.size == size for x in found) or any(
+    answers = (look.in_parts(name, max(steps)) for name in demand.quantities)
+    return any(x is not None and x.size == size for x in answers) or any(
         _shown(look, name, t, size) for t in steps for name in demand.quantities
     )
 
 
 def _shown(look: Analysis, name: str, t: int, size: Fraction | int) -> Answer | None:
     """A witness that a quantity has at least this size at a step."""
-    found = look.witness(name, t)
-    return found if found is not None and found.size == size else None
+    answer = look.witness(name, t)
+    return answer if answer is not None and answer.size == size else None
 
 
 def look_ahead(demand: Demand, look: Analysis) -> str:

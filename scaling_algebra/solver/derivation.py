@@ -127,8 +127,8 @@ class Derivation(Rendered):
 
         asked = self.configuration
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        own = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
-        proper = own and asked.parameterization.name == "mup"
+        as_defined = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
+        proper = as_defined and asked.parameterization.name == "mup"
         rule = self.optimizer
         if not (generic and proper and self.network == MOE_BLOCK and isinstance(rule, Optimizer)):
             return None
@@ -294,8 +294,8 @@ def _derived(asked: Configuration) -> Derivation:
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
-        found = Derivation(asked, solution.scaling, reasons, _structure(solution, asked), solution.fixed_by)
-        return replace(found, unmet=unmet, assumes=solution.assumes)
+        derivation = Derivation(asked, solution.scaling, reasons, _structure(solution, asked), solution.fixed_by)
+        return replace(derivation, unmet=unmet, assumes=solution.assumes)
     solution = solved(asked.but(readout_init=rule.readout_init))
     scaling, reasons = solution.scaling, _reasons(asked.network, solution)
     if asked.readout_init != rule.readout_init:
@@ -364,8 +364,10 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     for name, _ in asked.given.items:
         role, _, setting = name.partition(".")
         demand = fixing.get(unknown(name))
-        said = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
-        reasons[(role, setting) if setting else ("aggregation", unknown(name))] = f"given; {said}" if said else "given"
+        verdict = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
+        reasons[(role, setting) if setting else ("aggregation", unknown(name))] = (
+            f"given; {verdict}" if verdict else "given"
+        )
     return reasons
 
 

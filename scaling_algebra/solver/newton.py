@@ -100,12 +100,12 @@ class Solver:
                     failure = str(problem)
                     continue
                 scaling = self._scaling(look, forms, structure, given)
-                found = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
+                solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
                 if not unmet:
-                    return found
+                    return solution
                 failure = unmet[0][1]
                 if best is None or len(unmet) < len(best.unmet):
-                    best = found
+                    best = solution
             rejected.append((structure, failure))
         if best is not None:
             return best
@@ -216,8 +216,8 @@ class Solver:
         steady: bool = False,
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method; at a start that is steady nothing diverges."""
-        known = {*held, *(f"b.{role}" for role in structure.zero)}
-        wanted = [d for d in demands if d.fixes and d.fixes not in known]
+        fixed = {*held, *(f"b.{role}" for role in structure.zero)}
+        wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
         names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
         for _ in range(_ROUNDS):
@@ -244,14 +244,14 @@ class Solver:
             counts = [sum(abs(Fraction(n)) for n in row.values()) for row, _ in rows]
             ranked = sorted(zip(met, counts, range(len(rows)), strict=True), key=lambda x: (stuck and x[0], x[1]))
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
-            found = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
-            values, stuck, steady = found, found == values, False
+            moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
+            values, stuck, steady = moved, moved == values, False
         raise Infeasible("the demands that fix the unknowns have no common solution")
 
     def _row(self, form: Form, held: Mapping[str, Fraction]) -> Row:
         """The equation that makes a form Theta(1), for the unknowns that are not held."""
-        known = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(self.ray))
-        return {u: n for u, n in form.unknowns if u not in held}, -known
+        constant = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(self.ray))
+        return {u: n for u, n in form.unknowns if u not in held}, -constant
 
     def _after_descent(
         self,
@@ -310,9 +310,9 @@ class Solver:
         return values
 
     def _values(self, point: Point) -> dict[str, Fraction]:
-        found = {f"b.{role}": b for role, b in point.b.items() if b is not None}
-        found |= {f"c.{role}": c for role, c in point.c.items()} | {f"d.{role}": d for role, d in point.d.items()}
-        return found | dict(point.multipliers)
+        values = {f"b.{role}": b for role, b in point.b.items() if b is not None}
+        values |= {f"c.{role}": c for role, c in point.c.items()} | {f"d.{role}": d for role, d in point.d.items()}
+        return values | dict(point.multipliers)
 
     def _point(self, values: Mapping[str, Fraction], structure: Structure) -> Point:
         roles = self.network.tensors
@@ -374,9 +374,9 @@ def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str,
     for axis in AXES:
         rows: list[Row] = []
         for fixing in forms.values():
-            counts, known = dict(fixing.form.unknowns), fixing.form.power[axis]
-            known += sum((n * held[u][axis] for u, n in counts.items() if u in held), Fraction(0))
-            rows.append(({u: n for u, n in counts.items() if u not in held}, -known))
+            counts, constant = dict(fixing.form.unknowns), fixing.form.power[axis]
+            constant += sum((n * held[u][axis] for u, n in counts.items() if u in held), Fraction(0))
+            rows.append(({u: n for u, n in counts.items() if u not in held}, -constant))
         solved = solve_linear(rows, list(forms))
         assert solved is not None
         for name, x in solved.items():

@@ -108,8 +108,8 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
             demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
     for role, tensor in network.tensors.items():
         w, uses = tensor.symbol, network.uses(role)
-        own = [s for s in uses if not set(s.multipliers) & set(network.free_multipliers)]
-        uses = tuple(own or uses)  # a use with a multiplier of its own is set by that
+        unscaled = [s for s in uses if not set(s.multipliers) & set(network.free_multipliers)]
+        uses = tuple(unscaled or uses)  # a use with a multiplier of its own is set by that
         if all(_fixed(s) for s in uses):
             why = f"{w}_0 x = Theta(1): the data is this layer's incoming signal"
             demands.append(Demand("mu-2", "theta", tuple(f"{s.out}.init" for s in uses), f"b.{role}", why))
@@ -131,7 +131,7 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
         scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
         outs = [s.out for s in scaled]
         learned = {s.out: _learned(network, s) for s in scaled}
-        names = tuple(f"{out}.{part}" for out, found in learned.items() for part in found)
+        names = tuple(f"{out}.{part}" for out, parts in learned.items() for part in parts)
         if not any(_written(network, s) for s in scaled):
             why = f"the change of {outs[0]} is Theta(1)"
         elif any(s in network.aggregations for s in scaled):

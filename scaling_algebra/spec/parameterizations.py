@@ -40,8 +40,8 @@ class Abc:
 
     def free(self, optimizer: Optimizer) -> TensorScaling:
         """The same tensor without a multiplier (``regauged``), with one global epsilon."""
-        own = TensorScaling(self.init_std, self.lr, multiplier=self.multiplier)
-        return replace(regauged(own, Power(), optimizer), eps=Power())
+        tensor = TensorScaling(self.init_std, self.lr, multiplier=self.multiplier)
+        return replace(regauged(tensor, Power(), optimizer), eps=Power())
 
 
 @dataclass(frozen=True)

@@ -247,11 +247,11 @@ class Network:
 
     @cached_property
     def _consumers(self) -> dict[str, tuple[tuple[Statement, int], ...]]:
-        found: dict[str, tuple[tuple[Statement, int], ...]] = {}
+        uses: dict[str, tuple[tuple[Statement, int], ...]] = {}
         for s in self.statements:
             for k, x in enumerate(s.inputs):
-                found[x.name] = (*found.get(x.name, ()), (s, k))
-        return found
+                uses[x.name] = (*uses.get(x.name, ()), (s, k))
+        return uses
 
     def size(self, letters: Iterable[str]) -> Power:
         """The product of the sizes of some indices, as a power of the axes."""
@@ -296,20 +296,20 @@ class Network:
     @cached_property
     def multipliers(self) -> tuple[str, ...]:
         """Named multipliers, in the order of appearance."""
-        found = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
-        return tuple(dict.fromkeys(found))
+        names = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
+        return tuple(dict.fromkeys(names))
 
     @cached_property
     def free_multipliers(self) -> tuple[str, ...]:
         """Multipliers that no tensor's own scale can stand for: those of products of signals that sum a growing index,
         and of tensors that are used more than once. The others are a choice of gauge and stay Theta(1)."""
-        found: list[str] = []
+        names: list[str] = []
         for s in self.statements:
             if isinstance(s, Product):
                 grows = not s.tensor and any(self.axes[x] in AXES for x in self.summed(s))
                 if grows or (s.tensor and len(self.uses(s.tensor.name)) > 1):
-                    found += s.multipliers
-        return tuple(dict.fromkeys(found))
+                    names += s.multipliers
+        return tuple(dict.fromkeys(names))
 
     @cached_property
     def tracked(self) -> str:
@@ -370,9 +370,9 @@ class Network:
         """All tensors that a signal is computed from."""
         if signal not in self._behind:
             s = self.producer(signal)
-            own = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
-            found = own.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else own
-            self._behind[signal] = frozenset(found)
+            direct = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
+            behind = direct.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else direct
+            self._behind[signal] = frozenset(behind)
         return self._behind[signal]
 
     @cached_property
@@ -406,18 +406,18 @@ class Network:
         gates = [k for k, x in enumerate(statement.factors) if self._gate(x)]
         gates = gates if len(gates) < len(statement.factors) else gates[:-1]
         weights = tuple(statement.factors[k] for k in gates if k != without)
-        found, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
+        terms, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
         for k, factor in enumerate(statement.factors):
             if k in gates or k == without:
                 continue
             parts = self._written_out(factor, taken)
             taken += "".join(x.letters for part in parts for x in (*part.tensors, *part.signals))
-            found = [
+            terms = [
                 Term(t.weights, t.tensors + p.tensors, t.signals + p.signals, t.multipliers + p.multipliers)
-                for t in found
+                for t in terms
                 for p in parts
             ]
-        return tuple(found)
+        return tuple(terms)
 
     def _gate(self, factor: Factor) -> bool:
         statement = self.producer(factor.name)
@@ -426,8 +426,8 @@ class Network:
     def _written_out(self, factor: Factor, taken: str) -> list[Term]:
         statement = self.producer(factor.name)
         if isinstance(statement, Sum):
-            own = self.signals[factor.name]
-            renamed = dict(zip(own, factor.letters, strict=True))
+            letters = self.signals[factor.name]
+            renamed = dict(zip(letters, factor.letters, strict=True))
             inner = [Factor(x.name, "".join(renamed[c] for c in x.letters)) for x in statement.terms]
             return [term for x in inner for term in self._written_out(x, taken)]
         if not (isinstance(statement, Product) and statement.tensor):
@@ -450,14 +450,14 @@ class Network:
     @cached_property
     def letters(self) -> dict[str, str]:
         """Axis of each letter: the network's own, and spare ones for indices that meet twice."""
-        found = {**self.axes, **self.beside}
-        pool = [x for x in SPARE if x not in found]
+        axes = {**self.axes, **self.beside}
+        pool = [x for x in SPARE if x not in axes]
         for axis in dict.fromkeys(self.axes.values()):
             if axis in self.beside.values():
                 continue
             for _ in range(_SPARES):
-                found[pool.pop(0)] = axis
-        return found
+                axes[pool.pop(0)] = axis
+        return axes
 
 
 SPARE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + "".join(map(chr, range(0x0400, 0x0500)))
