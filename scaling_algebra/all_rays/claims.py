@@ -20,8 +20,9 @@ from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.cone import Sides
 from scaling_algebra.linear.linear import SIDES, Linear, Vector
 from scaling_algebra.linear.refine import refine
+from scaling_algebra.proofs.candidates import broken
 from scaling_algebra.proofs.clauses import AllRays, label
-from scaling_algebra.proofs.prover import APART, EPSILON, broken, descended, provable
+from scaling_algebra.proofs.prover import APART, EPSILON, provable
 from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import open_axes
 from scaling_algebra.spec.axes import AXES, Ray
@@ -186,7 +187,7 @@ def nowhere(
 
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
         """What rules out a point of gradient descent on a ray, and is true on every ray."""
-        ray, point = ray_of(model), descended(network, structure, model)
+        ray, point = ray_of(model), structure.point(network, model)
         failed = broken(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
         if failed is None:
             return None

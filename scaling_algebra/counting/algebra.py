@@ -217,7 +217,7 @@ class Algebra(SignalSizes):
         extra = self._bound(a, b, out)
         weights = self._weights
         left, right = self._sorted(a), self._sorted(b)
-        step, work = self._step, self.work
+        step, work = self._step, self.rung.work
         terms: dict[int, int] = {}
         lead: int | None = None
         dropped: int | None = None
@@ -306,7 +306,7 @@ class Algebra(SignalSizes):
                     break
                 slack = -(-max(ra + rb + cost - size, 0) // self._step) * self._step
                 try:
-                    kernels, _, _ = self._product(ka, kb, spec, contraction, slack, self.work)
+                    kernels, _, _ = self._product(ka, kb, spec, contraction, slack, self.rung.work)
                 except Exhausted:
                     continue
                 gain = dict(kernels).get(k)

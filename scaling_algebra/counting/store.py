@@ -76,7 +76,6 @@ class KernelStore(Packing):
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
-        self.work: int | None = None
         self.spent = 0
         """Nodes of the products made so far."""
         self.notes: set[str] = set()
@@ -95,7 +94,7 @@ class KernelStore(Packing):
 
     def climb(self, rung: Rung) -> None:
         """Works on this rung of the ladder of budgets from now on."""
-        self.rung, self.work = rung, rung.work
+        self.rung = rung
         self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
 
     @contextmanager
@@ -106,6 +105,16 @@ class KernelStore(Packing):
             yield self.notes
         finally:
             self.notes = outer
+
+    @contextmanager
+    def accounting(self) -> Iterator[set[str]]:
+        """What is noted inside, apart from what was before; nodes are counted apart as well."""
+        outer, self.spent = self.spent, 0
+        try:
+            with self.noting() as notes:
+                yield notes
+        finally:
+            self.spent = outer
 
     def live(self, letters: str) -> str:
         if letters not in self._live:

@@ -25,7 +25,7 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 from .answers import LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, Answer
-from .bounds import BoundRun, bounded
+from .bounds import BoundRun
 from .parts import ORDERS, SLOW, parts
 from .quantities import Quantity, quantities, quantity, with_decay
 from .run import BeyondPowerCounting, Degrees, RunContext
@@ -166,7 +166,7 @@ class Analysis:
         if self._whole or not self.network.norms or self.upper(name) is None:
             return None
         likely = parts(self.network, self.point, self.table[name])
-        ranked = [(step - (not k), step, point) for k, point in enumerate(likely) for step in steps]
+        ranked = [(step if k else step - 1, step, point) for k, point in enumerate(likely) for step in steps]
         for _, step, point in sorted(ranked, key=lambda x: x[0]):
             part = self._part(point)
             answer = part.witness(name, step) if part is not None else None
@@ -358,15 +358,15 @@ class Analysis:
         finally:
             sys.setrecursionlimit(before)
 
-    def _known(self, algebra: Algebra, name: str, t: int) -> int | None:
+    def _certified(self, algebra: Algebra, name: str, t: int) -> int | None:
         """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
         What that rests on is noted."""
         role = self.table[name].tensor if name in self.table else ""
         if role and name.startswith("g") and self.optimizer.of(role).epsilon and self._within(role):
-            algebra.notes |= self.bounds.assumes
+            algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         answer = self(name, t)
-        algebra.notes |= answer.assumes
+        algebra.notes.update(answer.assumes)
         if not answer.decided or answer.size is None or answer.form is None:
             return None
         return algebra.pack(answer.size, dict(answer.form.power.terms), dict(answer.form.unknowns))
@@ -378,7 +378,8 @@ class Analysis:
             return self._whole.bounds
         with self._deep():
             run = bounds_for(self.network, self._algebra(LADDER[0]), self.point, self.optimizer, self.routed)
-            return bounded(run)
+            run.settle()
+        return run
 
     def upper(self, name: str) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
@@ -395,7 +396,7 @@ class Analysis:
                 largest = self.bounds.largest(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
-        self.bounds.assumes |= notes
+        self.bounds.assumes.update(notes)
         self._notes |= self.bounds.assumes
         return None if largest is None else self.bounds.algebra.value(largest)
 
@@ -417,6 +418,6 @@ class Analysis:
             algebra = self._algebra(rung)
             lowest = self._whole is not None and rung == PARTS[0]
             degrees: Degrees = "lowest" if lowest else "raised" if self.raised else "usual"
-            context = RunContext(self.growing, degrees, known=partial(self._known, algebra))
+            context = RunContext(self.growing, degrees, certified=partial(self._certified, algebra))
             self._runs[rung] = trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)
         return self._runs[rung]

@@ -30,6 +30,7 @@ from .norms import normed
 from .quantities import Quantity
 from .rules import rule
 from .run import PLAIN, BeyondPowerCounting, Increment, Modes, RunContext
+from .steps import vanishes
 from .trajectory import Trajectory
 
 _BOTH: tuple[Mode, ...] = ("init", "update")
@@ -92,6 +93,14 @@ class BoundRun(Trajectory):
             if not stale:
                 return True
         return False
+
+    def settle(self) -> None:
+        """Looks for bounds that one more update keeps, and keeps why there are none."""
+        try:
+            with self.algebra.noting() as self.assumes:
+                self.why = "" if self.settled() else "no bounds that one more update keeps were found"
+        except (Exhausted, BeyondPowerCounting) as reason:
+            self.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
 
     def _far(self) -> Fraction:
         """An exponent that a bound which settles stays below."""
@@ -290,7 +299,7 @@ class BoundRun(Trajectory):
             if rule.normalises:  # a normaliser is at least epsilon
                 rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {d: 1})))
             return self._stepped(role, 1, tuple(rates))
-        return [self._normalised(role, tuple(rates))] if any(self._moves(x) for x in self.factors(role, 1)) else []
+        return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
 
     def _normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
         """A step that is normalised altogether, by its entries or by its operator norm.
@@ -318,16 +327,3 @@ class BoundRun(Trajectory):
         if rule.normalises and not rule.epsilon:
             raise BeyondPowerCounting(f"a part of a step of {rule.name} has no bound")
         return super().change_via(signal, t, via)
-
-    def _moves(self, factors: tuple[Signal, ...]) -> bool:
-        return not any(x.zero for x in factors)
-
-
-def bounded(run: BoundRun) -> BoundRun:
-    """The run with bounds that one more update keeps, or one that says why none are found."""
-    try:
-        with run.algebra.noting() as run.assumes:
-            run.why = "" if run.settled() else "no bounds that one more update keeps were found"
-    except (Exhausted, BeyondPowerCounting) as reason:
-        run.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
-    return run

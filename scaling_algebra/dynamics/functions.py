@@ -185,7 +185,7 @@ class Entrywise:
         Raises:
             Exhausted: it is not certified.
         """
-        size = tr.context.known(f"{s.inputs[0].name}.change", t) if which == "change" and self.whole else None
+        size = tr.context.certified(f"{s.inputs[0].name}.change", t) if which == "change" and self.whole else None
         if size is not None:
             return size
         signal = self.argument(tr, s, which, t)

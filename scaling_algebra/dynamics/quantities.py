@@ -142,9 +142,6 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
         return {}
     fixed = all(x.name == DATA for term in terms for x in term.signals)
 
-    def read(mode: Mode, which: Which) -> Reading:
-        return lambda run, t: run.part(statement, mode, which, t)
-
     def formula(tensors: str, signals: str) -> str:
         if statement.tensor:
             w = network.tensors[statement.tensor.name].symbol
@@ -154,9 +151,9 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
 
     readings: dict[str, tuple[str, Reading]] = {
         "init": (formula("W_0", "h_0") if statement.tensor else f"{statement.out} from initial values", initial),
-        "propagating": (formula("W_0", "dh_t"), read("init", "change")),
-        "effective": (formula("dW_t", "h_0"), read("update", "initial")),
-        "cross": (formula("dW_t", "dh_t"), read("update", "change")),
+        "propagating": (formula("W_0", "dh_t"), _part(statement, "init", "change")),
+        "effective": (formula("dW_t", "h_0"), _part(statement, "update", "initial")),
+        "cross": (formula("dW_t", "dh_t"), _part(statement, "update", "change")),
     }
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
@@ -171,7 +168,7 @@ def _weighing(network: Network, statement: Product) -> str:
     weights = [w.name for w in network.terms(statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
     gates = [f"{w}_{summed}" if summed else w for w in weights]
-    return " ".join([f"M^-a sum_{summed}"] * bool(summed) + gates + rest)
+    return " ".join([*([f"M^-a sum_{summed}"] if summed else []), *gates, *rest])
 
 
 def _passed(function: Function, read: Reading) -> Reading:
@@ -254,13 +251,10 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
         return []
     w = network.tensors[statement.tensor.name].symbol
 
-    def read(mode: Mode, which: Which) -> Reading:
-        return lambda run, t: run.part(statement, mode, which, t)
-
     def relative(whole: Reading) -> Reading:
         return lambda run, t: run.relative(whole(run, t), x.name, t)
 
-    updated, propagated = read("update", "value"), read("init", "change")
+    updated, propagated = _part(statement, "update", "value"), _part(statement, "init", "change")
     return [
         Quantity(f"{statement.out}.update", f"d{w}_t {x.name}_t", updated),
         Quantity(f"{statement.out}.update.normalised", f"d{w}_t {x.name}_t / |{x.name}_t|", relative(updated)),
@@ -350,6 +344,10 @@ def _sizes(network: Network) -> list[Quantity]:
 
 def _value(x: str) -> Reading:
     return lambda run, t: run.value(x, t)
+
+
+def _part(statement: Product, mode: Mode, which: Which) -> Reading:
+    return lambda run, t: run.part(statement, mode, which, t)
 
 
 def _change(x: str) -> Reading:

@@ -28,7 +28,7 @@ Which = Literal["initial", "change", "value"]
 Degrees = Literal["usual", "raised", "lowest"]
 Modes = Mapping[str, Mode]
 """Role -> the part of the tensor that is kept; of the others the whole."""
-Known = Callable[[str, int], "int | None"]
+Certified = Callable[[str, int], "int | None"]
 """Packed size of a quantity after t updates where it is certified, else None."""
 MODES: tuple[Mode, ...] = ("init", "update")
 SHARE = "K/M"
@@ -72,14 +72,14 @@ class RunContext:
         degrees: of the polynomials that stand for functions: as they are, two degrees higher, or cut behind the first
             power (``parts.py``).
         shares: softmax -> the axis over which its shares sum to one, where it is not that of its index.
-        known: certified sizes from elsewhere; where there are none, those of the run are taken.
+        certified: sizes from elsewhere; where there are none, those of the run are taken.
         ledger, name: where the run remembers its results, and under which name; by default in a ledger of its own.
     """
 
     growing: frozenset[str] = frozenset()
     degrees: Degrees = "usual"
     shares: Mapping[str, str] = field(default_factory=dict)
-    known: Known = lambda name, t: None
+    certified: Certified = lambda name, t: None
     ledger: Ledger | None = None
     name: str = ""
 
@@ -191,7 +191,7 @@ class TrainingRun:
 
     def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
         """The size of a signal that something is divided by, and whether it is certified."""
-        certified = self.context.known(signal, t)
+        certified = self.context.certified(signal, t)
         if certified is not None:
             return certified, True
         whole = self.value(signal, t)
@@ -354,7 +354,7 @@ class TrainingRun:
         parts = []
         for chosen in product(*alternatives):
             steps = [(x, step) for x, step in chosen if step is not None]
-            initial = [self._used(x, self._initial[x.name]) for x, step in chosen if step is None]
+            initial = [self._used(x) for x, step in chosen if step is None]
             if not steps:
                 operands = self.covered([*initial, *above, *others], out)
                 whole = self.algebra.product(operands, out)
@@ -365,9 +365,8 @@ class TrainingRun:
                 whole = self.named(whole, text)
             parts.append(whole)
         whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
-        text = " ".join(
-            f"{'d' * (m == 'update')}{s}{'_0' * (m == 'init')}{back}" for s, m in zip(symbols, modes, strict=True)
-        )
+        pairs = zip(symbols, modes, strict=True)
+        text = " ".join(f"d{s}{back}" if mode == "update" else f"{s}_0{back}" for s, mode in pairs)
         name = f"{text} {acted}".strip()
         return self.named(self.multiplied(whole, term.multipliers), name)
 
@@ -402,8 +401,9 @@ class TrainingRun:
         relabel = [self.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
         return relabel[0], relabel[1:]
 
-    def _used(self, x: Factor, whole: Signal) -> Signal:
-        return self.relabelled(whole, self.network.tensors[x.name].letters, x.letters)
+    def _used(self, x: Factor) -> Signal:
+        """An initial tensor in the letters that it has in an equation."""
+        return self.relabelled(self._initial[x.name], self.network.tensors[x.name].letters, x.letters)
 
     def covered(self, operands: list[Signal], out: str) -> list[Signal]:
         """Operands of a product without the ones that are 1, with one for each letter that nothing else has."""

@@ -23,6 +23,11 @@ Factors = tuple[Signal, ...]
 """The gradient at the output of a use of a tensor, and what the tensor acts on there."""
 
 
+def vanishes(factors: Factors) -> bool:
+    """The gradient of a use is exactly zero."""
+    return any(s.zero for s in factors)
+
+
 # signs ----------------------------------------------------------------------------------------------------------
 
 
@@ -37,7 +42,7 @@ def signs(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> l
         BeyondPowerCounting: several products are as large as the whole.
         Exhausted: which one leads is not certified.
     """
-    there = [k for k, factors in enumerate(gradients) if not any(s.zero for s in factors)]
+    there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
     leading = there[_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
     signed = list(gradients)
     if not _summed(tr, role, signed[leading]):
@@ -146,7 +151,7 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
         BeyondPowerCounting: the gradient has growing rank, or directions that overlap.
     """
     symbol = tr.network.tensors[role].symbol
-    there = [k for k, factors in enumerate(gradients) if not any(s.zero for s in factors)]
+    there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
     letters = tr.network.tensors[role].letters
     for k in there:
         grown = [c for s in gradients[k] for c in s.letters if c not in letters and tr.grows(c)]

@@ -87,7 +87,7 @@ class Tails:
         """Of a product that sums all letters but its own; what a tensor learnt has a degree of its own."""
         whole = [*operands, *([(s.tensor.letters, min(t, 2))] if s.tensor else [])]
         kept = [d for letters, d in whole if not self._summed(letters, out)]
-        return sum(kept) + int(len(kept) < len(whole))
+        return sum(kept) + (1 if len(kept) < len(whole) else 0)
 
     def _summed(self, letters: str, out: str) -> bool:
         return any(self._grows(c) for c in letters if c not in out)

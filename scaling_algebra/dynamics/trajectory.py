@@ -20,7 +20,7 @@ from scaling_algebra.spec.networks.language import Function, Product
 from .norms import over
 from .rules import rule
 from .run import Increment, Modes, TrainingRun
-from .steps import apart, signs
+from .steps import apart, signs, vanishes
 
 
 class Trajectory(TrainingRun):
@@ -165,9 +165,7 @@ class Trajectory(TrainingRun):
 
     def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         """What the gradient of a step is multiplied by; nothing if it is exactly zero."""
-        if all(any(x.zero for x in factors) for factors in self.factors(role, step)):
-            return ()
-        return self._rate(role, step)
+        return () if all(map(vanishes, self.factors(role, step))) else self._rate(role, step)
 
     def _step(self, role: str, step: int) -> list[Increment]:
         """One step of a tensor, a product for each use."""
@@ -200,7 +198,7 @@ class Trajectory(TrainingRun):
 
     def _gradient_size(self, role: str, step: int) -> EntrySize:
         """Entry size of the gradient of a step, certified elsewhere if it can be."""
-        size = self.context.known(f"g{self.network.tensors[role].symbol}", step)
+        size = self.context.certified(f"g{self.network.tensors[role].symbol}", step)
         return self.raw_gradient_size(role, step) if size is None else EntrySize(size)
 
     def _stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
@@ -215,7 +213,7 @@ class Trajectory(TrainingRun):
             shares = apart(self, role, gradients)
         increments = []
         for use, factors, share in zip_longest(uses, gradients, shares):
-            if any(s.zero for s in factors):
+            if vanishes(factors):
                 continue
             if rule.normalises == "entry" and self.network.norms:
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))

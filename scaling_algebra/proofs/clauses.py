@@ -148,7 +148,7 @@ class RayFacts(Facts):
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
         """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
         for run, work in zip(self._runs, _WORK, strict=True):
-            self.forms.work = work
+            self.forms.climb(replace(self.forms.rung, work=work))
             with suppress(Exhausted), run.ledger.question():
                 return run.bounds(quantity, t)
         return None

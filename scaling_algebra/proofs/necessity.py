@@ -20,8 +20,9 @@ from scaling_algebra.solver.demands import concerns
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.scaling import Point
 
+from .candidates import unmet
 from .clauses import label
-from .prover import Proof, Prover, System, unmet
+from .prover import Proof, Prover, System
 
 
 def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
@@ -107,8 +108,7 @@ def _nearest(
 
 def _values(system: System, point: Point) -> dict[str, Fraction]:
     """The unknowns of gradient descent at a point."""
-    values = {f"b.{role}": b for role, b in point.b.items() if b is not None}
-    values |= {f"c.{role}": c - point.d[role] for role, c in point.c.items()} | dict(point.multipliers)
+    values = point.values | {f"c.{role}": c - point.d[role] for role, c in point.c.items()}
     return {name: values[name] for name in system.names}
 
 

@@ -49,7 +49,7 @@ def proved(p: Proof, derived: Derivation | None, freed: Freed | None = None) -> 
     if derived is None:
         return below
     above = derived.document()
-    doubt = [Lines.of("the numbers above do not meet the desiderata, or not they alone")] * (p.unique is False)
+    doubt = [Lines.of("the numbers above do not meet the desiderata, or not they alone")] if p.unique is False else []
     blocks = (*above.blocks, below.blocks[0], *doubt, *below.blocks[1:])
     return Document(blocks, {**above.record, **below.record})
 

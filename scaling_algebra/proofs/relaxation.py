@@ -29,8 +29,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
 
+from .candidates import expressible
 from .clauses import label, shortfall
-from .prover import APART, Prover, System, descended, expressible
+from .prover import APART, Prover, System
 
 Values = dict[str, Fraction]
 
@@ -83,7 +84,7 @@ class Relaxation(System):
             return cut
         exponents = {x: values[x] for x in self._exponents}
         with expressible():
-            look = self.look(descended(self.network, self.structure, exponents), OPTIMIZERS["sgd"])
+            look = self.look(self.structure.point(self.network, exponents), OPTIMIZERS["sgd"])
             for name, demand in self._wanted.items():
                 answers = [look(q, t) for q in demand.quantities for t in range(demand.horizon + 1)]
                 if not all(a.decided for a in answers):

@@ -31,14 +31,14 @@ class NotFound(Infeasible):
 
     def __init__(self, configuration: Configuration, failure: str) -> None:
         self.configuration, self.failure = configuration, failure
-        super().__init__(self.said("searched, not proved"))
+        super().__init__(self.line("searched, not proved"))
 
-    def said(self, known: str) -> str:
+    def line(self, how: str) -> str:
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""
         asked = self.configuration
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
         missing += f" with {asked.given}" if asked.given else ""
-        return f"found no {missing} ({known}): {self.failure}"
+        return f"found no {missing} ({how}): {self.failure}"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
 from .demands import Fixing, Infeasible, check, concerns, diverges, largest, look_ahead, met, unfaithful, violation
-from .layerwise import axes_power, gradient_power, layerwise, summed
+from .layerwise import gradient_power, layerwise, terms_behind
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -60,11 +60,17 @@ class Solution:
 
 
 class Solver:
-    """Solves demands for one network, ray and optimizer; products of kernels are shared between all attempts."""
+    """Solves demands for one network, ray and optimizer; products of kernels are shared between all attempts.
 
-    def __init__(self, network: Network, ray: Ray, optimizer: Trained) -> None:
+    Args:
+        algebras: to share products of kernels with other solvers on the ray.
+    """
+
+    def __init__(
+        self, network: Network, ray: Ray, optimizer: Trained, algebras: dict[Rung, Algebra] | None = None
+    ) -> None:
         self.network, self.ray, self.optimizer = network, ray, optimizer
-        self._algebras: dict[Rung, Algebra] = {}
+        self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
         self._last: Analysis | None = None
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
 
@@ -94,7 +100,7 @@ class Solver:
             for values in [start] if start else [*near, self.aligned(), self._lazy()]:
                 try:
                     look, forms = self.iterate(demands, structure, values, given, proposed=not start)
-                    start = start or {**values, **self._values(look.point)}
+                    start = start or {**values, **look.point.values}
                     unmet = self._unmet(demands, look) if given else self._met(demands, look)
                 except Infeasible as problem:
                     failure = str(problem)
@@ -146,15 +152,15 @@ class Solver:
         values = {name: Fraction(0) for name in unknowns(self.network)}
         for role, tensor in self.network.tensors.items():
             statement, rule = self.network.uses(role)[0], self.optimizer.of(role)
-            columns = axes_power(self.network, tensor.fan_in).on(self.ray)
-            rows = axes_power(self.network, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
+            columns = self.network.size(tensor.fan_in).on(self.ray)
+            rows = self.network.size(x for x in tensor.letters if x not in tensor.fan_in).on(self.ray)
             entries = (rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)).on(self.ray)
             gradient = gradient_power(self.network, statement).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries}[rule.normalises]
             values[f"c.{role}"] -= values[f"b.{role}"] if rule.relative else 0
             values[f"d.{role}"] = gradient
-        for name, power in summed(self.network, self.ray).items():
+        for name, power in terms_behind(self.network, self.ray).items():
             values[name] = power.on(self.ray)
         return values
 
@@ -162,7 +168,7 @@ class Solver:
 
     def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
         """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
-        look = self._look(self._point(values, structure))
+        look = self._look(structure.point(self.network, values))
         return all(met(d, look) for d in demands if d.kind in ("theta", "bounded"))
 
     def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
@@ -171,7 +177,7 @@ class Solver:
         if key not in self._solved:
             try:
                 point = self.solve(parameterization, base).scaling.point(self.ray)
-                self._solved[key] = [{**self.aligned(), **self._values(point)}]
+                self._solved[key] = [{**self.aligned(), **point.values}]
             except Infeasible:
                 self._solved[key] = []
         return self._solved[key]
@@ -222,7 +228,7 @@ class Solver:
         names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
         for _ in range(_ROUNDS):
             try:
-                look = self._look(self._point(values, structure))
+                look = self._look(structure.point(self.network, values))
                 look.lower(self.network.statements[0].out, 0)
             except UsageError:
                 raise
@@ -268,8 +274,7 @@ class Solver:
         and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this is a start like any
         other.
         """
-        plain = Solver(self.network, self.ray, self.optimizer.with_descent)
-        plain._algebras = self._algebras
+        plain = Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
         roles = {role: x for role, x in self.network.tensors.items() if self.optimizer.of(role).epsilon}
         values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in roles if f"c.{role}" in held]
@@ -283,7 +288,7 @@ class Solver:
                 if any(name[:2] in ("c.", "d.") for name in held) or str(failure).endswith("undecided"):
                     return start
                 raise
-            before, values = values, self._values(look.point)
+            before, values = values, look.point.values
             for role, tensor in roles.items():
                 largest_gradient = _largest_gradient(look, tensor.symbol, last)
                 values[f"d.{role}"] = held.get(f"d.{role}", -largest_gradient)
@@ -305,31 +310,16 @@ class Solver:
         """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
         values = dict.fromkeys(unknowns(self.network), Fraction(0))
         for role, tensor in self.network.tensors.items():
-            values[f"b.{role}"] = axes_power(self.network, tensor.fan_in).on(self.ray) / 2
+            values[f"b.{role}"] = self.network.size(tensor.fan_in).on(self.ray) / 2
             values[f"c.{role}"] = _LAZY * self.ray.largest
         return values
-
-    def _values(self, point: Point) -> dict[str, Fraction]:
-        values = {f"b.{role}": b for role, b in point.b.items() if b is not None}
-        values |= {f"c.{role}": c for role, c in point.c.items()} | {f"d.{role}": d for role, d in point.d.items()}
-        return values | dict(point.multipliers)
-
-    def _point(self, values: Mapping[str, Fraction], structure: Structure) -> Point:
-        roles = self.network.tensors
-        return Point(
-            {r: None if r in structure.zero else values.get(f"b.{r}", Fraction(0)) for r in roles},
-            {r: values[f"c.{r}"] for r in roles},
-            {r: values.get(f"d.{r}", Fraction(0)) for r in roles},
-            {name: values[name] for name in self.network.free_multipliers},
-            structure.tied,
-        )
 
     def _scaling(
         self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure, given: Given = NOTHING
     ) -> Scaling:
         """Powers of the axes: the forms axis by axis. Where axes grow alike these cannot tell them apart, and the
         layer-wise system decides if it meets the solution with half-integer powers."""
-        powers, values = by_axis(forms, given.held), self._values(look.point)
+        powers, values = by_axis(forms, given.held), look.point.values
         for name, power in layerwise(look, structure).items():
             plain = all((2 * e).denominator == 1 for _, e in power.terms)
             if name in powers and power.on(self.ray) == values[name] and plain:

@@ -6,12 +6,15 @@ Read next: ``newton.py`` (solves them), ``quantities.py`` (what the quantities a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import DATA, Network, Product
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, one_layer, pathways
+from scaling_algebra.spec.scaling import Point
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -56,6 +59,16 @@ class Structure:
     tied: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
 
+    def point(self, network: Network, values: Mapping[str, Fraction]) -> Point:
+        """The point at some values of the unknowns; an unknown without a value is 0."""
+
+        def of(letter: str) -> dict[str, Fraction]:
+            return {role: values.get(f"{letter}.{role}", Fraction(0)) for role in network.tensors}
+
+        b = {role: None if role in self.zero else x for role, x in of("b").items()}
+        multipliers = {name: values.get(name, Fraction(0)) for name in network.free_multipliers}
+        return Point(b, of("c"), of("d"), multipliers, self.tied)
+
     def __str__(self) -> str:
         parts = [f"zero {r}" for r in sorted(self.zero - {"readout"})] + [f"tied {r}" for r in sorted(self.tied)]
         parts += [f"{s} free before aggregation" for s in sorted(self.exempt)]
@@ -94,7 +107,7 @@ def horizon(network: Network, structure: Structure) -> int:
     of its own layer leads only once the tensors of the layers have moved, too.
     """
     late = "readout" in structure.zero and "L" in network.axes.values()
-    return HORIZON + late
+    return HORIZON + 1 if late else HORIZON
 
 
 def _mup(network: Network, structure: Structure) -> list[Demand]:
@@ -217,7 +230,8 @@ def interventions(network: Network, base: Structure) -> list[Structure]:
     signal before the aggregation may grow, and initial values shared by the experts in some tensors."""
     choices: list[tuple[str, str]] = []
     for e in experts(network):
-        choices += [("zero", e.router)] * bool(e.router) + [("exempt", e.source)] * bool(e.outer)
+        choices += [("zero", e.router)] if e.router else []
+        choices += [("exempt", e.source)] if e.outer else []
     choices += [("tied", role) for role, tensor in network.tensors.items() if tensor.experts]
     structures = []
     for size in range(len(choices) + 1):

@@ -353,5 +353,5 @@ def optimizer(name: str) -> Optimizer:
         chosen = named(f"reading of {rule.name}", reading, {x: x for x in (*SHAPES, FLATTENED)})
         flat = {"flattened": True, "note": rule.note.replace(_APART, _ONE)}
         rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
-    said = [*[rule.shape] * (rule.shape != "none"), *[FLATTENED] * rule.flattened]
-    return replace(rule, name=":".join([rule.name, *said])) if said else rule
+    names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none") if x != "none"]
+    return replace(rule, name=":".join((rule.name, *names))) if names else rule

@@ -104,7 +104,7 @@ class Parameterization:
         assert self.gauge is not None
         tensors = {role: self.gauge(network, role).free(optimizer.of(role)) for role in network.tensors}
         summed = {m for s in network.aggregations for m in s.multipliers}
-        return Scaling(tensors, {m: Power.of({"M": int(m in summed)}) for m in network.free_multipliers})
+        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in network.free_multipliers})
 
 
 ROOT = Fraction(-1, 2)

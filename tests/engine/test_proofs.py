@@ -103,7 +103,7 @@ def test_forms_bound_the_size_at_every_point(name, point):
 @cache
 def forms_of(name):
     algebra = form_algebra(MOE_BLOCK, regime(name))
-    algebra.work = 10**6
+    algebra.climb(replace(algebra.rung, work=10**6))
     return FormTrajectory(MOE_BLOCK, algebra, Structure())
 
 

@@ -52,7 +52,7 @@ class Called:
 
     def __str__(self) -> str:
         inside = " + ".join(" ".join(map(str, factors)) for factors in self.argument)
-        return f"{self.name}({inside}{'; ' * bool(self.over)}{self.over})"
+        return f"{self.name}({inside}{f'; {self.over}' if self.over else ''})"
 
 
 Factors = tuple["Named | Called", ...]
