@@ -25,7 +25,8 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED
 
-from .language import DATA, FUNCTIONS, Factor, Function, Network, Product, Statement, Sum, Tensor
+from .functions import FUNCTIONS
+from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
 
 LONG, MOST = 2**16, 1_000
