@@ -21,7 +21,7 @@ from scaling_algebra.linear.cone import Sides
 from scaling_algebra.linear.linear import SIDES, Linear, Vector
 from scaling_algebra.linear.refine import refine
 from scaling_algebra.proofs.candidates import broken
-from scaling_algebra.proofs.clauses import AllRays, label
+from scaling_algebra.proofs.clauses import AllRays
 from scaling_algebra.proofs.prover import APART, EPSILON, provable
 from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import open_axes
@@ -174,7 +174,7 @@ def nowhere(
     """
     demands = parameterization.demanded(network, structure) if demands is None else demands
     axes = [axis for axis in AXES if axis in network.axes.values()]
-    names = dict.fromkeys(label(d) for d in demands)
+    names = dict.fromkeys(d.label for d in demands)
     left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
     rays = [*((x,) for x in (*directions(axes, where.fixed), *where.sides)), *left_out]
     system = [Clause(RAYS, atoms, str(where)) for atoms in rays]
@@ -194,7 +194,7 @@ def nowhere(
         demand, form, why = failed
         if form is None:
             raise Undecided(f"{why} on {ray}, which the bounds for all rays do not show")
-        return Clause(label(demand), (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)
+        return Clause(demand.label, (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)
 
     try:
         model = refine(solver.model, examine, solver.add)

@@ -32,11 +32,6 @@ _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
 
 
-def label(demand: Demand) -> str:
-    """The name of a demand in proofs: ``mu-2: propagating update W2_0 dh1 = Theta(1)``."""
-    return f"{demand.name}: {demand.because}"
-
-
 def shortfall(name: str) -> str:
     """The unknown by which a demand with this label may fall short of Theta(1), where demands are relaxed."""
     return f"shortfall of {name}"
@@ -72,8 +67,8 @@ class Facts:
             return []
         if demand.kind == "balanced":
             return self._balance(demand)
-        name, clauses, reached = label(demand), [], []
-        complete, short = demand.kind == "theta", shortfall(label(demand))
+        name, clauses, reached = demand.label, [], []
+        complete, short = demand.kind == "theta", shortfall(demand.label)
         less = ((short, 1),) if self.relaxed else ()
         for q in demand.quantities:
             signal = q.removesuffix(".change")
@@ -98,7 +93,7 @@ class Facts:
         return parts if isinstance(self.network.producer(signal), Product) and parts else [f"{signal}.change"]
 
     def _balance(self, demand: Demand) -> list[Clause]:
-        name, clauses, shared = label(demand), [], []
+        name, clauses, shared = demand.label, [], []
         for q in demand.quantities:
             bounds = self.bounds(q, demand.horizon)
             if bounds is None or not bounds.lower:  # unknown, or perhaps exactly zero

@@ -21,7 +21,6 @@ from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.scaling import Point
 
 from .candidates import unmet
-from .clauses import label
 from .prover import Proof, Prover, System
 
 
@@ -47,8 +46,8 @@ def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
     over = {f"c.{role}": f"c.{role} - d.{role}" for role in asked.network.tensors if rule(role).epsilon}
     unknowns = {name: names and {over.get(x, x) for x in names} for name, names in unknowns.items()}
     faithful = [d for d in system.demands if d.kind == "scale" and concerns(d, asked.optimizer)]
-    unknowns |= {label(d): _freed_epsilon(system, d, point) for d in faithful}
-    order = [label(d) for d in system.demands]
+    unknowns |= {d.label: _freed_epsilon(system, d, point) for d in faithful}
+    order = [d.label for d in system.demands]
     return {
         x: names if names is None else tuple(sorted(names)) for x in order if x in unknowns for names in [unknowns[x]]
     }
@@ -57,7 +56,7 @@ def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
 def _freed(system: System, point: Point) -> dict[str, set[str] | None]:
     """Law: if no point meets all demands but one and differs outside some unknowns, the demand determines no more."""
     proved = _values(system, point)
-    demands = {label(d): d for d in system.demands if d.kind != "scale"}
+    demands = {d.label: d for d in system.demands if d.kind != "scale"}
     solver = ClauseSolver(system.clauses, system.ray.largest)
     solver.leave_out_one(demands)
     for name in demands:
@@ -69,7 +68,7 @@ def _freed(system: System, point: Point) -> dict[str, set[str] | None]:
         values: Mapping[str, Fraction] = {x: model.get(x, Fraction(0)) for x in proved}
         free = freed_by[name] or set()
         try:
-            values, cut = _nearest(system, [d for d in system.demands if label(d) != name], proved, values)
+            values, cut = _nearest(system, [d for d in system.demands if d.label != name], proved, values)
         except Undecided:
             cut, cuts[name] = None, ROUNDS
         cuts[name] += 1

@@ -38,7 +38,7 @@ from scaling_algebra.spec.scaling import Point, Scaling
 from scaling_algebra.spec.trained import OptimizerInput
 
 from .candidates import broken, expressible, unmet
-from .clauses import RayFacts, label
+from .clauses import RayFacts
 from .every_step import EveryStep, every_step
 
 _FORMS = 100
@@ -374,7 +374,7 @@ class System:
         if failed is not None:
             demand, form, why = failed
             atoms = self.other(values) if form is None else (self.facts.atom(form, "<="),)
-            return Clause(label(demand), atoms, why)
+            return Clause(demand.label, atoms, why)
         if closely and any(x.normalises for x in rule.rules):
             with expressible():
                 left = unmet(demands, self.look(self.point(values), rule), certified=True)

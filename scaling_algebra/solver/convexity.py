@@ -133,7 +133,7 @@ def cone_holds(
         return failure
     for demand in demands:
         if failure := _other_size(scaling, corners, inside, demand):
-            return f"on {inner}: {demand.name}: {demand.because}, but {failure}"
+            return f"on {inner}: {demand.label}, but {failure}"
     return ""
 
 

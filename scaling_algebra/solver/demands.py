@@ -107,7 +107,7 @@ def look_ahead(demand: Demand, look: Analysis) -> str:
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
         later = look.lower(name, demand.horizon + 1).size
         if later is not None and later > 0:
-            return f"{demand.name}: {demand.because}, but {name} ~ n^({later}) at t={demand.horizon + 1}"
+            return f"{demand.label}, but {name} ~ n^({later}) at t={demand.horizon + 1}"
     return ""
 
 
@@ -122,15 +122,15 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
     too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
     if too_small or (limited and top is not None and top > 0):
         reached = "exactly zero" if top is None else f"n^({top})"
-        return f"{demand.name}: {demand.because}, but {' + '.join(demand.quantities)} ~ {reached}"
+        return f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}"
     if certified and undecided:
         name, t = undecided[0]
-        return f"{demand.name}: {demand.because}, but {name} at t={t} is undecided"
+        return f"{demand.label}, but {name} at t={t} is undecided"
     if demand.kind == "balanced" and not undecided:  # lower bounds that differ prove nothing
         last = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
         if len(set(last.values())) > 1:
             low, high = min(last, key=lambda k: last[k]), max(last, key=lambda k: last[k])
-            return f"{demand.name}: {demand.because}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})"
+            return f"{demand.label}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})"
     return ""
 
 
@@ -143,7 +143,7 @@ def unfaithful(demand: Demand, look: Analysis) -> str:
     size, epsilon = max((x for x in later if x is not None), default=None), -look.point.d[role]
     if size is None or size == epsilon:
         return ""
-    return f"{demand.name}: {demand.because}, but that is n^({size}) and epsilon n^({epsilon})"
+    return f"{demand.label}, but that is n^({size}) and epsilon n^({epsilon})"
 
 
 def diverges(look: Analysis, demand: Demand) -> bool:

@@ -238,7 +238,7 @@ class Solver:
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
-                    raise Infeasible(f"{demand.name}: {demand.because}, but it is exactly zero")
+                    raise Infeasible(f"{demand.label}, but it is exactly zero")
                 forms[demand.fixes] = fixing
             rows = [self._row(x.form, held) for x in forms.values()]
             met = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
