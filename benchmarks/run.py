@@ -19,7 +19,7 @@ from tabulate import tabulate
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Kernel
-from scaling_algebra.counting.signals import Signal
+from scaling_algebra.counting.signals import Rung, Signal
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 
@@ -61,7 +61,7 @@ def chain(leaves: int) -> TensorNetwork:
 def engine(net: TensorNetwork) -> Fraction:
     """The same monomial by the engine."""
     algebra = Algebra(Ray({"N": 1, "N_e": 1, "M": 1}), {x: "N" for x in net.dims}, [], Fraction(100))
-    algebra.work = 10**9
+    algebra.climb(Rung(Fraction(100), work=10**9))
     total = algebra.constant("")
     for k, (name, xs) in enumerate(net.leaves):
         kernel = Kernel(("N",) * len(xs), tuple(range(len(xs))), ((name, tuple(range(len(xs)))),))

@@ -20,8 +20,9 @@ from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.cone import Sides
 from scaling_algebra.linear.linear import SIDES, Linear, Vector
 from scaling_algebra.linear.refine import refine
-from scaling_algebra.proofs.clauses import AllRays, label
-from scaling_algebra.proofs.prover import APART, EPSILON, broken, descended, provable
+from scaling_algebra.proofs.candidates import broken
+from scaling_algebra.proofs.clauses import AllRays
+from scaling_algebra.proofs.prover import APART, EPSILON, provable
 from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import open_axes
 from scaling_algebra.spec.axes import AXES, Ray
@@ -173,7 +174,7 @@ def nowhere(
     """
     demands = parameterization.demanded(network, structure) if demands is None else demands
     axes = [axis for axis in AXES if axis in network.axes.values()]
-    names = dict.fromkeys(label(d) for d in demands)
+    names = dict.fromkeys(d.label for d in demands)
     left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
     rays = [*((x,) for x in (*directions(axes, where.fixed), *where.sides)), *left_out]
     system = [Clause(RAYS, atoms, str(where)) for atoms in rays]
@@ -186,14 +187,14 @@ def nowhere(
 
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
         """The clause that rules out a point of gradient descent on a ray, and is true on every ray."""
-        ray, point = ray_of(model), descended(network, structure, model)
+        ray, point = ray_of(model), structure.point(network, model)
         failed = broken(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
         if failed is None:
             return None
         demand, form, why = failed
         if form is None:
             raise Undecided(f"{why} on {ray}, which the bounds for all rays do not show")
-        return Clause(label(demand), (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)
+        return Clause(demand.label, (Linear.of({**dict(form.power.terms), **dict(form.unknowns)}, "<="),), why)
 
     try:
         model = refine(solver.model, examine, solver.add)

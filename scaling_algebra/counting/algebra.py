@@ -22,11 +22,13 @@ class Algebra(SignalSizes):
         """An initial tensor with entries of size ``exponent``. ``indices``: the letters it truly has (others are
         broadcast: a tensor shared across experts has no expert index)."""
         live = self.live(letters)
-        own = self.live(letters if indices is None else indices)
-        kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in own])
-        flat = frozenset(live) - frozenset(own)
+        varying = self.live(letters if indices is None else indices)
+        kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in varying])
+        flat = frozenset(live) - frozenset(varying)
         depends = None if name.startswith(INDICATOR) else frozenset({name})
-        return Signal(live, {self.intern(kernel): exponent}, None, own, made=Made("tensor"), flat=flat, depends=depends)
+        return Signal(
+            live, {self.intern(kernel): exponent}, None, varying, made=Made("tensor"), flat=flat, depends=depends
+        )
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
         """A deterministic tensor with all entries of size ``exponent``."""
@@ -86,8 +88,8 @@ class Algebra(SignalSizes):
             return s
         at, terms = s.letters.index(letter), dict[int, int]()
         for k, e in s.terms.items():
-            found = self.retyped(k, at, to)
-            terms[found] = max(e, terms.get(found, e))
+            number = self.retyped(k, at, to)
+            terms[number] = max(e, terms.get(number, e))
         letters, flat = s.letters.replace(letter, to), frozenset(to if x == letter else x for x in s.flat)
         made, zero = Made("restricted", (s,)), s.centred - {letter}
         return s.but(letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
@@ -96,9 +98,9 @@ class Algebra(SignalSizes):
         """A signal of which the kernels that another one has may cancel in later products: they are upper bounds."""
         terms = dict[int, int]()
         for k, e in s.terms.items():
-            found, e = (self.with_doubt(k), e - self._later) if k in along.terms else (k, e)
-            if found not in terms or self._before(found, e, terms[found]):
-                terms[found] = e
+            number, e = (self.with_doubt(k), e - self._later) if k in along.terms else (k, e)
+            if number not in terms or self._before(number, e, terms[number]):
+                terms[number] = e
         loss = larger(s.loss, s.tail) if along is s else s.loss
         return s.but(terms=terms, least=None, leaf=None, made=Made("doubted", (s,)), loss=loss)
 
@@ -114,8 +116,8 @@ class Algebra(SignalSizes):
         names = [Counter(name for name, _ in self._kernels[k].leaves) for k in of.terms]
 
         def within(k: int) -> bool:
-            own = Counter(name for name, _ in self._kernels[k].leaves)
-            return any(x <= own for x in names)
+            leaves = Counter(name for name, _ in self._kernels[k].leaves)
+            return any(x <= leaves for x in names)
 
         return s.but(terms={k: e for k, e in s.terms.items() if within(k)})
 
@@ -176,10 +178,10 @@ class Algebra(SignalSizes):
         if pivot is None:
             return s
         factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
-        own, other = ({k: e for k, e in x.terms.items() if k != pivot} for x in (s, self.scaled(by, factor)))
+        rest, multiple = ({k: e for k, e in x.terms.items() if k != pivot} for x in (s, self.scaled(by, factor)))
         if s.curved or by.curved:
-            own[self.with_doubt(pivot)] = s.terms[pivot] - self._later
-        return self.add([s.but(terms=own), self.scaled(by, factor).but(terms=other)])
+            rest[self.with_doubt(pivot)] = s.terms[pivot] - self._later
+        return self.add([s.but(terms=rest), self.scaled(by, factor).but(terms=multiple)])
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         """Product of two signals; letters they share are identified, letters not in ``out`` are summed.
@@ -215,7 +217,7 @@ class Algebra(SignalSizes):
         extra = self._bound(a, b, out)
         weights = self._weights
         left, right = self._sorted(a), self._sorted(b)
-        step, work = self._step, self.work
+        step, work = self._step, self.rung.work
         terms: dict[int, int] = {}
         lead: int | None = None
         dropped: int | None = None
@@ -238,11 +240,11 @@ class Algebra(SignalSizes):
                 slack = max(gap, 0) if lead is None else top - lead + gap
                 while True:
                     slack = -(-slack // step) * step
-                    found, cut, nodes = self._product(ka, kb, spec, contraction, slack, work)
+                    kernels, cut, nodes = self._product(ka, kb, spec, contraction, slack, work)
                     self.spent += nodes
                     if work is not None:
                         work -= nodes
-                    for k, gain in found:
+                    for k, gain in kernels:
                         e = e0 + gain
                         if k not in terms or self._before(k, e, terms[k]):
                             terms[k] = e
@@ -304,10 +306,10 @@ class Algebra(SignalSizes):
                     break
                 slack = -(-max(ra + rb + cost - size, 0) // self._step) * self._step
                 try:
-                    found, _, _ = self._product(ka, kb, spec, contraction, slack, self.work)
+                    kernels, _, _ = self._product(ka, kb, spec, contraction, slack, self.rung.work)
                 except Exhausted:
                     continue
-                gain = dict(found).get(k)
+                gain = dict(kernels).get(k)
                 if gain is None or ea + eb + gain != s.terms[k]:
                     continue
 

@@ -67,34 +67,34 @@ def components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf
     groups: list[list[Leaf]] = []
     group: dict[int, list[Leaf]] = {}
     for leaf in leaves:
-        own: list[Leaf] | None = None
+        whole: list[Leaf] | None = None
         for c in leaf[1]:
-            other = group.get(c)
-            if other is None or other is own:
+            part = group.get(c)
+            if part is None or part is whole:
                 continue
-            if own is None:
-                own = other
+            if whole is None:
+                whole = part
             else:
-                own += other
-                for _, classes in other:
+                whole += part
+                for _, classes in part:
                     for d in classes:
                         if d in group:
-                            group[d] = own
-                other.clear()
-        if own is None:
-            own = []
-            groups.append(own)
-        own.append(leaf)
+                            group[d] = whole
+                part.clear()
+        if whole is None:
+            whole = []
+            groups.append(whole)
+        whole.append(leaf)
         for c in leaf[1]:
             if c not in opened:
-                group[c] = own
-    return [own for own in groups if own]
+                group[c] = whole
+    return [whole for whole in groups if whole]
 
 
 def component(types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
     """The canonical form of one component; ``number`` are the open classes."""
-    first, inner, found = local(types, leaves, number)
-    return labelled(first, inner, found)[0]
+    first, inner, renumbered = local(types, leaves, number)
+    return labelled(first, inner, renumbered)[0]
 
 
 def local(
@@ -102,27 +102,27 @@ def local(
 ) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
     """One component with its own classes numbered as they appear, after the open ones: what looks it up."""
     inner, first = number.copy(), len(number)
-    own, found = [], []
+    kinds, renumbered = [], []
     for name, classes in leaves if len(leaves) == 1 else sorted(leaves):
         for c in classes:
             if c not in inner:
                 inner[c] = len(inner)
-                own.append(types[c])
-        found.append((name, tuple([inner[c] for c in classes])))
-    return first, tuple(own), tuple(found)
+                kinds.append(types[c])
+        renumbered.append((name, tuple([inner[c] for c in classes])))
+    return first, tuple(kinds), tuple(renumbered)
 
 
 def joined(types: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
     """The canonical network of these components: axes of the open classes, open indices, components."""
     kinds = list(types)
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     for part in sorted(parts, key=PLACE):
         first, offset = part.first, len(kinds) - part.first
         for name, classes in part.leaves:
-            found.append((name, tuple([c if c < first else c + offset for c in classes])))
+            leaves.append((name, tuple([c if c < first else c + offset for c in classes])))
         kinds += part.types
-    found.sort()
-    return tuple(kinds), opens, tuple(found)
+    leaves.sort()
+    return tuple(kinds), opens, tuple(leaves)
 
 
 PLACE = attrgetter("place")
@@ -138,8 +138,8 @@ def labelled(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> tu
     rest = range(first, first + len(types))
     kinds = sorted(types)
     colour = {**{c: c for c in range(first)}, **{c: first + kinds.index(types[c - first]) for c in rest}}
-    order, found = _label(colour, leaves, first, rest)
-    return _interned(first, tuple([types[c - first] for c in order[first:]]), found), tuple(order)
+    order, renamed = _label(colour, leaves, first, rest)
+    return _interned(first, tuple([types[c - first] for c in order[first:]]), renamed), tuple(order)
 
 
 @lru_cache(REMEMBERED)
@@ -164,17 +164,17 @@ def _label(
         return _ordered(sorted(colour, key=colour.__getitem__), leaves)
     loose = {c for cell in cells if len(cell) > 1 for c in cell}
     apart = sorted((c for c in colour if c not in loose), key=colour.__getitem__)
-    known = {c: k for k, c in enumerate(apart)}
-    parts = components(leaves, known)
+    number = {c: k for k, c in enumerate(apart)}
+    parts = components(leaves, number)
     if len(parts) > 1:  # what only meets in classes that are told apart is labelled apart, and copies are equal
-        found = []
+        blocks = []
         for part in parts:
-            own = sorted({c for _, classes in part for c in classes if c not in known})
-            inner = {**known, **{c: len(apart) + colour[c] for c in own}}
-            order, named = _label(inner, part, len(apart), own)
-            found.append(([colour[c] for c in order[len(apart) :]], named, order[len(apart) :]))
-        found.sort(key=itemgetter(0, 1))
-        return _ordered([*apart, *(c for _, _, order in found for c in order)], leaves)
+            inside = sorted({c for _, classes in part for c in classes if c not in number})
+            inner = {**number, **{c: len(apart) + colour[c] for c in inside}}
+            order, named = _label(inner, part, len(apart), inside)
+            blocks.append(([colour[c] for c in order[len(apart) :]], named, order[len(apart) :]))
+        blocks.sort(key=itemgetter(0, 1))
+        return _ordered([*apart, *(c for _, _, order in blocks for c in order)], leaves)
     options = []
     for c in tied:
         split = {d: k if k < first else 2 * k + 1 for d, k in colour.items()}
@@ -185,12 +185,12 @@ def _label(
 
 def _coloured(cells: list[list[int]], first: int) -> dict[int, int]:
     """Each class with the place of its cell."""
-    found = {}
+    colour = {}
     for cell in cells:
         for c in cell:
-            found[c] = first
+            colour[c] = first
         first += len(cell)
-    return found
+    return colour
 
 
 def _refined(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
@@ -203,8 +203,8 @@ def _refined(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence
             if c in touching:
                 seen = seen or tuple([colour[d] for d in classes])
                 touching[c].append((name, seen, place))
-    for found in touching.values():
-        found.sort()
+    for places in touching.values():
+        places.sort()
     finer = []
     for cell in cells:
         if len(cell) > 1:

@@ -148,13 +148,12 @@ def multiply(
     Raises:
         Exhausted: the limit was passed.
     """
-    asked = _Asked(a, b, contraction, half)
-    top = asked.start.bound if slack is None else asked.top
-    asked.search.floor = None if slack is None else top - slack
-    asked.search.run(asked.start, limit)
-    terms = tuple(dict.fromkeys([asked.reduced(m) for m in asked.search.found]))
-    cut = asked.search.cut
-    return KernelProduct(terms, None if cut is None else cut - top, asked.search.nodes)
+    setup = _Setup(a, b, contraction, half)
+    top = setup.start.bound if slack is None else setup.top
+    setup.search.run(setup.start, None if slack is None else top - slack, limit)
+    terms = tuple(dict.fromkeys([setup.reduced(m) for m in setup.search.matchings]))
+    cut = setup.search.cut
+    return KernelProduct(terms, None if cut is None else cut - top, setup.search.nodes)
 
 
 def witness(
@@ -172,17 +171,16 @@ def witness(
     Raises:
         LookupError: no matching within ``slack`` of Cauchy-Schwarz makes it.
     """
-    asked = _Asked(a, b, contraction, half)
-    asked.search.floor = asked.top - slack
-    asked.search.run(asked.start, None)
-    for m in asked.search.found:
-        if wanted(*asked.reduced(m)):
-            pairs = [(asked.leaves[x], asked.leaves[y]) for x, y in m.pairs]
-            return Matching(m.forest, asked.apart(m), (*asked.identical, *pairs))
+    setup = _Setup(a, b, contraction, half)
+    setup.search.run(setup.start, setup.top - slack, None)
+    for m in setup.search.matchings:
+        if wanted(*setup.reduced(m)):
+            pairs = [(setup.leaves[x], setup.leaves[y]) for x, y in m.pairs]
+            return Matching(m.forest, setup.apart(m), (*setup.identical, *pairs))
     raise LookupError("no matching makes this kernel")
 
 
-class _Asked:
+class _Setup:
     """A product as a search for matchings.
 
     Attributes:
@@ -334,14 +332,14 @@ def exchangeable(kernel: Kernel) -> Alike:
     group, place = [0] * len(kernel.leaves), [0] * len(kernel.leaves)
     seen: list[Component] = []
     for part in components(kernel.leaves, number):
-        first, inner, own = local(kernel.types, part, number)
-        found, order = labelled(first, inner, own)
+        first, inner, renumbered = local(kernel.types, part, number)
+        shape, order = labelled(first, inner, renumbered)
         renamed = {c: k for k, c in enumerate(order)}
-        named = [(name, tuple([renamed[c] for c in classes])) for name, classes in own]
-        for at, k in enumerate(sorted(range(len(own)), key=named.__getitem__)):
+        named = [(name, tuple([renamed[c] for c in classes])) for name, classes in renumbered]
+        for at, k in enumerate(sorted(range(len(renumbered)), key=named.__getitem__)):
             leaf_at = where[sorted(part)[k]].pop()
             group[leaf_at], place[leaf_at] = len(seen), at
-        seen.append(found)
+        seen.append(shape)
     kind = [(seen.index(x) + 1) << KINDS if seen.count(x) > 1 and len(x.leaves) < KINDS else -1 for x in seen]
     return Alike(tuple(group), tuple(place), tuple(kind))
 

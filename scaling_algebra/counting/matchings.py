@@ -68,7 +68,7 @@ class MatchingSearch:
     them, and is left out.
 
     Attributes:
-        found: those within the floor.
+        matchings: those within the floor.
         cut: upper bound on the rms of the others; None if there are none.
         nodes: matchings that were extended or whole.
     """
@@ -82,19 +82,20 @@ class MatchingSearch:
         sides: dict[str, list[int]] = {}
         for k, (name, _) in enumerate(leaves):
             sides.setdefault(name, [0, 0])[k >= lefts] |= 1 << k
-        self.other = [sides[name][k < lefts] for k, (name, _) in enumerate(leaves)]
-        self.allowed = list(self.other)
+        self.partners = [sides[name][k < lefts] for k, (name, _) in enumerate(leaves)]
+        self.allowed = list(self.partners)
         self.floor: int | None = None
-        self.found: list[Partial] = []
+        self.matchings: list[Partial] = []
         self.cut: int | None = None
         self.nodes = 0
 
-    def run(self, start: Partial, limit: int | None) -> None:
-        """Finds them.
+    def run(self, start: Partial, floor: int | None, limit: int | None) -> None:
+        """Finds the matchings within a floor; without one, all.
 
         Raises:
             Exhausted: the search has more nodes than the limit.
         """
+        self.floor = floor
         if not self._within(start.bound) or not self._allow(start):
             return
         stack = [start]
@@ -106,13 +107,13 @@ class MatchingSearch:
                     raise Exhausted
                 if not at.rest:
                     if not self._dominated(at):
-                        self.found.append(at)
+                        self.matchings.append(at)
                     break
                 x = self._next(at)
                 self._match(at, x, stack)
                 if not self._leave(at, self._copies(at, x)):
                     break
-        self.found.reverse()  # those that match come before those that do not
+        self.matchings.reverse()  # those that match come before those that do not
 
     def _allow(self, start: Partial) -> bool:
         """Leaves out pairs beyond the floor, and what then has no partner; whether the result is within the floor."""
@@ -223,11 +224,11 @@ class MatchingSearch:
         alike = self.alike
         if alike is None or at.kind[alike.component[x]] < 0:
             return 1 << x
-        kind, place, found = at.kind[alike.component[x]], alike.place[x], 0
+        kind, place, copies = at.kind[alike.component[x]], alike.place[x], 0
         for z, component in enumerate(alike.component):
             if alike.place[z] == place and at.kind[component] == kind:
-                found |= 1 << z
-        return found
+                copies |= 1 << z
+        return copies
 
     def _leave(self, at: Partial, leaves: int) -> bool:
         """Decides that leaves stay unmatched, and with them those that have no other partner; whether the result is
@@ -264,7 +265,7 @@ class MatchingSearch:
         """Whether two leaves with the same name and classes are left apart."""
         forest = at.forest
         for x in bits(at.apart & (1 << self.lefts) - 1):
-            for y in bits(self.other[x] & at.apart):
+            for y in bits(self.partners[x] & at.apart):
                 if all(forest[c] == forest[d] for c, d in zip(self.touched[x], self.touched[y], strict=True)):
                     return True
         return False

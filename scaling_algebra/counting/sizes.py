@@ -83,9 +83,9 @@ class SignalSizes(KernelStore):
     def powers(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
         """Exponents of what a signal is a sum of: of its kernels (True), and a bound on all else that it may hold
         (False)."""
-        found = {(self.value(e + self._weights[k]), not self._doubted[k]) for k, e in s.terms.items()}
+        exponents = {(self.value(e + self._weights[k]), not self._doubted[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail, s.least) if x is not None)
-        return tuple(sorted(found | {(self.value(x), False) for x in bounds}, reverse=True))
+        return tuple(sorted(exponents | {(self.value(x), False) for x in bounds}, reverse=True))
 
     def forms(self, s: Signal) -> tuple[Form, ...]:
         """Sizes of the kernels of a signal, those that may cancel left out, as powers of the axes and counts of the
@@ -105,8 +105,8 @@ class SignalSizes(KernelStore):
 
     def _sorted(self, s: Signal) -> list[tuple[int, int, int]]:
         """(size, kernel, exponent) from the largest down, in an order that depends on the kernels alone."""
-        found = [(e + self._weights[k], k, e) for k, e in s.terms.items()]
-        return sorted(found, key=lambda term: (-term[0], self._order[term[1]]))
+        ranked = [(e + self._weights[k], k, e) for k, e in s.terms.items()]
+        return sorted(ranked, key=lambda term: (-term[0], self._order[term[1]]))
 
     @staticmethod
     def _shared(s: Signal) -> Signal:

@@ -24,16 +24,16 @@ _WHOLE = Fraction(100)
 
 
 @dataclass(slots=True)
-class _Searched:
-    """What is known of a product of two kernels, by slack.
+class _Searches:
+    """The searches for the product of two kernels so far, by slack.
 
     Attributes:
-        found: kernels with their gains, a bound on the rest, nodes.
+        results: kernels with their gains, a bound on the rest, nodes.
         beyond: a limit that the search passed.
         complete: the smallest slack tried that leaves nothing out.
     """
 
-    found: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
+    results: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
     beyond: dict[int, int]
     complete: int | None = None
 
@@ -72,11 +72,10 @@ class KernelStore(Packing):
         """The kernel without a doubt of every one that may cancel."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
         self._halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self._half.items()}
-        self._products: dict[tuple[int, int, int], _Searched] = {}
+        self._products: dict[tuple[int, int, int], _Searches] = {}
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
-        self.work: int | None = None
         self.spent = 0
         """Nodes of the products made so far."""
         self.notes: set[str] = set()
@@ -89,13 +88,13 @@ class KernelStore(Packing):
 
     def at(self, rung: Rung) -> Self:
         """The same algebra on another rung; kernels and their products are shared."""
-        other = copy(self)
-        other.climb(rung)
-        return other
+        shared = copy(self)
+        shared.climb(rung)
+        return shared
 
     def climb(self, rung: Rung) -> None:
         """Works on this rung of the ladder of budgets from now on."""
-        self.rung, self.work = rung, rung.work
+        self.rung = rung
         self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
 
     @contextmanager
@@ -106,6 +105,16 @@ class KernelStore(Packing):
             yield self.notes
         finally:
             self.notes = outer
+
+    @contextmanager
+    def accounting(self) -> Iterator[set[str]]:
+        """What is noted inside, apart from what was before; nodes are counted apart as well."""
+        outer, self.spent = self.spent, 0
+        try:
+            with self.noting() as notes:
+                yield notes
+        finally:
+            self.spent = outer
 
     def live(self, letters: str) -> str:
         if letters not in self._live:
@@ -180,18 +189,18 @@ class KernelStore(Packing):
         Raises:
             Exhausted: the search has more nodes than the limit.
         """
-        known = self._products.setdefault((ka, kb, spec), _Searched({}, {}))
+        searched = self._products.setdefault((ka, kb, spec), _Searches({}, {}))
         scaled = slack >> self._shift
-        if known.complete is not None and known.complete <= scaled:
-            scaled = known.complete
-        if scaled not in known.found:
-            if limit is not None and limit <= known.beyond.get(scaled, -1):
+        if searched.complete is not None and searched.complete <= scaled:
+            scaled = searched.complete
+        if scaled not in searched.results:
+            if limit is not None and limit <= searched.beyond.get(scaled, -1):
                 raise Exhausted
             try:
                 product = multiply(self._kernels[ka], self._kernels[kb], contraction, self._halves, scaled, limit)
             except Exhausted:
                 assert limit is not None
-                known.beyond[scaled] = limit
+                searched.beyond[scaled] = limit
                 raise
             best: dict[int, int] = {}
             for kernel, coherent in product.terms:
@@ -200,10 +209,10 @@ class KernelStore(Packing):
                 if k not in best or best[k] < gain:
                     best[k] = gain
             cut = None if product.cut is None else product.cut << self._shift
-            if cut is None and (known.complete is None or scaled < known.complete):
-                known.complete = scaled
-            known.found[scaled] = tuple(best.items()), cut, product.nodes
-        found = known.found[scaled]
-        if limit is not None and found[2] > limit:
+            if cut is None and (searched.complete is None or scaled < searched.complete):
+                searched.complete = scaled
+            searched.results[scaled] = tuple(best.items()), cut, product.nodes
+        result = searched.results[scaled]
+        if limit is not None and result[2] > limit:
             raise Exhausted
-        return found
+        return result

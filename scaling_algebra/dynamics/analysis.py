@@ -25,7 +25,7 @@ from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 from .answers import LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, Answer
-from .bounds import BoundRun, bounded
+from .bounds import BoundRun
 from .parts import ORDERS, SLOW, parts
 from .quantities import Quantity, quantities, quantity, with_decay
 from .run import BeyondPowerCounting, Degrees, RunContext
@@ -150,10 +150,10 @@ class Analysis:
         if best is not None:
             return best
         for rung in PARTS if self._whole else WITNESSES:
-            found = self._two_sided(name, t, rung)
-            if found.size is not None and found.below and (best is None or found.size > (best.size or 0)):
-                best = found
-            if found.decided or (self._whole and not self._meets(name, found.size)):
+            answer = self._two_sided(name, t, rung)
+            if answer.size is not None and answer.below and (best is None or answer.size > (best.size or 0)):
+                best = answer
+            if answer.decided or (self._whole and not self._meets(name, answer.size)):
                 break
         return best
 
@@ -170,14 +170,14 @@ class Analysis:
         if self._whole or not self.network.norms or self.upper(name) is None:
             return None
         likely = parts(self.network, self.point, self.table[name])
-        ranked = [(step - (not k), step, point) for k, point in enumerate(likely) for step in steps]
+        ranked = [(step if k else step - 1, step, point) for k, point in enumerate(likely) for step in steps]
         for _, step, point in sorted(ranked, key=lambda x: x[0]):
             part = self._part(point)
-            found = part.witness(name, step) if part is not None else None
-            if part is not None and found is not None and part._meets(name, found.size):
-                assumes = found.assumes | self.bounds.assumes | {"generic-constants"}
+            answer = part.witness(name, step) if part is not None else None
+            if part is not None and answer is not None and part._meets(name, answer.size):
+                assumes = answer.assumes | self.bounds.assumes | {"generic-constants"}
                 self._notes |= assumes
-                return replace(found, size=self.upper(name), decided=True, assumes=assumes)
+                return replace(answer, size=self.upper(name), decided=True, assumes=assumes)
         return None
 
     def _meets(self, name: str, size: Fraction | None) -> bool:
@@ -222,8 +222,8 @@ class Analysis:
 
     def simplest(self, name: str, t: int) -> Answer | None:
         """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
-        found = self._two_sided(name, t, SIMPLEST)
-        return None if found.unknown else found
+        answer = self._two_sided(name, t, SIMPLEST)
+        return None if answer.unknown else answer
 
     def leading(self, names: Sequence[str], t: int) -> Answer:
         """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
@@ -231,9 +231,9 @@ class Analysis:
         uppers = [self.upper(name) for name in names]
         top = max((x for x in uppers if x is not None), default=None)
         for name in names if None not in uppers and t else ():
-            found = self.witness(name, t)
-            if found is not None and found.size == top:
-                return replace(found, decided=True, assumes=found.assumes | self.bounds.assumes)
+            shown = self.witness(name, t)
+            if shown is not None and shown.size == top:
+                return replace(shown, decided=True, assumes=shown.assumes | self.bounds.assumes)
         answers = [self.quick(name, t) for name in names]
         if not all(x.decided for x in answers):
             return Answer(None, None, decided=False)
@@ -259,9 +259,9 @@ class Analysis:
 
         At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
         """
-        other = copy(self)
-        other._quick, other._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
-        return other
+        cheaper = copy(self)
+        cheaper._quick, cheaper._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
+        return cheaper
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""
@@ -368,15 +368,15 @@ class Analysis:
         finally:
             sys.setrecursionlimit(before)
 
-    def _known(self, algebra: Algebra, name: str, t: int) -> int | None:
+    def _certified(self, algebra: Algebra, name: str, t: int) -> int | None:
         """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
         What that rests on is noted."""
         role = self.table[name].tensor if name in self.table else ""
         if role and name.startswith("g") and self.optimizer.of(role).epsilon and self._within(role):
-            algebra.notes |= self.bounds.assumes
+            algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         answer = self(name, t)
-        algebra.notes |= answer.assumes
+        algebra.notes.update(answer.assumes)
         if not answer.decided or answer.size is None or answer.form is None:
             return None
         return algebra.pack(answer.size, dict(answer.form.power.terms), dict(answer.form.unknowns))
@@ -388,7 +388,8 @@ class Analysis:
             return self._whole.bounds
         with self._deep():
             run = bounds_for(self.network, self._algebra(LADDER[0]), self.point, self.optimizer, self.routed)
-            return bounded(run)
+            run.settle()
+        return run
 
     def upper(self, name: str) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
@@ -405,7 +406,7 @@ class Analysis:
                 largest = self.bounds.largest(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
-        self.bounds.assumes |= notes
+        self.bounds.assumes.update(notes)
         self._notes |= self.bounds.assumes
         return None if largest is None else self.bounds.algebra.value(largest)
 
@@ -440,5 +441,5 @@ class Analysis:
         algebra = self._algebra(rung)
         lowest = self._whole is not None and rung == PARTS[0]
         degrees: Degrees = "lowest" if lowest else "raised" if self.raised else "usual"
-        context = RunContext(self.growing, degrees, known=partial(self._known, algebra), start=start)
+        context = RunContext(self.growing, degrees, certified=partial(self._certified, algebra), start=start)
         return trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)

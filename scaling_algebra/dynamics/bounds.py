@@ -30,6 +30,7 @@ from .norms import normed
 from .quantities import Quantity
 from .rules import rule
 from .run import PLAIN, BeyondPowerCounting, Increment, Modes, RunContext
+from .steps import vanishes
 from .trajectory import Trajectory
 
 _BOTH: tuple[Mode, ...] = ("init", "update")
@@ -93,6 +94,14 @@ class BoundRun(Trajectory):
                 return True
         return False
 
+    def settle(self) -> None:
+        """Looks for bounds that one more update keeps, and keeps why there are none."""
+        try:
+            with self.algebra.noting() as self.assumes:
+                self.why = "" if self.settled() else "no bounds that one more update keeps were found"
+        except (Exhausted, BeyondPowerCounting) as reason:
+            self.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
+
     def _far(self) -> Fraction:
         """An exponent that a bound which settles stays below."""
         p = self.point
@@ -124,12 +133,12 @@ class BoundRun(Trajectory):
 
     def _entries(self, products: Iterable[tuple[tuple[Signal, ...], tuple[Scalar, ...]]], role: str) -> int | None:
         """Packed bound on the entries of a sum of products in the letters of a tensor."""
-        found = []
+        totals = []
         for factors, scalars in products:
             sizes = [self.algebra.bound(s) for s in self.entries(role, factors)]
             if None not in sizes:
-                found.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
-        return max(found, key=self.algebra.value, default=None)
+                totals.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
+        return max(totals, key=self.algebra.value, default=None)
 
     # functions -------------------------------------------------------------------------------------------------
 
@@ -231,9 +240,11 @@ class BoundRun(Trajectory):
         ((reader, at),) = readers
         if not isinstance(reader, Product) or reader.tensor:
             return []
-        own, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
+        letters, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
         above = self.network.signals[reader.out]
-        if own != self.network.signals[signal] or not set(own).issuperset(above.join(x.letters for x in gates) + above):
+        if letters != self.network.signals[signal] or not set(letters).issuperset(
+            above.join(x.letters for x in gates) + above
+        ):
             return []
         factors = [self.gradient(reader.out, t), *(self._gate(x, t) for x in gates)]
         return [self.multiplied(factors[0], reader.multipliers), *factors[1:]]
@@ -250,10 +261,12 @@ class BoundRun(Trajectory):
 
     def _sums_to_zero(self, what: str, signal: str) -> set[str]:
         """Letters along which a change of shares, or the gradient at what shares are made of, sums to zero."""
-        made = [self.network.producer(signal)] if what == "change" else [s for s, _ in self.network.consumers(signal)]
-        if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in made):
+        statements = (
+            [self.network.producer(signal)] if what == "change" else [s for s, _ in self.network.consumers(signal)]
+        )
+        if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
             return set()
-        return set.intersection(*({s.over} for s in made if isinstance(s, Function)))
+        return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
@@ -286,7 +299,7 @@ class BoundRun(Trajectory):
             if rule.normalises:  # a normaliser is at least epsilon
                 rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {d: 1})))
             return self._stepped(role, 1, tuple(rates))
-        return [self._normalised(role, tuple(rates))] if any(self._moves(x) for x in self.factors(role, 1)) else []
+        return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
 
     def _normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
         """A step that is normalised altogether, by its entries or by its operator norm.
@@ -314,16 +327,3 @@ class BoundRun(Trajectory):
         if rule.normalises and not rule.epsilon:
             raise BeyondPowerCounting(f"a part of a step of {rule.name} has no bound")
         return super().change_via(signal, t, via)
-
-    def _moves(self, factors: tuple[Signal, ...]) -> bool:
-        return not any(x.zero for x in factors)
-
-
-def bounded(run: BoundRun) -> BoundRun:
-    """The run with bounds that one more update keeps, or one that says why none are found."""
-    try:
-        with run.algebra.noting() as run.assumes:
-            run.why = "" if run.settled() else "no bounds that one more update keeps were found"
-    except (Exhausted, BeyondPowerCounting) as reason:
-        run.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
-    return run

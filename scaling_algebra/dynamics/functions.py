@@ -46,12 +46,12 @@ class Entrywise:
             return moved
         size = tr.algebra.rms(self.shared(tr, s, tr.algebra.constant(letters)))
         assert size is not None
-        other = tr.algebra.unknown(letters, swapped + size)
+        swaps = tr.algebra.unknown(letters, swapped + size)
         if self._apart(tr, s, t):
-            other = other.but(least=swapped + size)
+            swaps = swaps.but(least=swapped + size)
         else:
             tr.note(f"{s.name} swaps entries only where what is alike moves apart")
-        return tr.algebra.add([moved, other])
+        return tr.algebra.add([moved, swaps])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -119,7 +119,7 @@ class Entrywise:
         if s.kind.homogeneous and t and not any(map(tr.grows, tr.network.signals[s.out])):
             raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, which has no index that grows")
         sizes = [(tr.algebra.rms(x), x) for x in (self.argument(tr, s, "value", step) for step in {0, t})]
-        size, x = max(sizes, key=lambda found: (found[0] is not None, found[0]))
+        size, x = max(sizes, key=lambda pair: (pair[0] is not None, pair[0]))
         if size is None:
             if s.kind.homogeneous:
                 raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}")
@@ -185,9 +185,9 @@ class Entrywise:
         Raises:
             Exhausted: it is not certified.
         """
-        known = tr.context.known(f"{s.inputs[0].name}.change", t) if which == "change" and self.whole else None
-        if known is not None:
-            return known
+        size = tr.context.certified(f"{s.inputs[0].name}.change", t) if which == "change" and self.whole else None
+        if size is not None:
+            return size
         signal = self.argument(tr, s, which, t)
         if not tr.algebra.certified(signal):
             raise Exhausted
@@ -246,10 +246,14 @@ def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
     """The change of what a function reads, less its mean, without what entries of updates that are bounded make of it
     themselves."""
     (source,) = s.inputs
-    made = tr.network.producer(source.name)
-    if isinstance(made, Product) and made.tensor and tr.optimizer.of(made.tensor.name).normalises == "entry":
-        passed = tr.part(made, "init", "change", t)
-        return tr.algebra.centred(tr.relabelled(passed, tr.network.signals[made.out], source.letters), s.over)
+    producer = tr.network.producer(source.name)
+    if (
+        isinstance(producer, Product)
+        and producer.tensor
+        and tr.optimizer.of(producer.tensor.name).normalises == "entry"
+    ):
+        passed = tr.part(producer, "init", "change", t)
+        return tr.algebra.centred(tr.relabelled(passed, tr.network.signals[producer.out], source.letters), s.over)
     return tr.algebra.centred(tr.at(source, "change", t), s.over)
 
 

@@ -43,14 +43,13 @@ class Ledger:
     @contextmanager
     def question(self) -> Iterator[None]:
         """A new question: nothing is charged yet. Inside another one it is charged for itself."""
-        outer = self._limit, self._charged, self._total, self._open, self._algebra.spent
+        outer = self._limit, self._charged, self._total, self._open
         self._limit, self._charged, self._total, self._open = self._algebra.rung.total, set(), 0, []
-        self._algebra.spent = 0
         try:
-            with self._algebra.noting():
+            with self._algebra.accounting():
                 yield
         finally:
-            self._limit, self._charged, self._total, self._open, self._algebra.spent = outer
+            self._limit, self._charged, self._total, self._open = outer
 
     def remembered(self, key: Hashable, compute: Callable[[], Result]) -> Result:
         """The result of a computation, done once.
@@ -65,22 +64,22 @@ class Ledger:
         entry = self._entries.get(key, _Entry())
         if not entry.done:
             entry = self._entries[key] = _Entry()
-            outer, self._algebra.spent = self._algebra.spent, 0
             self._open.append(entry)
             try:
-                with self._algebra.noting() as entry.notes:
-                    entry.result = compute()
-                entry.done = True
+                with self._algebra.accounting() as notes:
+                    try:
+                        entry.result = compute()
+                    finally:
+                        entry.work = self._algebra.spent
+                entry.notes, entry.done = notes, True
             except Exhausted:
-                entry.work = self._algebra.spent
                 if self._limit is not None and self._whole(key) > self._limit:
                     self._beyond.add(key)
                 raise
             finally:
-                entry.work, self._algebra.spent = self._algebra.spent, outer
                 self._open.pop()
         self._charge(key)
-        self._algebra.notes |= entry.notes
+        self._algebra.notes.update(entry.notes)
         return entry.result  # type: ignore[no-any-return]
 
     def _charge(self, key: Hashable) -> None:
@@ -94,11 +93,11 @@ class Ledger:
         return sum(self._entries[name].work for name in self._closure(key, set()))
 
     def _closure(self, key: Hashable, without: set[Hashable]) -> set[Hashable]:
-        found: set[Hashable] = set()
+        needed: set[Hashable] = set()
         todo = [key]
         while todo:
             name = todo.pop()
-            if name not in found and name not in without and name in self._entries:
-                found.add(name)
+            if name not in needed and name not in without and name in self._entries:
+                needed.add(name)
                 todo += self._entries[name].needs
-        return found
+        return needed

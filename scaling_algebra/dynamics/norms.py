@@ -33,11 +33,11 @@ class Norm:
         if of_few_entries(tr, s):
             return DIRECTION.change(tr, s, t)
         first, now = normed(tr, s, "initial", 0), normed(tr, s, "value", t)
-        own = tr.algebra.reduced(normed(tr, s, "change", t), first)
-        turned = self._along(tr, s, tr.algebra.add([first, now]), own, first)
+        reduced = tr.algebra.reduced(normed(tr, s, "change", t), first)
+        turned = self._along(tr, s, tr.algebra.add([first, now]), reduced, first)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = over(tr, s, over(tr, s, turned, 0), larger)
-        return over(tr, s, self._orthogonal(tr, s, own, turned, first), t)
+        return over(tr, s, self._orthogonal(tr, s, reduced, turned, first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -47,14 +47,16 @@ class Norm:
         if tr.change(s.out, t).zero:  # what the tensors that read y learned is along y
             readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
             above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
-        own = tr.algebra.reduced(above, y)
-        left = self._orthogonal(tr, s, own, self._along(tr, s, y, own, y), y)
+        reduced = tr.algebra.reduced(above, y)
+        left = self._orthogonal(tr, s, reduced, self._along(tr, s, y, reduced, y), y)
         return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
-    def _orthogonal(self, tr: TrainingRun, s: Function, own: Signal, along: Signal, direction: Signal) -> Signal:
+    def _orthogonal(self, tr: TrainingRun, s: Function, reduced: Signal, along: Signal, direction: Signal) -> Signal:
         """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
         finitely many entries all may be along it."""
-        left = tr.algebra.less_multiple(own, direction) if tr.grows(s.over) else tr.algebra.doubted(own, own)
+        left = (
+            tr.algebra.less_multiple(reduced, direction) if tr.grows(s.over) else tr.algebra.doubted(reduced, reduced)
+        )
         return tr.algebra.add([left, tr.algebra.doubted(along, along)])
 
     def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
@@ -79,8 +81,8 @@ class Direction(Entrywise):
         if which != "change":
             return x
         first = super().argument(tr, s, "initial", 0)
-        own = tr.algebra.reduced(x, first)
-        return tr.algebra.doubted(own, tr.algebra.multiples(own, first))
+        reduced = tr.algebra.reduced(x, first)
+        return tr.algebra.doubted(reduced, tr.algebra.multiples(reduced, first))
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
@@ -106,10 +108,10 @@ def of_few_entries(tr: TrainingRun, s: Function) -> bool:
 
     Law: x is what a tensor makes; every sum over the index is of y and of signals that this tensor has no part in.
     """
-    made = tr.network.producer(s.inputs[0].name)
-    if s.kind.centres or tr.grows(s.over) or not (isinstance(made, Product) and made.tensor):
+    producer = tr.network.producer(s.inputs[0].name)
+    if s.kind.centres or tr.grows(s.over) or not (isinstance(producer, Product) and producer.tensor):
         return False
-    return tr.network.meets_others(s.out, tr.network.signals[s.out].index(s.over), made.tensor.name)
+    return tr.network.meets_others(s.out, tr.network.signals[s.out].index(s.over), producer.tensor.name)
 
 
 def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:

@@ -68,43 +68,45 @@ def _part(
 
 def branches(network: Network) -> list[Branch]:
     """Residual branches: terms of a sum that another term of it is an input of."""
-    found = []
+    residual = []
     for s in network.statements:
         terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
         for y in terms:
             for z in terms:
                 if z != y and z in (inputs := _ancestors(network, y)) and (ends := _ends(network, y)):
                     inside = inputs - _ancestors(network, z)
-                    made = {use.out for role in ends for use in network.uses(role)}
-                    after = frozenset(x for x in inside if made & _ancestors(network, x))
-                    found.append(Branch(ends, inside, after))
-    return found
+                    outputs = {use.out for role in ends for use in network.uses(role)}
+                    after = frozenset(x for x in inside if outputs & _ancestors(network, x))
+                    residual.append(Branch(ends, inside, after))
+    return residual
 
 
 def _logits(network: Network) -> list[Branch]:
     """The logits of every softmax, with what is computed for these alone."""
-    found = []
+    logits = []
     for s in network.functions:
         if s.kind.kind == "softmax" and s.source is not None and (ends := _ends(network, s.source.name)):
             alone: set[str] = {s.source.name}
             for x in reversed(network.statements):
                 readers = network.consumers(x.out)
                 alone |= {x.out} if readers and all(y.out in alone for y, _ in readers) else set()
-            made = {use.out for role in ends for use in network.uses(role)}
-            found.append(Branch(ends, frozenset(alone), frozenset(x for x in alone if made & _ancestors(network, x))))
-    return found
+            outputs = {use.out for role in ends for use in network.uses(role)}
+            logits.append(
+                Branch(ends, frozenset(alone), frozenset(x for x in alone if outputs & _ancestors(network, x)))
+            )
+    return logits
 
 
 def _ancestors(network: Network, signal: str) -> frozenset[str]:
     """A signal and all that it is computed from."""
-    found, todo = set[str](), [signal]
+    ancestors, todo = set[str](), [signal]
     while todo:
         x = todo.pop()
         producer = network.producer(x)
-        if x not in found and producer is not None:
-            found.add(x)
+        if x not in ancestors and producer is not None:
+            ancestors.add(x)
             todo += [f.name for f in producer.inputs]
-    return frozenset(found)
+    return frozenset(ancestors)
 
 
 def _ends(network: Network, signal: str) -> frozenset[str]:

@@ -130,8 +130,10 @@ def parts(network: Network, statement: Statement) -> dict[str, tuple[str, Readin
     if not isinstance(below, Product) or not isinstance(statement, Function):
         return {}
     source = statement.inputs[0].name
-    found = {k: (f"{x} from {source}.{k}", _passed(statement, read)) for k, (_, read) in parts(network, below).items()}
-    return {**found, "init": (f"{x} from initial values", initial)} if found else {}
+    inherited = {
+        k: (f"{x} from {source}.{k}", _passed(statement, read)) for k, (_, read) in parts(network, below).items()
+    }
+    return {**inherited, "init": (f"{x} from initial values", initial)} if inherited else {}
 
 
 def _product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
@@ -140,9 +142,6 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
         return {}
     fixed = all(x.name == DATA for term in terms for x in term.signals)
 
-    def read(mode: Mode, which: Which) -> Reading:
-        return lambda run, t: run.part(statement, mode, which, t)
-
     def formula(tensors: str, signals: str) -> str:
         if statement.tensor:
             w = network.tensors[statement.tensor.name].symbol
@@ -150,17 +149,17 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
         part = {"W_0dh_t": "propagating", "dW_th_0": "effective", "dW_tdh_t": "cross"}[tensors + signals]
         return f"{_weighing(network, statement)}.{part}"
 
-    found: dict[str, tuple[str, Reading]] = {
+    readings: dict[str, tuple[str, Reading]] = {
         "init": (formula("W_0", "h_0") if statement.tensor else f"{statement.out} from initial values", initial),
-        "propagating": (formula("W_0", "dh_t"), read("init", "change")),
-        "effective": (formula("dW_t", "h_0"), read("update", "initial")),
-        "cross": (formula("dW_t", "dh_t"), read("update", "change")),
+        "propagating": (formula("W_0", "dh_t"), _part(statement, "init", "change")),
+        "effective": (formula("dW_t", "h_0"), _part(statement, "update", "initial")),
+        "cross": (formula("dW_t", "dh_t"), _part(statement, "update", "change")),
     }
     if fixed:
-        found = {k: found[k] for k in ("init", "effective")}
+        readings = {k: readings[k] for k in ("init", "effective")}
     if any(not network.is_held(w.name) for w in terms[0].weights):
-        found["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
-    return found
+        readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
+    return readings
 
 
 def _weighing(network: Network, statement: Product) -> str:
@@ -169,7 +168,7 @@ def _weighing(network: Network, statement: Product) -> str:
     weights = [w.name for w in network.terms(statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
     gates = [f"{w}_{summed}" if summed else w for w in weights]
-    return " ".join([f"M^-a sum_{summed}"] * bool(summed) + gates + rest)
+    return " ".join([*([f"M^-a sum_{summed}"] if summed else []), *gates, *rest])
 
 
 def _passed(function: Function, read: Reading) -> Reading:
@@ -252,13 +251,10 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
         return []
     w = network.tensors[statement.tensor.name].symbol
 
-    def read(mode: Mode, which: Which) -> Reading:
-        return lambda run, t: run.part(statement, mode, which, t)
-
     def relative(whole: Reading) -> Reading:
         return lambda run, t: run.relative(whole(run, t), x.name, t)
 
-    updated, propagated = read("update", "value"), read("init", "change")
+    updated, propagated = _part(statement, "update", "value"), _part(statement, "init", "change")
     return [
         Quantity(f"{statement.out}.update", f"d{w}_t {x.name}_t", updated),
         Quantity(f"{statement.out}.update.normalised", f"d{w}_t {x.name}_t / |{x.name}_t|", relative(updated)),
@@ -300,17 +296,17 @@ def _aggregates(network: Network) -> list[Quantity]:
         assert e.outer.tensor and e.inner.tensor
         x, below = e.aggregation.out, e.inner.factors[0].name
         w, v = (network.tensors[s.tensor.name].symbol for s in (e.outer, e.inner) if s.tensor)
-        own, sums = (
+        aggregate, sums = (
             parts(network, e.aggregation),
             f"M^-a sum_{network.experts(e.aggregation)} {e.gate}_{network.experts(e.aggregation)}",
         )
         inner = {k: read for k, (_, read) in parts(network, e.inner).items()}
         entries += [
-            Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {below}_0", own["init"][1]),
+            Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {below}_0", aggregate["init"][1]),
             Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{below}_t", _aggregated(e, inner["propagating"])),
             Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {below}_0", _aggregated(e, inner["effective"])),
-            Quantity(f"{x}.A3", f"{sums} d{w}_t {e.inner.out}_0", own["effective"][1]),
-            Quantity(f"{x}.D", f"{sums} d{w}_t d{e.inner.out}_t", own["cross"][1]),
+            Quantity(f"{x}.A3", f"{sums} d{w}_t {e.inner.out}_0", aggregate["effective"][1]),
+            Quantity(f"{x}.D", f"{sums} d{w}_t d{e.inner.out}_t", aggregate["cross"][1]),
         ]
     return entries
 
@@ -348,6 +344,10 @@ def _sizes(network: Network) -> list[Quantity]:
 
 def _value(x: str) -> Reading:
     return lambda run, t: run.value(x, t)
+
+
+def _part(statement: Product, mode: Mode, which: Which) -> Reading:
+    return lambda run, t: run.part(statement, mode, which, t)
 
 
 def _change(x: str) -> Reading:

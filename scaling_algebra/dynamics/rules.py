@@ -53,10 +53,10 @@ class _Product:
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Product)
-        found = tr.transposed(s, k, above, t, modes)
+        gradient = tr.transposed(s, k, above, t, modes)
         for x in tr.network.balanced(s, k):
-            found = tr.algebra.centred(found, x)
-        return found
+            gradient = tr.algebra.centred(gradient, x)
+        return gradient
 
 
 class _Sum:

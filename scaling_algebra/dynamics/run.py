@@ -28,7 +28,7 @@ Which = Literal["initial", "change", "value"]
 Degrees = Literal["usual", "raised", "lowest"]
 Modes = Mapping[str, Mode]
 """Role -> the part of the tensor that is kept; of the others the whole."""
-Known = Callable[[str, int], "int | None"]
+Certified = Callable[[str, int], "int | None"]
 """Packed size of a quantity after t updates where it is certified, else None."""
 MODES: tuple[Mode, ...] = ("init", "update")
 SHARE = "K/M"
@@ -72,7 +72,7 @@ class RunContext:
         degrees: of the polynomials that stand for functions: as they are, two degrees higher, or cut behind the first
             power (``parts.py``).
         shares: softmax -> the axis over which its shares sum to one, where it is not that of its index.
-        known: certified sizes from elsewhere; where there are none, those of the run are taken.
+        certified: sizes from elsewhere; where there are none, those of the run are taken.
         start: a run that has the same values and gradients before training, which are taken from it.
         ledger, name: where the run remembers its results, and under which name; by default in a ledger of its own.
     """
@@ -80,7 +80,7 @@ class RunContext:
     growing: frozenset[str] = frozenset()
     degrees: Degrees = "usual"
     shares: Mapping[str, str] = field(default_factory=dict)
-    known: Known = lambda name, t: None
+    certified: Certified = lambda name, t: None
     start: TrainingRun | None = None
     ledger: Ledger | None = None
     name: str = ""
@@ -112,8 +112,8 @@ class TrainingRun:
                 self._initial[role] = algebra.nothing(tensor.letters)
             else:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
-                own = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
-                self._initial[role] = algebra.tensor(role, tensor.letters, size, own)
+                varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
+                self._initial[role] = algebra.tensor(role, tensor.letters, size, varying)
         counted = {*network.free_multipliers, SHARE}
         self._multipliers = {name: self._multiplier(name) for name in network.multipliers if name in counted}
 
@@ -193,9 +193,9 @@ class TrainingRun:
 
     def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
         """The size of a signal that something is divided by, and whether it is certified."""
-        known = self.context.known(signal, t)
-        if known is not None:
-            return known, True
+        certified = self.context.certified(signal, t)
+        if certified is not None:
+            return certified, True
         whole = self.value(signal, t)
         if whole.zero:
             return None, True
@@ -246,33 +246,33 @@ class TrainingRun:
         """
         above = above or partial(self.gradient, t=t)
         acted = acted or partial(self.at, which="value", t=t)
-        found = []
-        own = self.network.tensors[role].letters
+        products = []
+        indices = self.network.tensors[role].letters
         for statement in self.network.uses(role):
             assert statement.tensor
             out = self.network.signals[statement.out]
             signals = [self.multiplied(above(statement.out), statement.multipliers)]
             letters = [out, *(x.letters for x in statement.factors)]
             signals += [acted(x) for x in statement.factors]
-            renamed = dict(zip(statement.tensor.letters, own, strict=True))
+            renamed = dict(zip(statement.tensor.letters, indices, strict=True))
             for x in "".join(letters):
                 if x not in renamed:
-                    clash = x in own
-                    taken = own + "".join(renamed) + "".join(renamed.values()) + "".join(letters)
+                    clash = x in indices
+                    taken = indices + "".join(renamed) + "".join(renamed.values()) + "".join(letters)
                     renamed[x] = self.network.spare(self.network.axes[x], taken) if clash else x
-            found.append(
+            products.append(
                 tuple(
                     self.relabelled(s, old, "".join(renamed[x] for x in old))
                     for s, old in zip(signals, letters, strict=True)
                 )
             )
-        return found
+        return products
 
     def entries(self, role: str, factors: Sequence[Signal]) -> Sequence[Signal]:
         """A product of factors in the letters of a tensor, multiplied out where its size is not that of the factors."""
-        own = self.algebra.live(self.network.tensors[role].letters)
-        if any(c not in own for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
-            return [self.algebra.product(self.covered(list(factors), own), own)]
+        letters = self.algebra.live(self.network.tensors[role].letters)
+        if any(c not in letters for s in factors for c in s.letters) or any(self._repeats(s) for s in factors):
+            return [self.algebra.product(self.covered(list(factors), letters), letters)]
         return factors
 
     def entry(self, role: str, factors: Sequence[Signal], scalars: Sequence[Scalar] = ()) -> EntrySize:
@@ -356,7 +356,7 @@ class TrainingRun:
         parts = []
         for chosen in product(*alternatives):
             steps = [(x, step) for x, step in chosen if step is not None]
-            initial = [self._used(x, self._initial[x.name]) for x, step in chosen if step is None]
+            initial = [self._used(x) for x, step in chosen if step is None]
             if not steps:
                 operands = self.covered([*initial, *above, *others], out)
                 whole = self.algebra.product(operands, out)
@@ -367,9 +367,8 @@ class TrainingRun:
                 whole = self.named(whole, text)
             parts.append(whole)
         whole = self.algebra.add(parts) if parts else self.algebra.nothing(out)
-        text = " ".join(
-            f"{'d' * (m == 'update')}{s}{'_0' * (m == 'init')}{back}" for s, m in zip(symbols, modes, strict=True)
-        )
+        pairs = zip(symbols, modes, strict=True)
+        text = " ".join(f"d{s}{back}" if mode == "update" else f"{s}_0{back}" for s, mode in pairs)
         name = f"{text} {acted}".strip()
         return self.named(self.multiplied(whole, term.multipliers), name)
 
@@ -387,9 +386,9 @@ class TrainingRun:
             scalars += step.scalars
         meeting, rest = ([*gradients, *above], [*inputs, *others]) if above else ([*inputs, *others], gradients)
         kept = "".join(s.letters for s in rest) + self.algebra.live(out)
-        own = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
+        shared = "".join(dict.fromkeys(c for s in meeting for c in s.letters if c in kept))
         tag = f"{'backward' if above else 'forward'} {' '.join(x.name for x, _ in steps)}"
-        inner = self.algebra.product(self.covered(meeting, own), own, tag)
+        inner = self.algebra.product(self.covered(meeting, shared), shared, tag)
         return self.algebra.scaled(self.algebra.product(self.covered([inner, *rest], out), out), *scalars)
 
     def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
@@ -404,8 +403,9 @@ class TrainingRun:
         relabel = [self.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
         return relabel[0], relabel[1:]
 
-    def _used(self, x: Factor, whole: Signal) -> Signal:
-        return self.relabelled(whole, self.network.tensors[x.name].letters, x.letters)
+    def _used(self, x: Factor) -> Signal:
+        """An initial tensor in the letters that it has in an equation."""
+        return self.relabelled(self._initial[x.name], self.network.tensors[x.name].letters, x.letters)
 
     def covered(self, operands: list[Signal], out: str) -> list[Signal]:
         """Operands of a product without the ones that are 1, with one for each letter that nothing else has."""

@@ -58,14 +58,14 @@ def trajectory_for(
     network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
 ) -> Trajectory:
     """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
-    made = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
-    return made(network, algebra, point, optimizer, context)
+    kind = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
+    return kind(network, algebra, point, optimizer, context)
 
 
 def bounds_for(network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False) -> BoundRun:
     """A run of upper bounds. ``routed``: as for ``algebra_for``."""
-    made = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
-    return made(network, algebra, point, optimizer)
+    kind = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
+    return kind(network, algebra, point, optimizer)
 
 
 def sparse(network: Network, ray: Ray) -> bool:
@@ -185,24 +185,24 @@ class RoutedTrajectory(Trajectory):
         return super()._gradient(signal, t, modes, via)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        return super().part(self._own(statement), mode, which, t, x)
+        return super().part(self._as_seen(statement), mode, which, t, x)
 
     def regated(self, statement: Product, t: int) -> Signal:
-        return super().regated(self._own(statement), t)
+        return super().regated(self._as_seen(statement), t)
 
     def spread(self, function: Function, t: int) -> Signal:
-        own = self.network.producer(function.out)
-        assert isinstance(own, Function)
-        return super().spread(own, t)
+        seen = self.network.producer(function.out)
+        assert isinstance(seen, Function)
+        return super().spread(seen, t)
 
     def decaying(self) -> Trajectory:
         raise BeyondPowerCounting("weight decay at K < M is not covered")
 
-    def _own(self, statement: Product) -> Product:
+    def _as_seen(self, statement: Product) -> Product:
         """The statement in the letters of the experts that a token sees."""
-        own = self.network.producer(statement.out)
-        assert isinstance(own, Product)
-        return own
+        seen = self.network.producer(statement.out)
+        assert isinstance(seen, Product)
+        return seen
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         return self._batch.raw_gradient_size(role, t)
@@ -214,12 +214,12 @@ class RoutedTrajectory(Trajectory):
         above: Callable[[str], Signal] | None = None,
         acted: Callable[[Factor], Signal] | None = None,
     ) -> list[tuple[Signal, ...]]:
-        return [tuple(map(self._seen, found)) for found in self._batch.factors(role, t, above, acted)]
+        return [tuple(map(self._seen, product)) for product in self._batch.factors(role, t, above, acted)]
 
     def _updates(self, role: str, t: int) -> list[Increment]:
-        found = self._batch._updates(role, t)
+        steps = self._batch._updates(role, t)
         seen = self._seen
-        return [replace(x, gradient=seen(x.gradient), inputs=tuple(map(seen, x.inputs))) for x in found]
+        return [replace(x, gradient=seen(x.gradient), inputs=tuple(map(seen, x.inputs))) for x in steps]
 
     def _through_alone(self, signal: str, step: int, via: str) -> Signal:
         return self._seen(self._batch._through_alone(signal, step, via))

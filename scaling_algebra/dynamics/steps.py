@@ -23,6 +23,11 @@ Factors = tuple[Signal, ...]
 """The gradient at the output of a use of a tensor, and what the tensor acts on there."""
 
 
+def vanishes(factors: Factors) -> bool:
+    """The gradient of a use is exactly zero."""
+    return any(s.zero for s in factors)
+
+
 # signs ----------------------------------------------------------------------------------------------------------
 
 
@@ -37,14 +42,14 @@ def signs(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> l
         BeyondPowerCounting: several products are as large as the whole.
         Exhausted: which one leads is not certified.
     """
-    there = [k for k, factors in enumerate(gradients) if not any(s.zero for s in factors)]
+    there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
     leading = there[_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
-    found = list(gradients)
-    if not _summed(tr, role, found[leading]):
+    signed = list(gradients)
+    if not _summed(tr, role, signed[leading]):
         unsigned = tr.factors(role, t, lambda x: _direction(tr, x, t), lambda x: _unsigned(tr, x, t))[leading]
-        pairs = zip(unsigned, found[leading], strict=True)
-        found[leading] = tuple(_sign(tr, _lasting(tr, role, s, whole, t)) for s, whole in pairs)
-    return found
+        pairs = zip(unsigned, signed[leading], strict=True)
+        signed[leading] = tuple(_sign(tr, _lasting(tr, role, s, whole, t)) for s, whole in pairs)
+    return signed
 
 
 def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
@@ -74,8 +79,8 @@ def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
 
 def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
     """The gradient is a sum over indices that the tensor does not have."""
-    own = tr.network.tensors[role].letters
-    return any(c not in own for s in factors for c in s.letters)
+    letters = tr.network.tensors[role].letters
+    return any(c not in letters for s in factors for c in s.letters)
 
 
 def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
@@ -84,8 +89,8 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     if len(uses) != 1:
         return tr.gradient(signal, t)
     ((s, k),) = uses
-    own = s.inputs[k].letters
-    if own != tr.network.signals[signal]:
+    letters = s.inputs[k].letters
+    if letters != tr.network.signals[signal]:
         return tr.gradient(signal, t)
     if isinstance(s, Sum):
         return _direction(tr, s.out, t)
@@ -94,10 +99,14 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
         return _direction(tr, s.out, t) if passes else tr.gradient(signal, t)
     others = [x for j, x in enumerate(s.factors) if j != k]
     above = tr.network.signals[s.out]
-    if s.tensor or not set(own) >= set(above).union(*(x.letters for x in others)) or len(set(own)) < len(own):
+    if (
+        s.tensor
+        or not set(letters) >= set(above).union(*(x.letters for x in others))
+        or len(set(letters)) < len(letters)
+    ):
         return tr.gradient(signal, t)
     operands = [_direction(tr, s.out, t), *(_unsigned(tr, x, t) for x in others)]
-    return tr.multiplied(tr.algebra.product(tr.covered(operands, own), own), s.multipliers)
+    return tr.multiplied(tr.algebra.product(tr.covered(operands, letters), letters), s.multipliers)
 
 
 def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
@@ -142,16 +151,16 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
         BeyondPowerCounting: the gradient has growing rank, or directions that overlap.
     """
     symbol = tr.network.tensors[role].symbol
-    there = [k for k, factors in enumerate(gradients) if not any(s.zero for s in factors)]
-    own = tr.network.tensors[role].letters
+    there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
+    letters = tr.network.tensors[role].letters
     for k in there:
-        grown = [c for s in gradients[k] for c in s.letters if c not in own and tr.grows(c)]
+        grown = [c for s in gradients[k] for c in s.letters if c not in letters and tr.grows(c)]
         if grown:
             raise BeyondPowerCounting(f"the gradient of {symbol} has growing rank: it sums over {grown[0]}")
-    found: list[Scalar | None] = [None] * len(gradients)
+    shares: list[Scalar | None] = [None] * len(gradients)
     if len(there) == 1:
-        found[there[0]] = Scalar("all of the gradient", 0)
-        return found
+        shares[there[0]] = Scalar("all of the gradient", 0)
+        return shares
     entries = {k: tr.entry(role, gradients[k]) for k in there}
     sizes, certain = {k: x.packed or 0 for k, x in entries.items()}, all(x.certain for x in entries.values())
     group = {k: k for k in there}
@@ -166,8 +175,8 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     for k in there:
         whole = max(sizes[x] for x in there if group[x] == group[k])
         ratio = f"the singular value of {symbol}'s largest use over that of this one"
-        found[k] = Scalar(ratio, largest - whole, certain)
-    return found
+        shares[k] = Scalar(ratio, largest - whole, certain)
+    return shares
 
 
 def _shares(a: Factors, b: Factors) -> bool:
@@ -205,9 +214,9 @@ def _orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
 
 def _entries(tr: TrainingRun, letters: str) -> dict[str, int]:
     """The powers of the axes in the number of entries along some letters."""
-    found: dict[str, int] = {}
+    powers: dict[str, int] = {}
     for c in letters:
         axis = tr.network.letters[c]
         if axis in AXES:
-            found[axis] = found.get(axis, 0) + 1
-    return found
+            powers[axis] = powers.get(axis, 0) + 1
+    return powers

@@ -22,7 +22,7 @@ class Tails:
 
     def __init__(self, network: Network, optimizer: Trained, grows: Callable[[str], bool]) -> None:
         self._network, self._optimizer, self._grows = network, optimizer, grows
-        self._found: dict[tuple[str, str, int], int] = {}
+        self._degrees: dict[tuple[str, str, int], int] = {}
 
     def initial(self, signal: str) -> int:
         """Of a signal before training."""
@@ -39,9 +39,9 @@ class Tails:
 
     def _once(self, what: str, signal: str, t: int, compute: Callable[[str, int], int]) -> int:
         key = what, signal, t
-        if key not in self._found:
-            self._found[key] = compute(signal, t)
-        return self._found[key]
+        if key not in self._degrees:
+            self._degrees[key] = compute(signal, t)
+        return self._degrees[key]
 
     def _initial(self, signal: str, t: int) -> int:
         s = self._network.producer(signal)
@@ -58,39 +58,39 @@ class Tails:
         if not isinstance(s, Product):
             return max(moved)
         first = [self.initial(x.name) for x in s.factors]
-        found = [0]
+        degrees = [0]
         for k, x in enumerate(s.factors):
             if self._network.producer(x.name):
-                found.append(self._multiplied(s, signal, [*first[:k], moved[k], *first[k + 1 :]], t))
+                degrees.append(self._multiplied(s, signal, [*first[:k], moved[k], *first[k + 1 :]], t))
         if s.tensor and self._optimizer.of(s.tensor.name).normalises != "entry":
-            own = self._network.signals[signal]
-            acted = [d for x, d in zip(s.factors, first, strict=True) if not self._summed(x.letters, own)]
-            found.append(self.gradient(signal, t) + 2 * sum(acted))
-        return max(found)
+            letters = self._network.signals[signal]
+            acted = [d for x, d in zip(s.factors, first, strict=True) if not self._summed(x.letters, letters)]
+            degrees.append(self.gradient(signal, t) + 2 * sum(acted))
+        return max(degrees)
 
     def _gradient(self, signal: str, t: int) -> int:
-        found = [0]
+        paths = [0]
         for s, k in self._network.consumers(signal):
             above = self.gradient(s.out, t)
             if isinstance(s, Product):
                 degrees = [above if j == k else self.initial(x.name) for j, x in enumerate(s.factors)]
                 letters = [self._network.signals[s.out] if j == k else x.letters for j, x in enumerate(s.factors)]
                 above = self._sum(s, s.factors[k].letters, zip(letters, degrees, strict=True), t)
-            found.append(above)
-        return max(found)
+            paths.append(above)
+        return max(paths)
 
     def _multiplied(self, s: Product, signal: str, degrees: Iterable[int], t: int = 1) -> int:
         letters = (x.letters for x in s.factors)
         return self._sum(s, self._network.signals[signal], zip(letters, degrees, strict=True), t)
 
-    def _sum(self, s: Product, own: str, operands: Iterable[tuple[str, int]], t: int) -> int:
+    def _sum(self, s: Product, out: str, operands: Iterable[tuple[str, int]], t: int) -> int:
         """Of a product that sums all letters but its own; what a tensor learnt has a degree of its own."""
         whole = [*operands, *([(s.tensor.letters, min(t, 2))] if s.tensor else [])]
-        kept = [d for letters, d in whole if not self._summed(letters, own)]
-        return sum(kept) + int(len(kept) < len(whole))
+        kept = [d for letters, d in whole if not self._summed(letters, out)]
+        return sum(kept) + (1 if len(kept) < len(whole) else 0)
 
-    def _summed(self, letters: str, own: str) -> bool:
-        return any(self._grows(c) for c in letters if c not in own)
+    def _summed(self, letters: str, out: str) -> bool:
+        return any(self._grows(c) for c in letters if c not in out)
 
     def _bounded(self, s: Statement) -> bool:
         return isinstance(s, Function) and (s.kind.bounded or s.source is None)

@@ -20,7 +20,7 @@ from scaling_algebra.spec.networks.language import Function, Product
 from .norms import over
 from .rules import rule
 from .run import Increment, Modes, TrainingRun
-from .steps import apart, signs
+from .steps import apart, signs, vanishes
 
 
 class Trajectory(TrainingRun):
@@ -97,8 +97,8 @@ class Trajectory(TrainingRun):
     def decaying(self) -> Trajectory:
         """The same run, with weight decay as one more step of every tensor along itself."""
         context = replace(self.context, ledger=self.ledger, name=f"{self.context.name} with decay")
-        made = partial(_Decaying, self.network, self.algebra, self.point, self.optimizer, context)
-        return self.ledger.remembered((self.context.name, "decaying"), made)
+        run = partial(_Decaying, self.network, self.algebra, self.point, self.optimizer, context)
+        return self.ledger.remembered((self.context.name, "decaying"), run)
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
         """Derivative of the output with respect to a signal after t updates.
@@ -146,8 +146,8 @@ class Trajectory(TrainingRun):
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = rule(s).adjoint(self, s, k, above, t, modes)
-            found = self.relabelled(passed, s.inputs[k].letters, letters)
-            paths.append(self.named(found, f"through {s.out}"))
+            path = self.relabelled(passed, s.inputs[k].letters, letters)
+            paths.append(self.named(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
     def _size(self, role: str, t: int) -> Scalar:
@@ -160,16 +160,16 @@ class Trajectory(TrainingRun):
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         """Increments of the first t steps."""
-        found = []
+        increments = []
         for step in range(0 if role in self.point.frozen else t):
-            found += self.ledger.remembered((self.context.name, "step", role, step), partial(self._step, role, step))
-        return found
+            increments += self.ledger.remembered(
+                (self.context.name, "step", role, step), partial(self._step, role, step)
+            )
+        return increments
 
     def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         """What the gradient of a step is multiplied by; nothing if it is exactly zero."""
-        if all(any(x.zero for x in factors) for factors in self.factors(role, step)):
-            return ()
-        return self._rate(role, step)
+        return () if all(map(vanishes, self.factors(role, step))) else self._rate(role, step)
 
     def _step(self, role: str, step: int) -> list[Increment]:
         """One step of a tensor, a product for each use."""
@@ -202,8 +202,8 @@ class Trajectory(TrainingRun):
 
     def _gradient_size(self, role: str, step: int) -> EntrySize:
         """Entry size of the gradient of a step, certified elsewhere if it can be."""
-        known = self.context.known(f"g{self.network.tensors[role].symbol}", step)
-        return self.raw_gradient_size(role, step) if known is None else EntrySize(known)
+        size = self.context.certified(f"g{self.network.tensors[role].symbol}", step)
+        return self.raw_gradient_size(role, step) if size is None else EntrySize(size)
 
     def _stepped(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> list[Increment]:
         gradients, uses = self.factors(role, step), self.network.uses(role)
@@ -215,16 +215,16 @@ class Trajectory(TrainingRun):
             gradients = signs(self, role, step, gradients)
         if rule.normalises == "matrix":
             shares = apart(self, role, gradients)
-        found = []
+        increments = []
         for use, factors, share in zip_longest(uses, gradients, shares):
-            if any(s.zero for s in factors):
+            if vanishes(factors):
                 continue
             if rule.normalises == "entry" and self.network.norms:
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
                 factors = tuple(map(self._signed, factors, names))
-            own = (*scalars, share) if share is not None and share.size else scalars
-            found.append(Increment(step, own, factors[0], factors[1:]))
-        return found
+            multiples = (*scalars, share) if share is not None and share.size else scalars
+            increments.append(Increment(step, multiples, factors[0], factors[1:]))
+        return increments
 
     def _signed(self, s: Signal, name: str) -> Signal:
         """A factor of a normalised step: the factor itself, and what is nonlinear in its sign, a Gaussian of its own.

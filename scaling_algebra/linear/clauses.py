@@ -52,7 +52,7 @@ class ClauseSolver:
         self._unit = unit
         self._labels: dict[str, Any] = {}
         self._reals: dict[str, Any] = {}
-        self._known: dict[Linear, Any] = {}
+        self._atoms: dict[Linear, Any] = {}
         self.clauses: list[Clause] = []
         for clause in clauses:
             self.add(clause)
@@ -126,9 +126,9 @@ class ClauseSolver:
         with self._beside(more):
             self._solver.set("core.minimize", True)  # it slows down every other question
             self._solver.check(*self._labels.values())
-            found = {str(x) for x in self._solver.unsat_core()}
+            needed = {str(x) for x in self._solver.unsat_core()}
             self._solver.set("core.minimize", False)
-        core = tuple(name for name, x in self._labels.items() if str(x) in found)
+        core = tuple(name for name, x in self._labels.items() if str(x) in needed)
         return core, tuple(c for c in (*self.clauses, *more) if c.label in core)
 
     @contextmanager
@@ -182,11 +182,11 @@ class ClauseSolver:
         )
 
     def _compared(self, atom: Linear) -> Any:
-        if atom not in self._known:
+        if atom not in self._atoms:
             for name, _ in atom.counts:
                 if name not in self._reals:
                     self._reals[name] = self._z3.Real(name, self._context)
             total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
             against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)
-            self._known[atom] = COMPARED[atom.sense](total, against)
-        return self._known[atom]
+            self._atoms[atom] = COMPARED[atom.sense](total, against)
+        return self._atoms[atom]

@@ -25,23 +25,23 @@ class Cone:
     Attributes:
         axes: those that grow, in the order of the rates of ``rays``.
         sides: what bounds it; none if it is every ray.
-        known: what spans it, where that is known.
+        spanning: what spans it, where that is known.
     """
 
     axes: tuple[str, ...]
     sides: Sides = ()
-    known: tuple[Vector, ...] = field(default=(), compare=False)
+    spanning: tuple[Vector, ...] = field(default=(), compare=False)
 
     @cached_property
     def rays(self) -> tuple[Vector, ...]:
         """What spans it."""
-        if self.known:
-            return self.known
-        walls = [tuple(-int(x == "K") + int(x == "M") for x in self.axes)] if "K" in self.axes else []
+        if self.spanning:
+            return self.spanning
+        walls = [tuple({"K": -1, "M": 1}.get(x, 0) for x in self.axes)] if "K" in self.axes else []
         for side in self.sides:
             turned = side.over(self.axes)
-            walls += [turned] * (side.sense in (">", ">=", "="))
-            walls += [tuple(-x for x in turned)] * (side.sense in ("<", "<=", "="))
+            walls += [turned] if side.sense in (">", ">=", "=") else []
+            walls += [tuple(-x for x in turned)] if side.sense in ("<", "<=", "=") else []
         return tuple(corners(orthant(self.axes), walls))
 
     @property
@@ -72,7 +72,7 @@ class Cone:
         return next(self.inside(), None) is not None
 
     def bounded(self) -> Cone:
-        """The same with the sides that bound it alone, without those where a rate is 0."""
+        """The cone with the sides that bound it alone, without those where a rate is 0."""
         senses = {side.wall_of: side for side in self.sides}
         return Cone(self.axes, tuple(senses[w] for w in bounding(senses, self.axes, self.rays)))
 
@@ -107,23 +107,23 @@ def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequ
     whole = frozenset(ends)
     parts = {x for x in (*on.values(), *zero) if x != whole}
     taken = {x for x in parts if any(x < y for y in parts)} | set(zero)
-    found = [w for w in simple if on[w] == whole]
+    kept = [w for w in simple if on[w] == whole]
     for w in simple:
         if on[w] != whole and on[w] not in taken:
             taken.add(on[w])
-            found.append(w)
-    return found
+            kept.append(w)
+    return kept
 
 
 def simplicity(wall: Linear, axes: Sequence[str]) -> tuple[int, Vector]:
-    """In this order walls do not depend on which was found first."""
+    """The key that walls are sorted by, so that an answer depends on no order of the search."""
     values = wall.over(axes)
     return sum(map(abs, values)), values
 
 
 def orthant(axes: Sequence[str]) -> list[Vector]:
     """The rays that span all rays: on each, one axis grows."""
-    return [tuple(int(i == j) for j in range(len(axes))) for i in range(len(axes))]
+    return [tuple(1 if x == axis else 0 for x in axes) for axis in axes]
 
 
 def corners(spanning: Sequence[Vector], inequalities: Iterable[Vector]) -> list[Vector]:

@@ -24,7 +24,7 @@ def fan(
     Args:
         around: the answer at a ray, and the cone around it on which it holds; None if there is none.
     """
-    found: list[tuple[Cone, Answered]] = []
+    pieces: list[tuple[Cone, Answered]] = []
     empty: list[Cone] = []
     todo = [whole]
     while todo:
@@ -33,7 +33,7 @@ def fan(
         if piece is None:
             empty.append(part)
             continue
-        found.append(piece)
+        pieces.append(piece)
         todo = [rest for x in (part, *todo) for rest in x.without(piece[0])]
         empty = [rest for x in empty for rest in x.without(piece[0])]
-    return found, empty
+    return pieces, empty

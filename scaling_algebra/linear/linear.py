@@ -134,9 +134,9 @@ def eliminate(rows: Iterable[Row], order: Sequence[str] = ()) -> tuple[Solved, b
         right = rhs
         for name in [n for n in left if n in solved]:
             factor = left.pop(name)
-            other, value = solved[name]
+            free, value = solved[name]
             right -= factor * value
-            for k, x in other.items():
+            for k, x in free.items():
                 left[k] = left.get(k, Fraction(0)) - factor * x
         left = {k: x for k, x in left.items() if x}
         if not left:
@@ -145,12 +145,10 @@ def eliminate(rows: Iterable[Row], order: Sequence[str] = ()) -> tuple[Solved, b
         pivot = min(left, key=order.index) if order else next(iter(left))
         scale = left.pop(pivot)
         new = ({k: x / scale for k, x in left.items()}, right / scale)
-        for name, (other, value) in solved.items():
-            if pivot in other:
-                factor = other.pop(pivot)
-                merged = {
-                    k: other.get(k, Fraction(0)) - factor * new[0].get(k, Fraction(0)) for k in {**other, **new[0]}
-                }
+        for name, (free, value) in solved.items():
+            if pivot in free:
+                factor = free.pop(pivot)
+                merged = {k: free.get(k, Fraction(0)) - factor * new[0].get(k, Fraction(0)) for k in {**free, **new[0]}}
                 solved[name] = ({k: x for k, x in merged.items() if x}, value - factor * new[1])
         solved[pivot] = new
     return solved, consistent

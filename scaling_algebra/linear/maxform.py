@@ -44,22 +44,22 @@ def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector
         first: rays that are asked before any corner.
     """
     powers: dict[Counts, dict[Power, None]] = {}
-    asked: dict[Vector, Grades] = {}
+    answers: dict[Vector, Grades] = {}
     todo = list(first)
     for _ in range(_ROUNDS):
         for rates in todo:
-            asked[rates] = ask(rates)
-            for counts, (form, _) in asked[rates].items():
-                known = powers.setdefault(counts, {})
+            answers[rates] = ask(rates)
+            for counts, (form, _) in answers[rates].items():
+                monomials = powers.setdefault(counts, {})
                 if form is not None:
-                    known[form.power] = None
+                    monomials[form.power] = None
         ends = {g: {p: leading(cone, p, grade).rays for p in grade} for g, grade in powers.items()}
         todo = [
-            r for r in dict.fromkeys(r for x in ends.values() for rays in x.values() for r in rays) if r not in asked
+            r for r in dict.fromkeys(r for x in ends.values() for rays in x.values() for r in rays) if r not in answers
         ]
         if not todo:
             forms = (Form(p, g) for g, grade in ends.items() for p in grade if _alone(cone.axes, p, grade))
-            return MaxForm(tuple(forms), _slack(cone.axes, powers, asked))
+            return MaxForm(tuple(forms), _slack(cone.axes, powers, answers))
     return None
 
 
@@ -81,15 +81,15 @@ def _size(axes: Sequence[str], power: Power, rates: Sequence[int]) -> Fraction |
 
 
 def _slack(
-    axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], asked: Mapping[Vector, Grades]
+    axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], answers: Mapping[Vector, Grades]
 ) -> Fraction | None:
     """How far the certified upper bounds exceed the known monomials; None if nowhere."""
     worst = Fraction(0)
-    for rates, grades in asked.items():
+    for rates, grades in answers.items():
         top = max(rates)
         for counts, (_, high) in grades.items():
-            known = max((_size(axes, p, rates) for p in powers[counts]), default=None)
-            if known is None:
+            largest = max((_size(axes, p, rates) for p in powers[counts]), default=None)
+            if largest is None:
                 return Fraction(0)
-            worst = max(worst, (high * top - known) / sum(rates))
+            worst = max(worst, (high * top - largest) / sum(rates))
     return worst or None

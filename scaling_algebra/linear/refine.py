@@ -39,7 +39,7 @@ def refine(
         clause = examine(candidate)
         if clause is None:
             return candidate
-        single += clause.atoms[0].sense == "!="
+        single += 1 if clause.atoms[0].sense == "!=" else 0
         if single > SINGLE_POINTS:
             raise Undecided(f"{clause.because}, at point after point")
         learn(clause)

@@ -32,11 +32,6 @@ _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
 
 
-def label(demand: Demand) -> str:
-    """The name of a demand in proofs: ``mu-2: propagating update W2_0 dh1 = Theta(1)``."""
-    return f"{demand.name}: {demand.because}"
-
-
 def shortfall(name: str) -> str:
     """The unknown by which a demand with this label may fall short of Theta(1), where demands are relaxed."""
     return f"shortfall of {name}"
@@ -51,7 +46,7 @@ class Facts:
 
     def __init__(self, network: Network, relaxed: bool = False) -> None:
         self.network, self.relaxed, self._table = network, relaxed, quantities(network)
-        self._known: dict[tuple[str, int], Bounds | None] = {}
+        self._remembered: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
         """A form, and more, compared with zero."""
@@ -59,9 +54,9 @@ class Facts:
 
     def bounds(self, name: str, t: int) -> Bounds | None:
         """Forms that hold for a quantity after t updates; None if nothing is known."""
-        if (name, t) not in self._known:
-            self._known[name, t] = self._bounds(quantity(self._table, name), t)
-        return self._known[name, t]
+        if (name, t) not in self._remembered:
+            self._remembered[name, t] = self._bounds(quantity(self._table, name), t)
+        return self._remembered[name, t]
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
         raise NotImplementedError
@@ -72,8 +67,8 @@ class Facts:
             return []
         if demand.kind == "balanced":
             return self._balance(demand)
-        name, clauses, reached = label(demand), [], []
-        complete, short = demand.kind == "theta", shortfall(label(demand))
+        name, clauses, reached = demand.label, [], []
+        complete, short = demand.kind == "theta", shortfall(demand.label)
         less = ((short, 1),) if self.relaxed else ()
         for q in demand.quantities:
             signal = q.removesuffix(".change")
@@ -94,11 +89,11 @@ class Facts:
 
     def _parts(self, signal: str) -> list[str]:
         """What the change of a signal is the sum of."""
-        found = [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
-        return found if isinstance(self.network.producer(signal), Product) and found else [f"{signal}.change"]
+        parts = [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
+        return parts if isinstance(self.network.producer(signal), Product) and parts else [f"{signal}.change"]
 
     def _balance(self, demand: Demand) -> list[Clause]:
-        name, clauses, shared = label(demand), [], []
+        name, clauses, shared = demand.label, [], []
         for q in demand.quantities:
             bounds = self.bounds(q, demand.horizon)
             if bounds is None or not bounds.lower:  # unknown, or perhaps exactly zero
@@ -142,13 +137,13 @@ class RayFacts(Facts):
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
 
     def bounds(self, name: str, t: int) -> Bounds | None:
-        found = super().bounds(name, t)
-        return found and Bounds(self._lasting(found.lower), self._lasting(found.upper))
+        bounds = super().bounds(name, t)
+        return bounds and Bounds(self._lasting(bounds.lower), self._lasting(bounds.upper))
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
         """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
         for run, work in zip(self._runs, _WORK, strict=True):
-            self.forms.work = work
+            self.forms.climb(replace(self.forms.rung, work=work))
             with suppress(Exhausted), run.ledger.question():
                 return run.bounds(quantity, t)
         return None
@@ -157,8 +152,8 @@ class RayFacts(Facts):
         """Sizes of monomials in the arguments of functions, as far as these are demanded to be O(1)."""
         limited = {q for d in demands for q in d.quantities if d.kind in ("theta", "bounded")}
         names = {x.name for f in self.network.functions for x in f.inputs[:1] if x.name in limited}
-        found = filter(None, (self.bounds(name, t) for name in sorted(names) for t in (0, 1)))
-        return [f for bounds in found for f in bounds.lower if all(n < 0 for _, n in f.unknowns)]
+        known_bounds = filter(None, (self.bounds(name, t) for name in sorted(names) for t in (0, 1)))
+        return [f for bounds in known_bounds for f in bounds.lower if all(n < 0 for _, n in f.unknowns)]
 
     def _lasting(self, forms: tuple[Form, ...]) -> tuple[Form, ...]:
         """Without products of another form and an argument of a function, which is O(1): higher powers of it."""

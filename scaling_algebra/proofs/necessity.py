@@ -20,8 +20,8 @@ from scaling_algebra.solver.demands import concerns
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.scaling import Point
 
-from .clauses import label
-from .prover import Proof, Prover, System, unmet
+from .candidates import unmet
+from .prover import Proof, Prover, System
 
 
 def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
@@ -41,48 +41,50 @@ def freed(proof: Proof) -> dict[str, tuple[str, ...] | None]:
         return {}
     system = Prover.of(asked).system(asked.parameterization, proof.outcome.structure)
     point = proof.outcome.points[0]
-    found = _freed(system, point)
+    unknowns = _freed(system, point)
     rule = asked.optimizer.of
     over = {f"c.{role}": f"c.{role} - d.{role}" for role in asked.network.tensors if rule(role).epsilon}
-    found = {name: names and {over.get(x, x) for x in names} for name, names in found.items()}
+    unknowns = {name: names and {over.get(x, x) for x in names} for name, names in unknowns.items()}
     faithful = [d for d in system.demands if d.kind == "scale" and concerns(d, asked.optimizer)]
-    found |= {label(d): _freed_epsilon(system, d, point) for d in faithful}
-    order = [label(d) for d in system.demands]
-    return {x: names if names is None else tuple(sorted(names)) for x in order if x in found for names in [found[x]]}
+    unknowns |= {d.label: _freed_epsilon(system, d, point) for d in faithful}
+    order = [d.label for d in system.demands]
+    return {
+        x: names if names is None else tuple(sorted(names)) for x in order if x in unknowns for names in [unknowns[x]]
+    }
 
 
 def _freed(system: System, point: Point) -> dict[str, set[str] | None]:
     """Law: if no point meets all demands but one and differs outside some unknowns, the demand determines no more."""
-    known = _values(system, point)
-    demands = {label(d): d for d in system.demands if d.kind != "scale"}
+    proved = _values(system, point)
+    demands = {d.label: d for d in system.demands if d.kind != "scale"}
     solver = ClauseSolver(system.clauses, system.ray.largest)
     solver.leave_out_one(demands)
     for name in demands:
-        solver.where_left_out(name, system.other(known))
-    found: dict[str, set[str] | None] = {name: set() for name in demands}
+        solver.where_left_out(name, system.other(proved))
+    freed_by: dict[str, set[str] | None] = {name: set() for name in demands}
     cuts: Counter[str] = Counter()
     while (left := solver.left_out()) is not None:
         name, model = left
-        values: Mapping[str, Fraction] = {x: model.get(x, Fraction(0)) for x in known}
-        free = found[name] or set()
+        values: Mapping[str, Fraction] = {x: model.get(x, Fraction(0)) for x in proved}
+        free = freed_by[name] or set()
         try:
-            values, cut = _nearest(system, [d for d in system.demands if label(d) != name], known, values)
+            values, cut = _nearest(system, [d for d in system.demands if d.label != name], proved, values)
         except Undecided:
             cut, cuts[name] = None, ROUNDS
         cuts[name] += 1
         if cuts[name] > ROUNDS:
-            found[name] = None
+            freed_by[name] = None
             solver.keep(name)
         elif cut is None:
-            found[name] = free = free | {x for x in known if values[x] != known[x]}
-            solver.where_left_out(name, system.other({x: v for x, v in known.items() if x not in free}))
+            freed_by[name] = free = free | {x for x in proved if values[x] != proved[x]}
+            solver.where_left_out(name, system.other({x: v for x, v in proved.items() if x not in free}))
         else:
             solver.add(cut)
-    return found
+    return freed_by
 
 
 def _nearest(
-    system: System, demands: Sequence[Demand], known: Mapping[str, Fraction], values: Mapping[str, Fraction]
+    system: System, demands: Sequence[Demand], proved: Mapping[str, Fraction], values: Mapping[str, Fraction]
 ) -> tuple[Mapping[str, Fraction], Clause | None]:
     """A point that meets the demands halfway to a candidate, or the candidate, with what rules it out.
 
@@ -94,7 +96,7 @@ def _nearest(
     """
     cut = system.examine(demands, values, closely=False)
     if cut is None:
-        halfway = {x: (known[x] + v) / 2 for x, v in values.items()}
+        halfway = {x: (proved[x] + v) / 2 for x, v in values.items()}
         with suppress(Undecided):
             cut = system.examine(demands, halfway)
             if cut is None or cut.atoms[0].sense != "!=":
@@ -105,9 +107,8 @@ def _nearest(
 
 def _values(system: System, point: Point) -> dict[str, Fraction]:
     """The unknowns of gradient descent at a point."""
-    known = {f"b.{role}": b for role, b in point.b.items() if b is not None}
-    known |= {f"c.{role}": c - point.d[role] for role, c in point.c.items()} | dict(point.multipliers)
-    return {name: known[name] for name in system.names}
+    values = point.values | {f"c.{role}": c - point.d[role] for role, c in point.c.items()}
+    return {name: values[name] for name in system.names}
 
 
 def _freed_epsilon(system: System, demand: Demand, point: Point) -> set[str] | None:

@@ -28,8 +28,8 @@ VERDICTS = {
 def proof(p: Proof, freed: Freed | None = None) -> Document:
     """What was proved, from which desiderata, and what each of them determines."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
-    said = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
-    blocks: list[Block] = [Heading(said, 2), Lines.of(literal(p.about), listed=True)]
+    verdict = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
+    blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
     if p.later is not None:
         holds = "every demand holds" if p.later.holds else "not shown for every demand"
         blocks.append(Lines.of(f"after any number of updates: {holds}", *map(typeset, p.later.open), listed=True))
@@ -45,13 +45,13 @@ def proof(p: Proof, freed: Freed | None = None) -> Document:
 
 def proved(p: Proof, derived: Derivation | None, freed: Freed | None = None) -> Document:
     """A derivation with its proof below it; the proof alone where nothing was derived."""
-    said = proof(p, freed)
+    below = proof(p, freed)
     if derived is None:
-        return said
+        return below
     above = derived.document()
-    doubt = [Lines.of("the numbers above do not meet the desiderata, or not they alone")] * (p.unique is False)
-    blocks = (*above.blocks, said.blocks[0], *doubt, *said.blocks[1:])
-    return Document(blocks, {**above.record, **said.record})
+    doubt = [Lines.of("the numbers above do not meet the desiderata, or not they alone")] if p.unique is False else []
+    blocks = (*above.blocks, below.blocks[0], *doubt, *below.blocks[1:])
+    return Document(blocks, {**above.record, **below.record})
 
 
 def _attempt(p: Proof, a: Outcome) -> list[Block]:

@@ -10,8 +10,7 @@ Read next: ``smtlib.py`` (for other solvers), ``desiderata.py`` (the demands).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -27,7 +26,7 @@ from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import SIDES, Linear
 from scaling_algebra.linear.refine import refine
-from scaling_algebra.solver.demands import HORIZON, NotFound, concerns, violation
+from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions
@@ -35,23 +34,19 @@ from scaling_algebra.spec.given import NOTHING, Given, unknown
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.parameterizations import Parameterization
-from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point, Scaling
 from scaling_algebra.spec.trained import OptimizerInput
 
-from .clauses import RayFacts, label
+from .candidates import broken, expressible, unmet
+from .clauses import RayFacts
 from .every_step import EveryStep, every_step
 
 _FORMS = 100
 """Forms that one product may have in a proof: more of them than that are replaced by bounds."""
-_QUICK = 20_000
-"""Nodes spent on the search for a violated demand at a candidate, before a closer look."""
 
 APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
-Unmet = tuple[Demand, Form | None, str]
-"""A demand that fails at a point, a form of it that must not exceed O(1), if there is one, and the reason."""
 Verdict = Literal["unique", "impossible", "several", "undecided"]
 
 
@@ -201,9 +196,9 @@ def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
         if proof.outcome.verdict == "impossible":
-            return "impossible", missing.said("proved: none exists; derive --prove names the conflict")
+            return "impossible", missing.line("proved: none exists; derive --prove names the conflict")
         reason = f"the proof says {proof.outcome.verdict}"
-    return "undecided", missing.said(f"UNDECIDED, searched and not proved: {reason}")
+    return "undecided", missing.line(f"UNDECIDED, searched and not proved: {reason}")
 
 
 def _faithful(optimizer: Trained) -> bool:
@@ -295,17 +290,17 @@ class System:
         Law: where mu-3 makes epsilon the normaliser, a clause is about c - d. There a held c or d is compared with the
         only point that meets the demands without it.
         """
-        found = self._decide()
+        outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x[0] in "cd" and x not in self._equations()}
-        if not left or found.verdict in ("impossible", "undecided"):
-            return found
-        if found.verdict == "several":
-            return replace(found, verdict="undecided", why=f"several points before {', '.join(left)}")
-        point, held = found.points[0], self.prover.given.held
+        if not left or outcome.verdict in ("impossible", "undecided"):
+            return outcome
+        if outcome.verdict == "several":
+            return replace(outcome, verdict="undecided", why=f"several points before {', '.join(left)}")
+        point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:
-            return found
-        return Outcome(self.structure, "impossible", core=(*found.core, *broken))
+            return outcome
+        return Outcome(self.structure, "impossible", core=(*outcome.core, *broken))
 
     def _equations(self) -> set[str]:
         """The held unknowns that clauses are about."""
@@ -351,7 +346,7 @@ class System:
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""
-        plain = descended(self.network, self.structure, values)
+        plain = self.structure.point(self.network, values)
         if not _faithful(self.prover.optimizer):
             return plain
         look = self.look(plain, OPTIMIZERS["sgd"])
@@ -374,12 +369,12 @@ class System:
         Raises:
             Undecided: no certificate, or the engine cannot express the point.
         """
-        rule, plain = self.prover.optimizer, descended(self.network, self.structure, values)
+        rule, plain = self.prover.optimizer, self.structure.point(self.network, values)
         failed = broken(demands, lambda: self.look(plain, OPTIMIZERS["sgd"]), closely)
         if failed is not None:
             demand, form, why = failed
             atoms = self.other(values) if form is None else (self.facts.atom(form, "<="),)
-            return Clause(label(demand), atoms, why)
+            return Clause(demand.label, atoms, why)
         if closely and any(x.normalises for x in rule.rules):
             with expressible():
                 left = unmet(demands, self.look(self.point(values), rule), certified=True)
@@ -394,63 +389,3 @@ class System:
     def look(self, point: Point, rule: Trained) -> Analysis:
         """The engine at a point."""
         return Analysis(self.ray, point, rule, self.network, self.prover.algebras)
-
-
-def descended(network: Network, structure: Structure, values: Mapping[str, Fraction]) -> Point:
-    """The point of gradient descent at some values of the unknowns."""
-    roles, zero = network.tensors, Fraction(0)
-    return Point(
-        {r: None if r in structure.zero else values.get(f"b.{r}", zero) for r in roles},
-        {r: values.get(f"c.{r}", zero) for r in roles},
-        dict.fromkeys(roles, zero),
-        {m: values.get(m, zero) for m in network.free_multipliers},
-        structure.tied,
-    )
-
-
-def broken(demands: Sequence[Demand], look: Callable[[], Analysis], closely: bool = True) -> Unmet | None:
-    """A demand that fails at a point: first with little work, then with all of it, then as is certified.
-
-    Raises:
-        Undecided: no certificate, or the engine cannot express the point.
-    """
-    with expressible():
-        failed = unmet(demands, look().limited(_QUICK, gap=Fraction(0)), certified=False)
-        if failed is None and closely:
-            whole = look()
-            failed = unmet(demands, whole, certified=False) or unmet(demands, whole, certified=True)
-    return failed
-
-
-def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet | None:
-    """A demand that fails at a point.
-
-    Raises:
-        Undecided: no certificate, where one is asked for.
-    """
-    for t in range(max((d.horizon for d in demands), default=HORIZON) + 2):
-        for demand in demands:
-            for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
-                answer = look(q, t) if certified else look.lower(q, t)
-                if certified and not answer.decided:
-                    raise Undecided(f"{q} at t={t} is undecided at a candidate")
-                if answer.size is not None and answer.size > 0:
-                    return demand, answer.form, f"{q} at t={t} is O(1)"
-    for demand in demands if certified else ():
-        if not concerns(demand, look.optimizer):
-            continue
-        failure = violation(demand, look)
-        if "undecided" in failure:
-            raise Undecided(failure)
-        if failure:
-            return demand, None, failure
-    return None
-
-
-@contextmanager
-def expressible() -> Iterator[None]:
-    """A fraction too fine for the engine leaves a question undecided."""
-    try:
-        yield
-    except ValueError as reason:
-        raise Undecided(f"a candidate is beyond the engine: {reason}") from None

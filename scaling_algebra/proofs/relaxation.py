@@ -29,8 +29,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
 
-from .clauses import label, shortfall
-from .prover import APART, Prover, System, descended, expressible
+from .candidates import expressible
+from .clauses import shortfall
+from .prover import APART, Prover, System
 
 Values = dict[str, Fraction]
 
@@ -45,7 +46,7 @@ class Relaxation(System):
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         super().__init__(prover, demands, structure, relaxed=True)
         wanted = [d for d in self.demands if d.kind == "theta"]
-        self._wanted = {shortfall(label(d)): d for d in wanted}
+        self._wanted = {shortfall(d.label): d for d in wanted}
         if len(self._wanted) < len(wanted):
             raise Undecided("two desiderata have one name")
         self._limited = [replace(d, kind="bounded") if d.kind == "theta" else d for d in self.demands]
@@ -83,7 +84,7 @@ class Relaxation(System):
             return cut
         exponents = {x: values[x] for x in self._exponents}
         with expressible():
-            look = self.look(descended(self.network, self.structure, exponents), OPTIMIZERS["sgd"])
+            look = self.look(self.structure.point(self.network, exponents), OPTIMIZERS["sgd"])
             for name, demand in self._wanted.items():
                 answers = [look(q, t) for q in demand.quantities for t in range(demand.horizon + 1)]
                 if not all(a.decided for a in answers):
@@ -91,7 +92,7 @@ class Relaxation(System):
                 size = max((a.size for a in answers if a.size is not None), default=None)
                 if size is None or -size > values[name]:
                     more = () if size is None else (Linear(((name, 1),), ">=", size),)
-                    return Clause(label(demand), (*self.other(exponents), *more), f"{label(demand)} falls short")
+                    return Clause(demand.label, (*self.other(exponents), *more), f"{demand.label} falls short")
         return None
 
     def _alone(self, values: Values, kept: Sequence[Clause]) -> bool:
@@ -109,14 +110,14 @@ class Relaxation(System):
 
         Candidates that fall short of as little as possible are the ones that the engine can examine best.
         """
-        known, low, high = None, 0, len(names)
+        candidate, low, high = None, 0, len(names)
         middle = high
         while low < high:
             zero = [clause for name in names[:middle] for clause in _equal(name, Fraction(0))]
             values = self.next([*kept, *zero])
-            known, low, high = (known, low, middle - 1) if values is None else (values, middle, high)
+            candidate, low, high = (candidate, low, middle - 1) if values is None else (values, middle, high)
             middle = (low + high + 1) // 2
-        return low, known
+        return low, candidate
 
     def _least(self, name: str, kept: Sequence[Clause]) -> tuple[Fraction, Values]:
         """The smallest shortfall after those that are kept, and a candidate that has it."""
@@ -161,6 +162,16 @@ def relax(
         point, short, unique = Relaxation(Prover.of(asked), rule.demanded(asked.network, structure), structure).solve()
     except Undecided as reason:
         raise Undetermined(f"the {rule.title} that breaks least is undecided: {reason}") from None
+    unmet = {d: f"{d.label}, but {' + '.join(d.quantities)} ~ n^({-by})" for d, by in short.items()}
+    reasons = _reasons(asked, structure, unmet)
+    return Derivation(asked, _scaling(asked, point), reasons, unique=unique, unmet=tuple(unmet.values()))
+
+
+# inside ------------------------------------------------------------------------------------------------------------
+
+
+def _scaling(asked: Configuration, point: Point) -> Scaling:
+    """The exponents of a point as powers of the first axis that grows."""
     axis = next(axis for axis in AXES if asked.ray[axis])
 
     def power(exponent: Fraction) -> Power:
@@ -170,24 +181,22 @@ def relax(
     for role in asked.network.tensors:
         std, eps = point.b[role], power(point.d[role]) if asked.optimizer.of(role).epsilon else None
         tensors[role] = TensorScaling(None if std is None else power(std), power(point.c[role]), eps)
-    scaling = Scaling(tensors, {m: 1 / power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
-    unmet = {
-        demand: f"{label(demand)}, but {' + '.join(demand.quantities)} ~ n^({-by})" for demand, by in short.items()
-    }
+    return Scaling(tensors, {m: 1 / power(x) for m, x in point.multipliers.items()}, tuple(sorted(point.tied)))
+
+
+def _reasons(asked: Configuration, structure: Structure, unmet: Mapping[Demand, str]) -> dict[tuple[str, str], str]:
+    """For every exponent the demand that fixes it, with its shortfall, in reporting order."""
     fixes = {demand.fixes: text for demand, text in unmet.items()}
     reasons = {(role, "init"): "chosen: zero" for role in structure.zero}
     by_letter = {letter: what for what, letter in SETTINGS.items()}
-    for demand in rule.demanded(asked.network, structure):
+    for demand in asked.parameterization.demanded(asked.network, structure):
         letter, _, role = demand.fixes.partition(".")
-        if letter and (letter != "d" or tensors[role].eps is not None):
+        if letter and (letter != "d" or asked.optimizer.of(role).epsilon):
             key = (role, by_letter[letter]) if role else ("aggregation", letter)
-            reasons[key] = fixes.get(demand.fixes, label(demand))
-    order = [*((role, what) for role in tensors for what in SETTINGS), *(("aggregation", m) for m in point.multipliers)]
-    because = {key: reasons[key] for key in order if key in reasons}
-    return Derivation(asked, scaling, because, unique=unique, unmet=tuple(unmet.values()))
-
-
-# inside ------------------------------------------------------------------------------------------------------------
+            reasons[key] = fixes.get(demand.fixes, demand.label)
+    order = [(role, what) for role in asked.network.tensors for what in SETTINGS]
+    order += [("aggregation", name) for name in asked.network.free_multipliers]
+    return {key: reasons[key] for key in order if key in reasons}
 
 
 def _equal(name: str, value: Fraction) -> list[Clause]:

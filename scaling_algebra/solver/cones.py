@@ -51,10 +51,12 @@ def cone(
         UsageError: an optimizer that normalises without an epsilon, and no ray.
     """
     looks = looks or Looks()
-    found = reach(scaling, optimizer, parameterization, structure, ray, looks)
-    if found is None:
+    reached = reach(scaling, optimizer, parameterization, structure, ray, looks)
+    if reached is None:
         return None
-    return None if cone_holds(scaling, optimizer, parameterization, rays_of(found), structure, looks=looks) else found
+    return (
+        None if cone_holds(scaling, optimizer, parameterization, rays_of(reached), structure, looks=looks) else reached
+    )
 
 
 def rays_of(cone: Cone, fixed: frozenset[str] = frozenset()) -> tuple[Ray, ...]:
@@ -86,11 +88,11 @@ def reach(
         plain = _multiplied(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
     axes = open_axes(looks.network, fixed, looks.routed)
     demands = parameterization.demanded(looks.network, structure)
-    found = Cone(axes)
+    region = Cone(axes)
     done: set[tuple[Vector, frozenset[str]]] = set()
     while True:
-        grown = growing([ray_along(axes, r, fixed) for r in found.rays])
-        corner = next((r for r in found.rays if (r, grown) not in done), None)
+        grown = growing([ray_along(axes, r, fixed) for r in region.rays])
+        corner = next((r for r in region.rays if (r, grown) not in done), None)
         if corner is None:
             break
         look = looks.at(plain, _scaled(axes, corner, fixed), OPTIMIZERS["sgd"], grown, _WORK)
@@ -99,14 +101,14 @@ def reach(
         if wall is None or not size:
             done.add((corner, grown))
             continue
-        found = found.between(wall.facing(-size))
-    if not found.rays:
+        region = region.between(wall.facing(-size))
+    if not region.rays:
         return None
-    walls = bounding([side.wall_of for side in found.sides], axes, found.rays)
-    flat = [w for w in walls if not any(dot(w.over(axes), r) for r in found.rays)]
-    middle = [sum(x) for x in zip(*found.rays, strict=True)]
+    walls = bounding([side.wall_of for side in region.sides], axes, region.rays)
+    flat = [w for w in walls if not any(dot(w.over(axes), r) for r in region.rays)]
+    middle = [sum(x) for x in zip(*region.rays, strict=True)]
     simple = [w if w in flat else _simplest(w, flat, axes) for w in walls]
-    return Cone(axes, tuple(w.facing(dot(w.over(axes), middle)) for w in simple), found.rays)
+    return Cone(axes, tuple(w.facing(dot(w.over(axes), middle)) for w in simple), region.rays)
 
 
 def descent(scaling: Scaling) -> Scaling:
@@ -122,8 +124,8 @@ def descent(scaling: Scaling) -> Scaling:
 
 def _simplest(wall: Linear, flat: Sequence[Linear], axes: tuple[str, ...]) -> Linear:
     """A wall as it meets the walls that a cone lies on: ``M = N + N_e`` is M = N where N_e = 0."""
-    own = wall.over(axes)
-    sums = ([a + k * b for a, b in zip(own, w.over(axes), strict=True)] for w in flat for k in (-1, 1))
+    coefficients = wall.over(axes)
+    sums = ([a + k * b for a, b in zip(coefficients, w.over(axes), strict=True)] for w in flat for k in (-1, 1))
     same = [wall, *(Linear.wall(axes, values) for values in sums)]
     return min(same, key=lambda w: simplicity(w, axes)[0])
 
@@ -135,8 +137,8 @@ def _scaled(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
 def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
     """Gradient descent that multiplies gradients by what the last step of the horizon does on a ray, by its power of
     the axes: what an optimizer that normalises is where its normalisers are these powers."""
-    found = {role: [x.form for x in look.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
-    rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in found.items()}
+    forms_of = {role: [x.form for x in look.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
+    rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in forms_of.items()}
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 
 

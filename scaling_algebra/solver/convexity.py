@@ -42,7 +42,7 @@ class Looks:
         if network.live or network.norms:
             raise UsageError(f"{network.name} divides or gates by sizes: its sizes are not convex in the rates")
         self.network, self.routed = network, routed
-        self._known: dict[Hashable, Analysis] = {}
+        self._analyses: dict[Hashable, Analysis] = {}
         self._algebras: dict[Hashable, dict[Rung, Algebra]] = {}
 
     def at(
@@ -56,16 +56,16 @@ class Looks:
         point = scaling.point(ray)
         numbers = [tuple(x.items()) for x in (point.b, point.c, point.d, point.multipliers)]
         key = ray, grown, optimizer.name, optimizer.regime, work, *numbers, point.tied
-        if key not in self._known:
+        if key not in self._analyses:
             algebras = self._algebras.setdefault((ray, grown), {})
             look = Analysis(ray, point, optimizer, self.network, algebras, growing=grown, routed=self.routed)
-            self._known[key] = look if work is None else look.limited(work)
-        return self._known[key]
+            self._analyses[key] = look if work is None else look.limited(work)
+        return self._analyses[key]
 
 
 def open_axes(network: Network, fixed: Collection[str] = (), routed: bool = False) -> tuple[str, ...]:
     """The axes of a network that grow, K with M; ``routed``: K is an axis of its own."""
-    grown = {*network.axes.values(), *("K" for _ in range(routed))}
+    grown = {*network.axes.values(), *(("K",) if routed else ())}
     return tuple(axis for axis in AXES if axis in grown and axis not in fixed)
 
 
@@ -114,12 +114,12 @@ def cone_holds(
     Raises:
         UsageError: a network that divides or gates by sizes.
     """
-    known = looks or Looks(network)
-    demands = parameterization.demanded(known.network, structure)
+    looks = looks or Looks(network)
+    demands = parameterization.demanded(looks.network, structure)
     axes = [axis for axis in AXES if axis in rays[0].rates]
     total = [sum((r[axis] for r in rays), Fraction(0)) for axis in axes]
     inner, grown = ray_along(axes, [rate / max(total) for rate in total]), growing(rays)
-    *corners, inside = [known.at(scaling, ray, optimizer, grown) for ray in (*rays, inner)]
+    *corners, inside = [looks.at(scaling, ray, optimizer, grown) for ray in (*rays, inner)]
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
     for look in corners:  # lower bounds are quick, and mostly enough to reject
         for demand in limited:
@@ -133,7 +133,7 @@ def cone_holds(
         return failure
     for demand in demands:
         if failure := _other_size(scaling, corners, inside, demand):
-            return f"on {inner}: {demand.name}: {demand.because}, but {failure}"
+            return f"on {inner}: {demand.label}, but {failure}"
     return ""
 
 
@@ -179,15 +179,15 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> str:
     """Where a demanded size is not that of one monomial on the whole cone."""
     if demand.kind == "balanced":
-        known = {name: inside(name, demand.horizon) for name in demand.quantities}
+        middle = {name: inside(name, demand.horizon) for name in demand.quantities}
         powers = []
-        for name, answer in known.items():
+        for name, answer in middle.items():
             power = None if answer.form is None else scaling.size(answer.form)
             powers += [] if power is None else [power]
             for look in corners:
                 here = look(name, demand.horizon)
-                known_size = None if power is None else power.on(look.ray)
-                if not (answer.decided and here.decided) or here.size != known_size:
+                expected = None if power is None else power.on(look.ray)
+                if not (answer.decided and here.decided) or here.size != expected:
                     return f"{name} is undecided, or not of one size, on {look.ray}"
         apart = any(a.on(look.ray) != b.on(look.ray) for look in corners for a, b in pairwise(powers))
         return "their sizes differ" if apart else ""

@@ -31,14 +31,14 @@ class NotFound(Infeasible):
 
     def __init__(self, configuration: Configuration, failure: str) -> None:
         self.configuration, self.failure = configuration, failure
-        super().__init__(self.said("searched, not proved"))
+        super().__init__(self.line("searched, not proved"))
 
-    def said(self, known: str) -> str:
+    def line(self, how: str) -> str:
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""
         asked = self.configuration
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
         missing += f" with {asked.given}" if asked.given else ""
-        return f"found no {missing} ({known}): {self.failure}"
+        return f"found no {missing} ({how}): {self.failure}"
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ def met(demand: Demand, look: Analysis) -> bool:
 def _reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
     """A witness shows that one of the quantities has at least this size at one of the steps. Runs in which less happens
     are asked for all steps first: they cost the least."""
-    found = (look.in_parts(name, max(steps)) for name in demand.quantities)
-    return any(x is not None and x.size == size for x in found) or any(
+    answers = (look.in_parts(name, max(steps)) for name in demand.quantities)
+    return any(x is not None and x.size == size for x in answers) or any(
         _shown(look, name, t, size) for t in steps for name in demand.quantities
     )
 
 
 def _shown(look: Analysis, name: str, t: int, size: Fraction | int) -> Answer | None:
     """A witness that a quantity has at least this size at a step."""
-    found = look.witness(name, t)
-    return found if found is not None and found.size == size else None
+    answer = look.witness(name, t)
+    return answer if answer is not None and answer.size == size else None
 
 
 def look_ahead(demand: Demand, look: Analysis) -> str:
@@ -107,7 +107,7 @@ def look_ahead(demand: Demand, look: Analysis) -> str:
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
         later = look.lower(name, demand.horizon + 1).size
         if later is not None and later > 0:
-            return f"{demand.name}: {demand.because}, but {name} ~ n^({later}) at t={demand.horizon + 1}"
+            return f"{demand.label}, but {name} ~ n^({later}) at t={demand.horizon + 1}"
     return ""
 
 
@@ -122,15 +122,15 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
     too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
     if too_small or (limited and top is not None and top > 0):
         reached = "exactly zero" if top is None else f"n^({top})"
-        return f"{demand.name}: {demand.because}, but {' + '.join(demand.quantities)} ~ {reached}"
+        return f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}"
     if certified and undecided:
         name, t = undecided[0]
-        return f"{demand.name}: {demand.because}, but {name} at t={t} is undecided"
+        return f"{demand.label}, but {name} at t={t} is undecided"
     if demand.kind == "balanced" and not undecided:  # lower bounds that differ prove nothing
         last = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
         if len(set(last.values())) > 1:
             low, high = min(last, key=lambda k: last[k]), max(last, key=lambda k: last[k])
-            return f"{demand.name}: {demand.because}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})"
+            return f"{demand.label}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})"
     return ""
 
 
@@ -143,7 +143,7 @@ def unfaithful(demand: Demand, look: Analysis) -> str:
     size, epsilon = max((x for x in later if x is not None), default=None), -look.point.d[role]
     if size is None or size == epsilon:
         return ""
-    return f"{demand.name}: {demand.because}, but that is n^({size}) and epsilon n^({epsilon})"
+    return f"{demand.label}, but that is n^({size}) and epsilon n^({epsilon})"
 
 
 def diverges(look: Analysis, demand: Demand) -> bool:

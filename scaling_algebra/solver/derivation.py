@@ -125,11 +125,10 @@ class Derivation(Rendered):
         """
         from .cones import cone
 
-        asked = self.configuration
+        asked, rule = self.configuration, self.optimizer
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        own = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
-        proper = own and asked.parameterization.name == "mup"
-        rule = self.optimizer
+        as_defined = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
+        proper = as_defined and asked.parameterization.name == "mup"
         if not (generic and proper and self.network == MOE_BLOCK and isinstance(rule, Optimizer)):
             return None
         return cone(self.scaling, rule, asked.parameterization, Structure(), self.ray)
@@ -294,8 +293,8 @@ def _derived(asked: Configuration) -> Derivation:
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
-        found = Derivation(asked, solution.scaling, reasons, _structure(solution, asked), solution.fixed_by)
-        return replace(found, unmet=unmet, assumes=solution.assumes)
+        lines, assumes = _structure(solution, asked), solution.assumes
+        return Derivation(asked, solution.scaling, reasons, lines, solution.fixed_by, unmet=unmet, assumes=assumes)
     solution = solved(asked.but(readout_init=rule.readout_init))
     scaling, reasons = solution.scaling, _reasons(asked.network, solution)
     if asked.readout_init != rule.readout_init:
@@ -303,8 +302,8 @@ def _derived(asked: Configuration) -> Derivation:
         std = None if asked.readout_init == "zero" else solved(largest).scaling.tensors["readout"].init_std
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
-    structure = _structure(solution, asked)
-    return Derivation(asked, scaling, reasons, structure, solution.fixed_by, assumes=solution.assumes)
+    lines = _structure(solution, asked)
+    return Derivation(asked, scaling, reasons, lines, solution.fixed_by, assumes=solution.assumes)
 
 
 @lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
@@ -334,18 +333,15 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
         for label, letter in SETTINGS.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
-                reasons[role, label] = f"{fixing.demand.name}: {fixing.demand.because}"
+                reasons[role, label] = fixing.demand.label
             elif letter == "b" and role == "readout":
                 reasons[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
             elif letter == "b":
                 reasons[role, label] = (
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
-    for name in network.free_multipliers:
-        if name in solution.fixed_by:
-            demand = solution.fixed_by[name].demand
-            reasons["aggregation", name] = f"{demand.name}: {demand.because}"
-    return reasons
+    fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
+    return reasons | {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
 
 
 def _settings(network: Network) -> list[tuple[str, str]]:
@@ -364,8 +360,10 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     for name, _ in asked.given.items:
         role, _, setting = name.partition(".")
         demand = fixing.get(unknown(name))
-        said = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
-        reasons[(role, setting) if setting else ("aggregation", unknown(name))] = f"given; {said}" if said else "given"
+        verdict = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
+        reasons[(role, setting) if setting else ("aggregation", unknown(name))] = (
+            f"given; {verdict}" if verdict else "given"
+        )
     return reasons
 
 
@@ -374,9 +372,7 @@ def _structure(solution: Solution, asked: Configuration) -> tuple[str, ...]:
     chosen = solution.structure
     if chosen == Structure(zero=chosen.zero & (asked.given.zero | {"readout"})):
         return ()
-    lines = [f"chosen: {chosen}"]
-    lines += [f"rejected: {tried}: {why}" for tried, why in solution.rejected]
-    return tuple(lines)
+    return f"chosen: {chosen}", *(f"rejected: {tried}: {why}" for tried, why in solution.rejected)
 
 
 def _borrowed(asked: Configuration) -> Derivation:
@@ -449,6 +445,4 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
 
 
 def _with_readout(scaling: Scaling, std: Power | None) -> Scaling:
-    tensors = dict(scaling.tensors)
-    tensors["readout"] = replace(tensors["readout"], init_std=std)
-    return replace(scaling, tensors=tensors)
+    return replace(scaling, tensors={**scaling.tensors, "readout": replace(scaling.tensors["readout"], init_std=std)})

@@ -6,12 +6,12 @@ that grow alike).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import DATA, Network, Product
 from scaling_algebra.spec.networks.roles import experts
@@ -22,7 +22,7 @@ _LEARNED = ("effective", "cross")
 
 
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
-    """The readable road to the same numbers: alignment exponents of every layer, read off the engine.
+    """Powers of the unknowns from the alignment exponents of every layer, read off the engine.
 
     Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
     fan_in^-q and entries of dW are fan_in^-p; a gradient at a signal is one over its number of entries, since its
@@ -30,102 +30,103 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     Where several axes grow at one rate this decides which of them carries a power; the solver keeps an entry only if
     it equals the solution on the ray.
     """
-    network = look.network
-    t = horizon(network, structure)
-
-    def last(name: str) -> Fraction | None:
-        return look.quick(name, t).size
-
-    def alignment(total: Fraction | None, parts: Iterable[Fraction | None], over: Power) -> Fraction | None:
-        rate, known = over.on(look.ray), list(parts)
-        if total is None or None in known:
-            return None
-        return (total - sum((x for x in known if x is not None), Fraction(0))) / rate if rate else Fraction(0)
-
-    def updated(signal: str) -> Fraction | None:
-        learned = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
-        return look.leading(learned or [f"{signal}.change"], t).size
-
-    powers: dict[str, Power] = {}
-    counts = summed(network, look.ray)
-    for e in experts(network):
-        for multiplier in set(e.aggregation.multipliers) & set(counts) - set(powers):
-            over = counts[multiplier]
-            sizes = (updated(e.source), -look.point.multipliers[multiplier])
-            s = alignment(updated(e.aggregation.out), sizes, over)
-            if s is not None:
-                powers[multiplier] = over**s
-    for statement in network.statements:
-        if not isinstance(statement, Product) or statement.tensor or len(statement.factors) != 1:
-            continue
-        for multiplier in set(statement.multipliers) & set(counts) - set(powers):
-            sizes = (last(f"{statement.factors[0].name}.change"), -look.point.multipliers[multiplier])
-            s = alignment(last(f"{statement.out}.change"), sizes, counts[multiplier])
-            if s is not None:
-                powers[multiplier] = counts[multiplier] ** s
-    above = {e.source: e.aggregation for e in experts(network)}
+    network, t = look.network, horizon(look.network, structure)
+    counts = terms_behind(network, look.ray)
+    powers = _multipliers(look, counts, t)
+    above = {e.source: e.aggregation for e in experts(network) if e.source in structure.exempt}
     for statement in network.linear:
         assert statement.tensor
-        role, out, tensor = statement.tensor.name, statement.out, network.tensors[statement.tensor.name]
+        role = statement.tensor.name
         if f"d.{role}" in powers or len(statement.factors) != 1:
             continue  # the first use of a tensor speaks for it
-        fan_in, read = axes_power(network, tensor.fan_in), statement.factors[0].name
-        b = look.point.b[role]
-        source = None if read == DATA else last(f"{read}.change")
-        q = (
-            Fraction(0)
-            if read == DATA
-            else alignment(last(f"{out}.propagating"), (None if b is None else -b, source), fan_in)
-        )
-        if q is not None:
-            powers[f"b.{role}"] = fan_in**q
-            aggregate = above.get(out)
+        if (init := _init(look, statement, t)) is not None:
+            powers[f"b.{role}"] = init
+            aggregate = above.get(statement.out)
             multiplier = next((m for m in aggregate.multipliers if m in powers), "") if aggregate else ""
-            if out in structure.exempt and aggregate and multiplier:
-                parts = (last(f"{out}.propagating"), -look.point.multipliers[multiplier])
-                more = alignment(last(f"{aggregate.out}.propagating"), parts, counts[multiplier])
+            if aggregate and multiplier:
+                parts = _size(look, f"{statement.out}.propagating", t), -look.point.multipliers[multiplier]
+                more = _aligned(look, counts[multiplier], _size(look, f"{aggregate.out}.propagating", t), *parts)
                 if more is not None:
-                    powers[f"b.{role}"] *= counts[multiplier] ** more / powers[multiplier]
-        p = alignment(updated(out), (last(f"d{tensor.symbol}"), Fraction(0)), fan_in)
-        gradient = gradient_power(network, statement)
-        if p is not None:
-            rule = look.optimizer.of(role)
-            step = (
-                rule.shaped(network, role, look.ray) / rule.entries(network, role) if rule.normalises else 1 / gradient
-            )
-            powers[f"c.{role}"] = fan_in**p * step
-            if rule.relative and b is not None:
+                    powers[f"b.{role}"] *= more / powers[multiplier]
+        gradient, rule = gradient_power(network, statement), look.optimizer.of(role)
+        update = _size(look, f"d{network.tensors[role].symbol}", t)
+        rate = _aligned(look, network.size(network.tensors[role].fan_in), _learned(look, statement.out, t), update)
+        if rate is not None:
+            shaped = rule.shaped(network, role, look.ray) / rule.entries(network, role)
+            powers[f"c.{role}"] = rate * (shaped if rule.normalises else 1 / gradient)
+            if rule.relative and look.point.b[role] is not None:
                 powers[f"c.{role}"] /= powers.get(f"b.{role}", Power())
         powers[f"d.{role}"] = gradient
     return powers
 
 
-def summed(network: Network, ray: Ray) -> dict[str, Power]:
-    """How many terms the sum has that each multiplier stands before."""
-    found: dict[str, Power] = {}
-    for statement in network.statements:
-        if isinstance(statement, Product):
-            letters = "".join(x for x in statement.letters if x not in network.signals[statement.out])
-            over = (
-                Power.of({"K": 1})
-                if sparse(network, ray) and network.experts(statement)
-                else axes_power(network, letters)
-            )
-            found |= {m: over for m in statement.multipliers if m in network.free_multipliers}
-    return found
+def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
+    """Powers of the multipliers: those of sums over experts by what is learned, those of other products of one signal
+    by its change."""
+    sums = [(e.aggregation, e.source, _learned) for e in experts(look.network)]
+    sums += [(s, s.factors[0].name, _changed) for s in look.network.statements if isinstance(s, Product) and _single(s)]
+    powers: dict[str, Power] = {}
+    for statement, source, size in sums:
+        for multiplier in set(statement.multipliers) & set(counts) - set(powers):
+            parts = size(look, source, t), -look.point.multipliers[multiplier]
+            power = _aligned(look, counts[multiplier], size(look, statement.out, t), *parts)
+            if power is not None:
+                powers[multiplier] = power
+    return powers
+
+
+def _single(statement: Product) -> bool:
+    """A product of one signal, without a tensor."""
+    return not statement.tensor and len(statement.factors) == 1
+
+
+def _init(look: Analysis, statement: Product, t: int) -> Power | None:
+    """The power that one over the init std of a tensor is by the alignment of what it passes on; of the data, 1."""
+    assert statement.tensor
+    role, read = statement.tensor.name, statement.factors[0].name
+    if read == DATA:
+        return Power()
+    b, change = look.point.b[role], _changed(look, read, t)
+    propagating, start = _size(look, f"{statement.out}.propagating", t), None if b is None else -b
+    return _aligned(look, look.network.size(look.network.tensors[role].fan_in), propagating, start, change)
+
+
+def _aligned(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:
+    """A number of terms to the power by which a size exceeds the product of its parts; None where one is not known."""
+    sizes, rate = [x for x in parts if x is not None], over.on(look.ray)
+    if total is None or len(sizes) < len(parts):
+        return None
+    return over ** ((total - sum(sizes)) / rate) if rate else Power()
+
+
+def _size(look: Analysis, name: str, t: int) -> Fraction | None:
+    return look.quick(name, t).size
+
+
+def _changed(look: Analysis, signal: str, t: int) -> Fraction | None:
+    return _size(look, f"{signal}.change", t)
+
+
+def _learned(look: Analysis, signal: str, t: int) -> Fraction | None:
+    """The size of what an update of the tensor of a signal makes of it."""
+    names = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
+    return look.leading(names or [f"{signal}.change"], t).size
+
+
+def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
+    """How many terms the sum has that each free multiplier stands before."""
+    active = sparse(network, ray)
+    return {
+        name: Power.of({"K": 1}) if active and network.experts(s) else network.size(network.summed(s))
+        for s in network.statements
+        if isinstance(s, Product)
+        for name in s.multipliers
+        if name in network.free_multipliers
+    }
 
 
 def gradient_power(network: Network, statement: Product) -> Power:
     """One over the gradient of a tensor at full alignment: the entries of the signal that it makes, of those only one
     that share its weights: their gradients add up."""
     assert statement.tensor
-    return axes_power(network, "".join(x for x in network.signals[statement.out] if x in statement.tensor.letters))
-
-
-def axes_power(network: Network, letters: str) -> Power:
-    """The product of the sizes of some indices."""
-    total = Power()
-    for x in letters:
-        if network.axes[x] in AXES:
-            total *= Power.of({network.axes[x]: 1})
-    return total
+    return network.size(x for x in network.signals[statement.out] if x in statement.tensor.letters)

@@ -29,7 +29,7 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
 from .demands import Fixing, Infeasible, check, concerns, diverges, largest, look_ahead, met, unfaithful, violation
-from .layerwise import axes_power, gradient_power, layerwise, summed
+from .layerwise import gradient_power, layerwise, terms_behind
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -60,11 +60,17 @@ class Solution:
 
 
 class Solver:
-    """Solves demands for one network, ray and optimizer; products of kernels are shared between all attempts."""
+    """Solves demands for one network, ray and optimizer; products of kernels are shared between all attempts.
 
-    def __init__(self, network: Network, ray: Ray, optimizer: Trained) -> None:
+    Args:
+        algebras: to share products of kernels with other solvers on the ray.
+    """
+
+    def __init__(
+        self, network: Network, ray: Ray, optimizer: Trained, algebras: dict[Rung, Algebra] | None = None
+    ) -> None:
         self.network, self.ray, self.optimizer = network, ray, optimizer
-        self._algebras: dict[Rung, Algebra] = {}
+        self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
         self._last: Analysis | None = None
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
 
@@ -94,18 +100,18 @@ class Solver:
             for values in [start] if start else [*near, self.aligned(), self._lazy()]:
                 try:
                     look, forms = self.iterate(demands, structure, values, given, proposed=not start)
-                    start = start or {**values, **self._values(look.point)}
+                    start = start or {**values, **look.point.values}
                     unmet = self._unmet(demands, look) if given else self._met(demands, look)
                 except Infeasible as problem:
                     failure = str(problem)
                     continue
                 scaling = self._scaling(look, forms, structure, given)
-                found = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
+                solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
                 if not unmet:
-                    return found
+                    return solution
                 failure = unmet[0][1]
                 if best is None or len(unmet) < len(best.unmet):
-                    best = found
+                    best = solution
             rejected.append((structure, failure))
         if best is not None:
             return best
@@ -146,15 +152,15 @@ class Solver:
         values = {name: Fraction(0) for name in unknowns(self.network)}
         for role, tensor in self.network.tensors.items():
             statement, rule = self.network.uses(role)[0], self.optimizer.of(role)
-            columns = axes_power(self.network, tensor.fan_in).on(self.ray)
-            rows = axes_power(self.network, "".join(x for x in tensor.letters if x not in tensor.fan_in)).on(self.ray)
+            columns = self.network.size(tensor.fan_in).on(self.ray)
+            rows = self.network.size(x for x in tensor.letters if x not in tensor.fan_in).on(self.ray)
             entries = (rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)).on(self.ray)
             gradient = gradient_power(self.network, statement).on(self.ray)
             values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
             values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries}[rule.normalises]
             values[f"c.{role}"] -= values[f"b.{role}"] if rule.relative else 0
             values[f"d.{role}"] = gradient
-        for name, power in summed(self.network, self.ray).items():
+        for name, power in terms_behind(self.network, self.ray).items():
             values[name] = power.on(self.ray)
         return values
 
@@ -162,7 +168,7 @@ class Solver:
 
     def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
         """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
-        look = self._look(self._point(values, structure))
+        look = self._look(structure.point(self.network, values))
         return all(met(d, look) for d in demands if d.kind in ("theta", "bounded"))
 
     def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
@@ -171,7 +177,7 @@ class Solver:
         if key not in self._solved:
             try:
                 point = self.solve(parameterization, base).scaling.point(self.ray)
-                self._solved[key] = [{**self.aligned(), **self._values(point)}]
+                self._solved[key] = [{**self.aligned(), **point.values}]
             except Infeasible:
                 self._solved[key] = []
         return self._solved[key]
@@ -216,13 +222,13 @@ class Solver:
         steady: bool = False,
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method; at a start that is steady nothing diverges."""
-        known = {*held, *(f"b.{role}" for role in structure.zero)}
-        wanted = [d for d in demands if d.fixes and d.fixes not in known]
+        fixed = {*held, *(f"b.{role}" for role in structure.zero)}
+        wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
         names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
         for _ in range(_ROUNDS):
             try:
-                look = self._look(self._point(values, structure))
+                look = self._look(structure.point(self.network, values))
                 look.lower(self.network.statements[0].out, 0)
             except UsageError:
                 raise
@@ -232,7 +238,7 @@ class Solver:
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
-                    raise Infeasible(f"{demand.name}: {demand.because}, but it is exactly zero")
+                    raise Infeasible(f"{demand.label}, but it is exactly zero")
                 forms[demand.fixes] = fixing
             rows = [self._row(x.form, held) for x in forms.values()]
             met = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
@@ -244,14 +250,14 @@ class Solver:
             counts = [sum(abs(Fraction(n)) for n in row.values()) for row, _ in rows]
             ranked = sorted(zip(met, counts, range(len(rows)), strict=True), key=lambda x: (stuck and x[0], x[1]))
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
-            found = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
-            values, stuck, steady = found, found == values, False
+            moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
+            values, stuck, steady = moved, moved == values, False
         raise Infeasible("the demands that fix the unknowns have no common solution")
 
     def _row(self, form: Form, held: Mapping[str, Fraction]) -> Row:
         """The equation that makes a form Theta(1), for the unknowns that are not held."""
-        known = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(self.ray))
-        return {u: n for u, n in form.unknowns if u not in held}, -known
+        constant = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(self.ray))
+        return {u: n for u, n in form.unknowns if u not in held}, -constant
 
     def _after_descent(
         self,
@@ -268,8 +274,7 @@ class Solver:
         and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this is a start like any
         other.
         """
-        plain = Solver(self.network, self.ray, self.optimizer.with_descent)
-        plain._algebras = self._algebras
+        plain = Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
         roles = {role: x for role, x in self.network.tensors.items() if self.optimizer.of(role).epsilon}
         values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in roles if f"c.{role}" in held]
@@ -283,7 +288,7 @@ class Solver:
                 if any(name[:2] in ("c.", "d.") for name in held) or str(failure).endswith("undecided"):
                     return start
                 raise
-            before, values = values, self._values(look.point)
+            before, values = values, look.point.values
             for role, tensor in roles.items():
                 largest_gradient = _largest_gradient(look, tensor.symbol, last)
                 values[f"d.{role}"] = held.get(f"d.{role}", -largest_gradient)
@@ -305,31 +310,16 @@ class Solver:
         """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
         values = dict.fromkeys(unknowns(self.network), Fraction(0))
         for role, tensor in self.network.tensors.items():
-            values[f"b.{role}"] = axes_power(self.network, tensor.fan_in).on(self.ray) / 2
+            values[f"b.{role}"] = self.network.size(tensor.fan_in).on(self.ray) / 2
             values[f"c.{role}"] = _LAZY * self.ray.largest
         return values
-
-    def _values(self, point: Point) -> dict[str, Fraction]:
-        found = {f"b.{role}": b for role, b in point.b.items() if b is not None}
-        found |= {f"c.{role}": c for role, c in point.c.items()} | {f"d.{role}": d for role, d in point.d.items()}
-        return found | dict(point.multipliers)
-
-    def _point(self, values: Mapping[str, Fraction], structure: Structure) -> Point:
-        roles = self.network.tensors
-        return Point(
-            {r: None if r in structure.zero else values.get(f"b.{r}", Fraction(0)) for r in roles},
-            {r: values[f"c.{r}"] for r in roles},
-            {r: values.get(f"d.{r}", Fraction(0)) for r in roles},
-            {name: values[name] for name in self.network.free_multipliers},
-            structure.tied,
-        )
 
     def _scaling(
         self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure, given: Given = NOTHING
     ) -> Scaling:
         """Powers of the axes: the forms axis by axis. Where axes grow alike these cannot tell them apart, and the
         layer-wise system decides if it meets the solution with half-integer powers."""
-        powers, values = by_axis(forms, given.held), self._values(look.point)
+        powers, values = by_axis(forms, given.held), look.point.values
         for name, power in layerwise(look, structure).items():
             plain = all((2 * e).denominator == 1 for _, e in power.terms)
             if name in powers and power.on(self.ray) == values[name] and plain:
@@ -374,9 +364,9 @@ def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str,
     for axis in AXES:
         rows: list[Row] = []
         for fixing in forms.values():
-            counts, known = dict(fixing.form.unknowns), fixing.form.power[axis]
-            known += sum((n * held[u][axis] for u, n in counts.items() if u in held), Fraction(0))
-            rows.append(({u: n for u, n in counts.items() if u not in held}, -known))
+            counts, constant = dict(fixing.form.unknowns), fixing.form.power[axis]
+            constant += sum((n * held[u][axis] for u, n in counts.items() if u in held), Fraction(0))
+            rows.append(({u: n for u, n in counts.items() if u not in held}, -constant))
         solved = solve_linear(rows, list(forms))
         assert solved is not None
         for name, x in solved.items():

@@ -146,10 +146,10 @@ class Configuration:
 
     def as_json(self) -> dict[str, Any]:
         """The head of every report; ``from_json`` reads it. A network that does not ship goes with it, as TOML."""
-        own = {} if self.network.name in ARCHITECTURES else {"network": as_toml(self.network)}
+        network = {} if self.network.name in ARCHITECTURES else {"network": as_toml(self.network)}
         return {
             "architecture": self.network.name,
-            **own,
+            **network,
             "regime": self.ray.name or None,
             "ray": plain(self.ray.rates),
             "optimizer": self.optimizer.name,
@@ -207,7 +207,7 @@ def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
 
 
 def _readout(name: str) -> ReadoutInit:
-    return named("readout init", name, {known: known for known in READOUTS})
+    return named("readout init", name, {x: x for x in READOUTS})
 
 
 _parameterization = parameterization

@@ -6,12 +6,15 @@ Read next: ``newton.py`` (solves them), ``quantities.py`` (what the quantities a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import DATA, Network, Product
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, one_layer, pathways
+from scaling_algebra.spec.scaling import Point
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -41,6 +44,11 @@ class Demand:
     because: str = ""
     horizon: int = HORIZON
 
+    @property
+    def label(self) -> str:
+        """``mu-2: propagating update W2_0 dh1 = Theta(1)``."""
+        return f"{self.name}: {self.because}"
+
 
 @dataclass(frozen=True)
 class Structure:
@@ -55,6 +63,16 @@ class Structure:
     zero: frozenset[str] = frozenset()
     tied: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
+
+    def point(self, network: Network, values: Mapping[str, Fraction]) -> Point:
+        """The point at some values of the unknowns; an unknown without a value is 0."""
+
+        def of(letter: str) -> dict[str, Fraction]:
+            return {role: values.get(f"{letter}.{role}", Fraction(0)) for role in network.tensors}
+
+        b = {role: None if role in self.zero else x for role, x in of("b").items()}
+        multipliers = {name: values.get(name, Fraction(0)) for name in network.free_multipliers}
+        return Point(b, of("c"), of("d"), multipliers, self.tied)
 
     def __str__(self) -> str:
         parts = [f"zero {r}" for r in sorted(self.zero - {"readout"})] + [f"tied {r}" for r in sorted(self.tied)]
@@ -94,55 +112,60 @@ def horizon(network: Network, structure: Structure) -> int:
     of its own layer leads only once the tensors of the layers have moved, too.
     """
     late = "readout" in structure.zero and "L" in network.axes.values()
-    return HORIZON + late
+    return HORIZON + 1 if late else HORIZON
 
 
 def _mup(network: Network, structure: Structure) -> list[Demand]:
     demands: list[Demand] = []
-    exempt = structure.exempt
-    above = {e.source: e.aggregation.out for e in experts(network)}
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
-        if out not in exempt and out not in gates:
+        if out not in structure.exempt and out not in gates:
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
             demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
-    for role, tensor in network.tensors.items():
-        w, uses = tensor.symbol, network.uses(role)
-        own = [s for s in uses if not set(s.multipliers) & set(network.free_multipliers)]
-        uses = tuple(own or uses)  # a use with a multiplier of its own is set by that
-        if all(_fixed(s) for s in uses):
-            why = f"{w}_0 x = Theta(1): the data is this layer's incoming signal"
-            demands.append(Demand("mu-2", "theta", tuple(f"{s.out}.init" for s in uses), f"b.{role}", why))
-        elif role not in structure.zero:
-            free = [s for s in uses if s.out in exempt]
-            through = [s for s in uses if s not in free and not _fixed(s)]
-            if free:
-                why = f"the aggregate of {w}_0 d{_read(free[0])} is Theta(1)"
-                names = tuple(f"{above[s.out]}.propagating" for s in free)
-                demands.append(Demand("aggregation", "theta", names, f"b.{role}", why))
-            else:
-                why = f"propagating update {w}_0 d{_read(through[0])} = Theta(1)"
-                names = tuple(f"{s.out}.propagating" for s in through)
-                demands.append(Demand("mu-2", "theta", names, f"b.{role}", why))
-        names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
-        why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
-        demands.append(Demand("mu-2", "theta", names, f"c.{role}", why))
-    for multiplier in network.free_multipliers:
-        scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
-        outs = [s.out for s in scaled]
-        learned = {s.out: _learned(network, s) for s in scaled}
-        names = tuple(f"{out}.{part}" for out, found in learned.items() for part in found)
-        if not any(_written(network, s) for s in scaled):
-            why = f"the change of {outs[0]} is Theta(1)"
-        elif any(s in network.aggregations for s in scaled):
-            why = "the aggregated effective update is Theta(1)"
-        else:
-            why = f"the effective update of {outs[0]} is Theta(1)"
-        demands.append(Demand("mu-2", "theta", names, multiplier, why))
+    for role in network.tensors:
+        demands += _of_tensor(network, structure, role)
+    demands += [_of_multiplier(network, multiplier) for multiplier in network.free_multipliers]
     for role, tensor in network.tensors.items():
         why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
         demands.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
     return demands
+
+
+def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand]:
+    """The demands that fix init and learning rate of a tensor; none fixes the init of one that starts at zero."""
+    w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
+    unscaled = tuple(s for s in uses if not set(s.multipliers) & set(network.free_multipliers))
+    uses = unscaled or uses  # a use with a multiplier of its own is set by that
+    if all(_fixed(s) for s in uses):
+        why = f"{w}_0 x = Theta(1): the data is this layer's incoming signal"
+        init = [Demand("mu-2", "theta", tuple(f"{s.out}.init" for s in uses), f"b.{role}", why)]
+    elif role not in structure.zero:
+        free = [s for s in uses if s.out in structure.exempt]
+        through = [s for s in uses if s not in free and not _fixed(s)]
+        if free:
+            why = f"the aggregate of {w}_0 d{_read(free[0])} is Theta(1)"
+            above = {e.source: e.aggregation.out for e in experts(network)}
+            names = tuple(f"{above[s.out]}.propagating" for s in free)
+            init = [Demand("aggregation", "theta", names, f"b.{role}", why)]
+        else:
+            why = f"propagating update {w}_0 d{_read(through[0])} = Theta(1)"
+            init = [Demand("mu-2", "theta", tuple(f"{s.out}.propagating" for s in through), f"b.{role}", why)]
+    names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
+    why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
+    return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
+
+
+def _of_multiplier(network: Network, multiplier: str) -> Demand:
+    """The demand that fixes a free multiplier: on what the products with it learn."""
+    scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
+    names = tuple(f"{s.out}.{part}" for s in scaled for part in _learned(network, s))
+    if not any(_written(network, s) for s in scaled):
+        why = f"the change of {scaled[0].out} is Theta(1)"
+    elif any(s in network.aggregations for s in scaled):
+        why = "the aggregated effective update is Theta(1)"
+    else:
+        why = f"the effective update of {scaled[0].out} is Theta(1)"
+    return Demand("mu-2", "theta", names, multiplier, why)
 
 
 def _fixed(statement: Product) -> bool:
@@ -217,7 +240,8 @@ def interventions(network: Network, base: Structure) -> list[Structure]:
     signal before the aggregation may grow, and initial values shared by the experts in some tensors."""
     choices: list[tuple[str, str]] = []
     for e in experts(network):
-        choices += [("zero", e.router)] * bool(e.router) + [("exempt", e.source)] * bool(e.outer)
+        choices += [("zero", e.router)] if e.router else []
+        choices += [("exempt", e.source)] if e.outer else []
     choices += [("tied", role) for role, tensor in network.tensors.items() if tensor.experts]
     structures = []
     for size in range(len(choices) + 1):

@@ -55,11 +55,11 @@ class Gauge:
         """That of one tensor. Copies of a tensor, one for each expert, are a dimension; layers are none."""
         letters = [x for x in tensor.letters if network.axes[x] != "L"]
         read = network.size(x for x in letters if x in tensor.fan_in)
-        made = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)
+        produced = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)
         experts = network.size(x for x in letters if x == tensor.experts)
-        if sum(size.on(ray) > 0 for size in (read, made, experts)) != 1:
+        if sum(size.on(ray) > 0 for size in (read, produced, experts)) != 1:
             return Power()
-        return read**self.output if read.on(ray) else made**self.input
+        return read**self.output if read.on(ray) else produced**self.input
 
     def tensors(
         self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Trained

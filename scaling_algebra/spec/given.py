@@ -46,18 +46,18 @@ class Given:
         if isinstance(given, Given):
             given = dict(given.items)
         pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in _texts(given)]
-        found: dict[str, Power | None] = {}
+        powers: dict[str, Power | None] = {}
         for label, value in pairs:
             name = _name(label if isinstance(label, str) else shown(label), network, optimizer)
-            if name in found:
+            if name in powers:
                 raise UsageError(f"{name} is given twice; give it once")
-            found[name] = _power(name, value, network)
+            powers[name] = _power(name, value, network)
         order = [
             *(f"{role}.{setting}" for role in network.tensors for setting in SETTINGS),
             AGGREGATION,
             *network.free_multipliers,
         ]
-        return cls(tuple((name, found[name]) for name in order if name in found))
+        return cls(tuple((name, powers[name]) for name in order if name in powers))
 
     def __bool__(self) -> bool:
         return bool(self.items)

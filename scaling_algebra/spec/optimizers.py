@@ -346,12 +346,12 @@ def optimizer(name: str) -> Optimizer:
         UsageError: no such optimizer, or no such reading of it.
     """
     base, *readings = name.split(":") if isinstance(name, str) else [name]
-    found = named("optimizer", base, OPTIMIZERS)
-    if readings and found.normalises != "matrix":
-        raise UsageError(f"{name!r}: {found.name} steps entries, which have no shape; leave out {readings[0]!r}")
+    rule = named("optimizer", base, OPTIMIZERS)
+    if readings and rule.normalises != "matrix":
+        raise UsageError(f"{name!r}: {rule.name} steps entries, which have no shape; leave out {readings[0]!r}")
     for reading in readings:
-        chosen = named(f"reading of {found.name}", reading, {x: x for x in (*SHAPES, FLATTENED)})
-        flat = {"flattened": True, "note": found.note.replace(_APART, _ONE)}
-        found = replace(found, **(flat if chosen == FLATTENED else {"shape": chosen}))
-    said = [*[found.shape] * (found.shape != "none"), *[FLATTENED] * found.flattened]
-    return replace(found, name=":".join([found.name, *said])) if said else found
+        chosen = named(f"reading of {rule.name}", reading, {x: x for x in (*SHAPES, FLATTENED)})
+        flat = {"flattened": True, "note": rule.note.replace(_APART, _ONE)}
+        rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
+    names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none") if x != "none"]
+    return replace(rule, name=":".join((rule.name, *names))) if names else rule

@@ -40,8 +40,8 @@ class Abc:
 
     def free(self, optimizer: Optimizer) -> TensorScaling:
         """The same tensor without a multiplier (``regauged``), with one global epsilon."""
-        own = TensorScaling(self.init_std, self.lr, multiplier=self.multiplier)
-        return replace(regauged(own, Power(), optimizer), eps=Power())
+        tensor = TensorScaling(self.init_std, self.lr, multiplier=self.multiplier)
+        return replace(regauged(tensor, Power(), optimizer), eps=Power())
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Parameterization:
         assert self.gauge is not None
         tensors = {role: self.gauge(network, role).free(optimizer.of(role)) for role in network.tensors}
         summed = {m for s in network.aggregations for m in s.multipliers}
-        return Scaling(tensors, {m: Power.of({"M": int(m in summed)}) for m in network.free_multipliers})
+        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in network.free_multipliers})
 
 
 ROOT = Fraction(-1, 2)

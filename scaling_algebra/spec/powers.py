@@ -64,7 +64,7 @@ class Power:
             raise UsageError(
                 f"the power {text!r} is longer than {LONGEST * len(AXES)} characters; write each axis once"
             )
-        found, at, text = cls(), 0, text.strip()
+        power, at, text = cls(), 0, text.strip()
         wrong = UsageError(f"cannot read the power {text!r}; write for example N^-1/2, M N^-1, M/N or 1")
         while at < len(text) or not at:
             factor = _FACTOR.match(text, at)
@@ -77,9 +77,9 @@ class Power:
                     exponent = rational(factor["e"] or 1)
                 except ValueError as error:
                     raise UsageError(f"cannot read the power {text!r}, {factor['e']} is {error}") from None
-                found *= cls.of({axis: -exponent if factor["by"] == "/" else exponent})
+                power *= cls.of({axis: -exponent if factor["by"] == "/" else exponent})
             at = factor.end()
-        return found
+        return power
 
     def __getitem__(self, axis: str) -> Fraction:
         return dict(self.terms).get(axis, Fraction(0))

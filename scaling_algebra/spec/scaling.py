@@ -102,6 +102,13 @@ class Point:
     frozen: frozenset[str] = frozenset()
 
     @property
+    def values(self) -> dict[str, Fraction]:
+        """The unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE`` and the multipliers; zero init has no value."""
+        letters = {"b": self.b, "c": self.c, "d": self.d}
+        values = {f"{x}.{role}": e for x, roles in letters.items() for role, e in roles.items() if e is not None}
+        return values | dict(self.multipliers)
+
+    @property
     def alpha(self) -> Fraction:
         """Exponent of one over the aggregation multiplier."""
         return self.multipliers.get("alpha", Fraction(0))

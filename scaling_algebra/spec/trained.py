@@ -37,17 +37,17 @@ def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = 
         return given
     rest, matrices, named = read(given)
     text = ",".join([f"{matrices.name}+{rest.name}" if matrices else rest.name, *(f"{k}={x.name}" for k, x in named)])
-    known = dict.fromkeys(role for x in (network, *model) for role in x.tensors)
+    roles = dict.fromkeys(role for x in (network, *model) for role in x.tensors)
     symbols = {tensor.symbol: role for x in (network, *model) for role, tensor in x.tensors.items()}
     rules: dict[str, Optimizer] = {}
     for name, rule in named:
-        role = name if name in known else symbols.get(name, name)
+        role = name if name in roles else symbols.get(name, name)
         if role in rules:
             raise UsageError(f"the optimizer of {role} is given twice, in {shown(given)}; give it once")
-        if role not in known and role != HIDDEN:
-            raise unknown_name(f"tensor of {network.name}", name, (*known, *symbols, HIDDEN))
+        if role not in roles and role != HIDDEN:
+            raise unknown_name(f"tensor of {network.name}", name, (*roles, *symbols, HIDDEN))
         rules[role] = rule
-    if HIDDEN in rules and HIDDEN not in known:
+    if HIDDEN in rules and HIDDEN not in roles:
         matrices = rules[HIDDEN]
     rules = (dict.fromkeys(hidden(network), matrices) if matrices else {}) | rules
     pairs = tuple((role, rules[role]) for role in network.tensors if rules.get(role, rest) != rest)

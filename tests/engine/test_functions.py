@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
-from scaling_algebra.spec.networks.language import FUNCTIONS
+from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .scenarios import placed, sizes
 from .test_rules import EVEN, SILU, TANH, TOP

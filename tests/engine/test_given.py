@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scaling_algebra import Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.solver.demands import unfaithful, violation
 from scaling_algebra.spec.axes import AXES
@@ -123,8 +122,8 @@ def test_another_value_breaks_a_desideratum(regime, rule):
             look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
             demands = d.configuration.parameterization.demanded(d.network, Structure())
             demands = [x for x in demands if x.kind != "scale" or d.optimizer.epsilon]
-            failures = {label(x) for x in demands if violation(x, look) or unfaithful(x, look)}
-            assert failures <= {label(x) for x in demands if any(line.startswith(label(x)) for line in d.unmet)}, name
+            failures = {x.label for x in demands if violation(x, look) or unfaithful(x, look)}
+            assert failures <= {x.label for x in demands if any(line.startswith(x.label) for line in d.unmet)}, name
             for line in d.unmet:
                 assert any(line.startswith(x) for x in failures) or "t=3" in line or "undecided" in line, name
 
@@ -207,4 +206,4 @@ def test_what_is_named_is_what_the_engine_finds(role, exponent):
     look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
     demands = d.configuration.parameterization.demanded(d.network, Structure())
     for demand in [x for x in demands if x.kind != "scale"]:
-        assert not violation(demand, look) or any(line.startswith(label(demand)) for line in d.unmet)
+        assert not violation(demand, look) or any(line.startswith(demand.label) for line in d.unmet)

@@ -8,8 +8,9 @@ import pytest
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
+from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.language import FUNCTIONS, Factor, Function, Product, Sum
+from scaling_algebra.spec.networks.language import Factor, Function, Product, Sum
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES, architecture
 from scaling_algebra.spec.networks.printing import as_latex, as_text
 

@@ -17,7 +17,6 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.formulas.graded import FormTrajectory, form_algebra, size_of
 from scaling_algebra.linear import refine
-from scaling_algebra.proofs.clauses import label
 from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.prover import Prover, System, prove
 from scaling_algebra.proofs.smtlib import script, scripts_of
@@ -103,7 +102,7 @@ def test_forms_bound_the_size_at_every_point(name, point):
 @cache
 def forms_of(name):
     algebra = form_algebra(MOE_BLOCK, regime(name))
-    algebra.work = 10**6
+    algebra.climb(replace(algebra.rung, work=10**6))
     return FormTrajectory(MOE_BLOCK, algebra, Structure())
 
 
@@ -245,9 +244,7 @@ def test_what_every_desideratum_of_mup_determines(name, rule):
 def test_what_is_freed_moves_and_the_rest_stays():
     """Regime II without the effective update of expert out: two solutions, apart in what is freed and nothing else."""
     prover, goal = Prover(MOE_BLOCK, regime("II"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
-    demands = [
-        d for d in goal.demands(MOE_BLOCK, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"
-    ]
+    demands = [d for d in goal.demands(MOE_BLOCK, Structure()) if d.label != "mu-2: effective update dW3 h2 = Theta(1)"]
     system, one = System(prover, demands, Structure()), proved("II", "sgd", "mup").outcome.points[0]
     at = {f"b.{r}": b for r, b in one.b.items()} | {f"c.{r}": c for r, c in one.c.items()} | {"alpha": one.alpha}
     assert system.examine(demands, at) is None
@@ -261,7 +258,7 @@ def test_without_a_desideratum_there_are_several():
     """Negative control of uniqueness: two certified points, and both are solutions."""
     prover, goal = Prover(MOE_BLOCK, regime("III"), optimizer("sgd")), PARAMETERIZATIONS["mup"]
     demands = goal.demands(MOE_BLOCK, Structure())
-    demands = [d for d in demands if label(d) != "mu-2: effective update dQ h1 = Theta(1)"]
+    demands = [d for d in demands if d.label != "mu-2: effective update dQ h1 = Theta(1)"]
     outcome = System(prover, demands, Structure()).decide()
     assert outcome.verdict == "several"
     one, two = outcome.points

@@ -20,7 +20,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import Linear
-from scaling_algebra.proofs.clauses import AllRays, label
+from scaling_algebra.proofs.clauses import AllRays
 from scaling_algebra.proofs.smtlib import script
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, interventions
@@ -245,7 +245,7 @@ def test_what_a_dense_network_has_not_is_refuted():
     assert holds(on, wrong, Structure(), [(0, 1), (1, 1)]).verdict == "refuted"
     net, inside = ARCHITECTURES["bottleneck"], Region(claim.where.sides)
     assert nowhere(net, MUP, Structure(), inside, apart(on, wrong)).verdict == "refuted"
-    demands = [d for d in MUP.demanded(net, Structure()) if label(d) != "mu-2: effective update dW3 h2 = Theta(1)"]
+    demands = [d for d in MUP.demanded(net, Structure()) if d.label != "mu-2: effective update dW3 h2 = Theta(1)"]
     assert len(demands) + 1 == len(MUP.demanded(net, Structure()))
     assert nowhere(net, MUP, Structure(), inside, apart(on, claim.scaling), demands).verdict == "refuted"
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.counting.signals import Scalar
 from scaling_algebra.dynamics import trajectory
-from scaling_algebra.spec.networks.language import FUNCTIONS
+from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .campaign import follow, planted
 from .networks import KNOWN

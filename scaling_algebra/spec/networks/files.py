@@ -52,32 +52,32 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         UsageError: one line that begins with the source.
     """
     try:
-        found = toml(text)
-        _check(found)
+        record = toml(text)
+        _check(record)
         return network(
-            found.get("name", name), found["equations"], found["axes"], found.get("roles"), found.get("title", "")
+            record.get("name", name), record["equations"], record["axes"], record.get("roles"), record.get("title", "")
         )
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 
 
-def _check(found: Mapping[str, object]) -> None:
+def _check(record: Mapping[str, object]) -> None:
     kinds: dict[type, str] = {str: "a text", Mapping: 'a table, such as { a = "N" }'}
-    for key, value in found.items():
+    for key, value in record.items():
         if key not in KEYS:
             raise unknown_name("key", key, KEYS)
         if not isinstance(value, KEYS[key]):
             raise UsageError(f"{key} is {value!r}; it must be {kinds[KEYS[key]]}")
         if isinstance(value, Mapping):
-            for inner, said in value.items():
+            for inner, entry in value.items():
                 if inner in KEYS:
                     raise UsageError(f"{inner} stands inside {key}; put it above the line [{key}]")
-                if not isinstance(said, str):
-                    raise UsageError(f"{key}: {inner} is {said!r}; it must be a text")
+                if not isinstance(entry, str):
+                    raise UsageError(f"{key}: {inner} is {entry!r}; it must be a text")
         elif key != "equations" and not value:
             raise UsageError(f"{key} is {value!r}; it must be one line")
     for key in REQUIRED:
-        if key not in found:
+        if key not in record:
             raise UsageError(f"{key} is missing; a network has {' and '.join(REQUIRED)}")
 
 

@@ -25,7 +25,8 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED
 
-from .language import DATA, FUNCTIONS, Factor, Function, Network, Product, Statement, Sum, Tensor
+from .functions import FUNCTIONS
+from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
 
 LONG, MOST = 2**16, 1_000
@@ -55,10 +56,10 @@ def network(
             raise UsageError(f"axes: {unknown_name('axis', str(axis), (*AXES, *FIXED))}")
     lines = enumerate(equations.removeprefix("\n").splitlines(), 1)
     texts = {number: " ".join(line.partition("#")[0].split()) for number, line in lines}
-    found = [parsed(number, text) for number, text in texts.items() if text]
-    if not found:
+    parsed_equations = [parsed(number, text) for number, text in texts.items() if text]
+    if not parsed_equations:
         raise UsageError("there are no equations; write one on a line, such as f = W[a,x] data[x]")
-    return _Reader(axes, roles or {}, found).network(name, title or name, equations)
+    return _Reader(axes, roles or {}, parsed_equations).network(name, title or name, equations)
 
 
 def goes_along(name: str) -> bool:
@@ -126,14 +127,14 @@ class _Reader:
     def _sum(self, out: str, letters: str, terms: Sequence[Factors]) -> None:
         if len(terms) == 1:
             return self._product(out, letters, terms[0])
-        found = []
+        factors = []
         for product in terms:
             factor = self._lone_signal(product)
             if factor is None or set(factor.letters) != set(letters):
                 factor = Factor(self._spare(), letters)
                 self._product(factor.name, letters, product)
-            found.append(factor)
-        self._made(Sum(out, tuple(found)), letters)
+            factors.append(factor)
+        self._add(Sum(out, tuple(factors)), letters)
 
     def _product(self, out: str, letters: str, product: Factors) -> None:
         whole = product[0]
@@ -167,23 +168,23 @@ class _Reader:
             inner = Factor(self._spare(), "".join(x for x in there if x in kept))
             self._linear(inner.name, inner.letters, tensor, acted, ())
             factors = [*before, ("signal", inner)]
-        self._made(Product(out, tuple(f for _, f in factors), None, multipliers), letters)
+        self._add(Product(out, tuple(f for _, f in factors), None, multipliers), letters)
 
     def _linear(
         self, out: str, letters: str, tensor: Factor, acted: Sequence[Factor], multipliers: tuple[str, ...]
     ) -> None:
-        symbol, own = tensor.name, tensor.letters
+        symbol, indices = tensor.name, tensor.letters
         if symbol not in self.symbols:
             read = "".join(f.letters for f in acted)
-            produced = "".join(x for x in own if x in letters)
+            produced = "".join(x for x in indices if x in letters)
             bare = "".join(x for x in produced if self.axes[x] != "M")
             experts = next((x for x in produced if self.axes[x] == "M" and (x in read or bare)), "")
             shared = "".join(x for x in produced if x in read and x != experts)
             fan_out = "".join(x for x in produced if x != experts and x not in shared)
-            fan_in = "".join(x for x in own if x not in produced)
-            self.symbols[symbol] = Tensor(symbol, own, fan_in, fan_out, experts)
+            fan_in = "".join(x for x in indices if x not in produced)
+            self.symbols[symbol] = Tensor(symbol, indices, fan_in, fan_out, experts)
         role = self.roles.get(symbol, symbol)
-        self._made(Product(out, tuple(acted), Factor(role, own), multipliers), letters)
+        self._add(Product(out, tuple(acted), Factor(role, indices), multipliers), letters)
 
     def _function(self, out: str, letters: str, call: Called) -> None:
         name = call.name
@@ -194,7 +195,7 @@ class _Reader:
         if FUNCTIONS[name].kind == "noise":
             if call.argument:
                 raise self._wrong(f"{name} reads nothing; write {name}()")
-            return self._made(Function(out, name), letters)
+            return self._add(Function(out, name), letters)
         if not call.argument:
             raise self._wrong(f"{name} needs an argument, such as {name}(psi[i])")
         source = self._lone_signal(call.argument[0]) if len(call.argument) == 1 else None
@@ -203,7 +204,7 @@ class _Reader:
             self._sum(source.name, letters, call.argument)
         if missing := [x for x in letters if x not in source.letters]:
             raise self._wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
-        self._made(Function(out, name, source, self._along(call, letters)), letters)
+        self._add(Function(out, name, source, self._along(call, letters)), letters)
 
     def _along(self, call: Called, letters: str) -> str:
         """The letter a function goes along: its only one, or the one it names."""
@@ -288,9 +289,9 @@ class _Reader:
         """A signal or a tensor, whose letters have the same axes wherever it stands."""
         letters = self._letters(x)
         first, number = self.first.setdefault(x.name, (letters, self.at.number))
-        here, there = ([self.axes[c] for c in found] for found in (letters, first))
+        here, there = ([self.axes[c] for c in side] for side in (letters, first))
         if here != there:
-            axes = " and ".join(", ".join(found) or "none" for found in (here, there))
+            axes = " and ".join(", ".join(side) or "none" for side in (here, there))
             raise self._wrong(f"{x} does not fit {indexed(x.name, first)} of equation {number}: the axes are {axes}")
         return Factor(x.name, letters)
 
@@ -302,7 +303,7 @@ class _Reader:
         self.words.add(f"{name}_{k}")
         return f"{name}_{k}"
 
-    def _made(self, statement: Statement, letters: str) -> None:
+    def _add(self, statement: Statement, letters: str) -> None:
         self.signals[statement.out] = letters
         self.first[statement.out] = letters, self.at.number
         self.statements.append(statement)
@@ -318,8 +319,8 @@ class _Reader:
         *others, last = self.equations
         for e in others:
             if e.out.name not in read:
-                known = [x for x, t in self.symbols.items() if len(t.letters) == len(e.out.letters or "")]
-                near = difflib.get_close_matches(e.out.name, known, n=1)
+                alike = [x for x, t in self.symbols.items() if len(t.letters) == len(e.out.letters or "")]
+                near = difflib.get_close_matches(e.out.name, alike, n=1)
                 hint = f"is {near[0]} a misspelling of it?" if near else "the output is the last equation"
                 raise e.wrong(f"{e.out.name} is never read; {hint}")
         if last.out.letters:
@@ -341,9 +342,9 @@ class _Reader:
                 raise UsageError(f"roles: {symbol} has the role {role!r}; a role is a name, such as expert_in")
             if role == DATA or role in self.signals:
                 raise UsageError(f"roles: {symbol} has the role {role}, but {role} is a signal; choose another name")
-        found: dict[str, str] = {}
+        symbol_of: dict[str, str] = {}
         for symbol in self.symbols:
-            other = found.setdefault(self.roles.get(symbol, symbol), symbol)
-            if other != symbol:
+            first = symbol_of.setdefault(self.roles.get(symbol, symbol), symbol)
+            if first != symbol:
                 role = self.roles.get(symbol, symbol)
-                raise UsageError(f"roles: {other} and {symbol} have the role {role}; to tie them, use one tensor twice")
+                raise UsageError(f"roles: {first} and {symbol} have the role {role}; to tie them, use one tensor twice")

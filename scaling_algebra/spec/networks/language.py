@@ -2,7 +2,8 @@
 
 Three kinds of statement: a ``Product`` of a tensor, signals and multipliers with the missing letters summed; a ``Sum``
 of signals; a ``Function`` of one signal. Every reading of a network (sizes, gradients, parts, text, LaTeX, torch) has
-one rule for each. Read next: ``grammar.py`` (reads equations), ``library.py`` (every network),
+one rule for each. Read next: ``functions.py`` (every function), ``grammar.py`` (reads equations), ``library.py``
+(every network),
 ``scaling_algebra/dynamics/rules.py`` (what training makes of each kind).
 """
 
@@ -12,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.powers import Power
+
+from .functions import FUNCTIONS, FunctionKind
 
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
@@ -80,75 +83,6 @@ class Sum:
     @property
     def inputs(self) -> tuple[Factor, ...]:
         return self.terms
-
-
-@dataclass(frozen=True)
-class FunctionKind:
-    """What a function is to the engine: the generic polynomial of its parity class.
-
-    Attributes:
-        name: in equations.
-        torch: what ``verify`` computes: the name in ``torch.nn.functional``, or in ``torch``.
-        about: one line for users.
-        kind: ``gate``: Theta(1) with Theta(1) slope, its initial value taken as independent of the weights (standing
-            assumption B2 of MSSP paper, J.2). ``entrywise`` and ``softmax``: part of the dynamics. ``norm``: divides by
-            the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step.
-        powers: powers of the argument in its polynomial (0: a mean that does not vanish with the argument).
-        bounded: what happens to an argument beyond O(1) is no power of n.
-        homogeneous: of degree one: of an argument of any size.
-        positive: its values are. ``rising``: its slope is, where it is not flat. ``signed``: it has the sign of its
-            argument.
-        selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
-            anew when the argument moved by at least its spread, and is constant in the backward pass (routers paper,
-            App. F).
-    """
-
-    name: str
-    torch: str
-    about: str
-    kind: Literal["gate", "entrywise", "softmax", "norm", "noise"] = "entrywise"
-    powers: frozenset[int] = frozenset({1})
-    bounded: bool = False
-    homogeneous: bool = False
-    positive: bool = False
-    rising: bool = False
-    signed: bool = False
-    selects: bool = False
-    centres: bool = False
-
-
-_ODD, _EVEN, _ANY = frozenset({1, 3}), frozenset({1, 2}), frozenset({0, 1, 2, 3})
-"""Parity classes: odd; an odd part that is exactly linear, and an even one; no parity."""
-_TOP = "times a top-K selection"
-_GATE: dict[str, Any] = {"bounded": True, "positive": True, "rising": True}
-_SOFTMAX: dict[str, Any] = {"kind": "softmax", "powers": _ANY, "bounded": True}
-FUNCTIONS: dict[str, FunctionKind] = {
-    f.name: f
-    for f in (
-        FunctionKind(
-            "gate",
-            "sigmoid",
-            "a gate held at its mean and slope (standing assumption B2)",
-            "gate",
-            powers=frozenset({0, 1}),
-            **_GATE,
-        ),
-        FunctionKind("sigmoid", "sigmoid", "sigmoid, entrywise", powers=_ODD | {0}, **_GATE),
-        FunctionKind("softmax", "softmax", "softmax along a letter", positive=True, **_SOFTMAX),
-        FunctionKind("topk_sigmoid", "sigmoid", f"sigmoid {_TOP}", powers=_ODD | {0}, bounded=True, selects=True),
-        FunctionKind("topk_softmax", "softmax", f"softmax {_TOP}", selects=True, **_SOFTMAX),
-        FunctionKind("tanh", "tanh", "tanh, entrywise", powers=_ODD, bounded=True, rising=True, signed=True),
-        FunctionKind("silu", "silu", "SiLU, entrywise", powers=_EVEN, signed=True),
-        FunctionKind("gelu", "gelu", "GELU, entrywise", powers=_EVEN, signed=True),
-        FunctionKind("relu", "relu", "ReLU, entrywise", powers=_EVEN, homogeneous=True),
-        FunctionKind("rmsnorm", "rms_norm", "divided by its root-mean-square along a letter", "norm", powers=_ODD),
-        FunctionKind(
-            "layernorm", "layer_norm", "centred, then divided by its spread along a letter", "norm", centres=True
-        ),
-        FunctionKind("noise", "randn", "Theta(1) noise, drawn anew at every step", "noise"),
-    )
-}
-"""Every function of the language, by name. Adding one of these kinds: one more entry."""
 
 
 @dataclass(frozen=True)
@@ -247,11 +181,11 @@ class Network:
 
     @cached_property
     def _consumers(self) -> dict[str, tuple[tuple[Statement, int], ...]]:
-        found: dict[str, tuple[tuple[Statement, int], ...]] = {}
+        uses: dict[str, tuple[tuple[Statement, int], ...]] = {}
         for s in self.statements:
             for k, x in enumerate(s.inputs):
-                found[x.name] = (*found.get(x.name, ()), (s, k))
-        return found
+                uses[x.name] = (*uses.get(x.name, ()), (s, k))
+        return uses
 
     def size(self, letters: Iterable[str]) -> Power:
         """The product of the sizes of some indices, as a power of the axes."""
@@ -296,20 +230,20 @@ class Network:
     @cached_property
     def multipliers(self) -> tuple[str, ...]:
         """Named multipliers, in the order of appearance."""
-        found = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
-        return tuple(dict.fromkeys(found))
+        names = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
+        return tuple(dict.fromkeys(names))
 
     @cached_property
     def free_multipliers(self) -> tuple[str, ...]:
         """Multipliers that no tensor's own scale can stand for: those of products of signals that sum a growing index,
         and of tensors that are used more than once. The others are a choice of gauge and stay Theta(1)."""
-        found: list[str] = []
+        names: list[str] = []
         for s in self.statements:
             if isinstance(s, Product):
                 grows = not s.tensor and any(self.axes[x] in AXES for x in self.summed(s))
                 if grows or (s.tensor and len(self.uses(s.tensor.name)) > 1):
-                    found += s.multipliers
-        return tuple(dict.fromkeys(found))
+                    names += s.multipliers
+        return tuple(dict.fromkeys(names))
 
     @cached_property
     def tracked(self) -> str:
@@ -370,9 +304,9 @@ class Network:
         """All tensors that a signal is computed from."""
         if signal not in self._behind:
             s = self.producer(signal)
-            own = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
-            found = own.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else own
-            self._behind[signal] = frozenset(found)
+            direct = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
+            behind = direct.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else direct
+            self._behind[signal] = frozenset(behind)
         return self._behind[signal]
 
     @cached_property
@@ -406,18 +340,18 @@ class Network:
         gates = [k for k, x in enumerate(statement.factors) if self._gate(x)]
         gates = gates if len(gates) < len(statement.factors) else gates[:-1]
         weights = tuple(statement.factors[k] for k in gates if k != without)
-        found, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
+        terms, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
         for k, factor in enumerate(statement.factors):
             if k in gates or k == without:
                 continue
             parts = self._written_out(factor, taken)
             taken += "".join(x.letters for part in parts for x in (*part.tensors, *part.signals))
-            found = [
+            terms = [
                 Term(t.weights, t.tensors + p.tensors, t.signals + p.signals, t.multipliers + p.multipliers)
-                for t in found
+                for t in terms
                 for p in parts
             ]
-        return tuple(found)
+        return tuple(terms)
 
     def _gate(self, factor: Factor) -> bool:
         statement = self.producer(factor.name)
@@ -426,8 +360,8 @@ class Network:
     def _written_out(self, factor: Factor, taken: str) -> list[Term]:
         statement = self.producer(factor.name)
         if isinstance(statement, Sum):
-            own = self.signals[factor.name]
-            renamed = dict(zip(own, factor.letters, strict=True))
+            letters = self.signals[factor.name]
+            renamed = dict(zip(letters, factor.letters, strict=True))
             inner = [Factor(x.name, "".join(renamed[c] for c in x.letters)) for x in statement.terms]
             return [term for x in inner for term in self._written_out(x, taken)]
         if not (isinstance(statement, Product) and statement.tensor):
@@ -450,14 +384,14 @@ class Network:
     @cached_property
     def letters(self) -> dict[str, str]:
         """Axis of each letter: the network's own, and spare ones for indices that meet twice."""
-        found = {**self.axes, **self.beside}
-        pool = [x for x in SPARE if x not in found]
+        axes = {**self.axes, **self.beside}
+        pool = [x for x in SPARE if x not in axes]
         for axis in dict.fromkeys(self.axes.values()):
             if axis in self.beside.values():
                 continue
             for _ in range(_SPARES):
-                found[pool.pop(0)] = axis
-        return found
+                axes[pool.pop(0)] = axis
+        return axes
 
 
 SPARE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + "".join(map(chr, range(0x0400, 0x0500)))

@@ -52,7 +52,7 @@ class Called:
 
     def __str__(self) -> str:
         inside = " + ".join(" ".join(map(str, factors)) for factors in self.argument)
-        return f"{self.name}({inside}{'; ' * bool(self.over)}{self.over})"
+        return f"{self.name}({inside}{f'; {self.over}' if self.over else ''})"
 
 
 Factors = tuple["Named | Called", ...]
@@ -113,20 +113,20 @@ def _builder() -> Any:
     from lark import Transformer
 
     class Build(Transformer[Any, Any]):
-        def letters(self, found: list[Any]) -> str:
-            return "".join(map(str, found))
+        def letters(self, children: list[Any]) -> str:
+            return "".join(map(str, children))
 
-        def named(self, found: list[Any]) -> Named:
-            return Named(str(found[0]), found[1])
+        def named(self, children: list[Any]) -> Named:
+            return Named(str(children[0]), children[1])
 
-        def called(self, found: list[Any]) -> Called:
-            name, argument, over = (*found, None)[:3]
+        def called(self, children: list[Any]) -> Called:
+            name, argument, over = (*children, None)[:3]
             return Called(str(name), argument or (), str(over or ""))
 
         product = sum = tuple
 
-        def start(self, found: list[Any]) -> tuple[Named, Any]:
-            return self.named(found), found[2]
+        def start(self, children: list[Any]) -> tuple[Named, Any]:
+            return self.named(children), children[2]
 
     return Build()
 

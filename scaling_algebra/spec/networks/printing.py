@@ -34,8 +34,8 @@ def latex_sides(network: Network) -> list[tuple[str, str]]:
 def _factors(network: Network, statement: Statement) -> list[Factor]:
     """What a product multiplies, without multipliers, or what a sum adds: tensors by their names in the equations."""
     tensor = getattr(statement, "tensor", None)
-    own = [Factor(network.tensors[tensor.name].symbol, tensor.letters)] if tensor else []
-    return [*own, *statement.inputs]
+    weights = [Factor(network.tensors[tensor.name].symbol, tensor.letters)] if tensor else []
+    return [*weights, *statement.inputs]
 
 
 # text ----------------------------------------------------------------------------------------------------------

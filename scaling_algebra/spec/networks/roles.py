@@ -35,23 +35,23 @@ class Experts:
 
 def experts(network: Network) -> tuple[Experts, ...]:
     """The aggregations of a network."""
-    found = []
+    groups = []
     for statement in network.aggregations:
         terms = network.terms(statement)
         weights = [w.name for w in terms[0].weights]
-        own = [x.name for x in statement.factors if x.name not in weights]
-        gate, source = (weights or [""])[0], (own or [""])[0]
+        weighed = [x.name for x in statement.factors if x.name not in weights]
+        gate, source = (weights or [""])[0], (weighed or [""])[0]
         behind = _tensor_behind(network, gate)
         outer = network.producer(source)
         if not (isinstance(outer, Product) and outer.tensor and len(terms) == 1):
-            found.append(Experts(statement, gate, source, behind))
+            groups.append(Experts(statement, gate, source, behind))
             continue
         below = network.producer(outer.factors[0].name) if len(outer.factors) == 1 else None
         inner = below if isinstance(below, Product) and below.tensor and below.factors else None
         if inner and (inner.factors[0].name == DATA or not network.tensors[inner.tensor.name].experts):  # type: ignore[union-attr]
             inner = None
-        found.append(Experts(statement, gate, source, behind, outer, inner))
-    return tuple(found)
+        groups.append(Experts(statement, gate, source, behind, outer, inner))
+    return tuple(groups)
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def matrix(network: Network, role: str, flattened: bool = False) -> Matrix:
     tensor, use = network.tensors[role], network.uses(role)[0]
     rows, columns = ("".join(x for x in side if network.axes[x] != "L") for side in (tensor.fan_out, tensor.fan_in))
     if tensor.experts and (flattened or not rows):  # a router has one row for each expert
-        own = any(tensor.experts in x.letters for x in use.factors)
-        rows, columns = (rows, columns + tensor.experts) if own else (tensor.experts + rows, columns)
+        separate = any(tensor.experts in x.letters for x in use.factors)
+        rows, columns = (rows, columns + tensor.experts) if separate else (tensor.experts + rows, columns)
     return Matrix("".join(x for x in tensor.letters if x not in rows + columns), rows, columns)
 
 
@@ -130,7 +130,7 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
     """The gradients at all signals, last first: each split by the initial and updated parts of up to two tensors that
     it came through; where it comes on several paths, each path too. The experts' path through three tensors has the
     pieces A4 to E of MSSP paper, App. I.3 (eq. I.6)."""
-    found = []
+    gradients = []
     for statement in reversed(network.statements[:-1]):
         signal, uses = statement.out, network.consumers(statement.out)
         if any(isinstance(s, Function) and s.held for s, _ in uses):
@@ -139,10 +139,10 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
         if len(uses) > 1:
             for path, via in pathways(network, signal).items():
                 behind = _through(network, *next((s, k) for s, k in uses if s.out == via))
-                found.append(Adjoint(f"{name}.{path}", signal, via, _parts(path, behind)))
+                gradients.append(Adjoint(f"{name}.{path}", signal, via, _parts(path, behind)))
         behind = _through(network, *uses[0]) if len(uses) == 1 else ()
-        found.append(Adjoint(name, signal, parts=_grid(*behind) if len(behind) <= 2 else {}))
-    return tuple(found)
+        gradients.append(Adjoint(name, signal, parts=_grid(*behind) if len(behind) <= 2 else {}))
+    return tuple(gradients)
 
 
 def pathways(network: Network, signal: str) -> dict[str, str]:
@@ -151,8 +151,8 @@ def pathways(network: Network, signal: str) -> dict[str, str]:
     outs = list(dict.fromkeys(s.out for s, _ in network.consumers(signal)))
     named = {out: _kind(network, out) for out in outs}
     kinds = list(named.values())
-    found = {(kind if kind and kinds.count(kind) == 1 else out): out for out, kind in named.items()}
-    return dict(sorted(found.items()))
+    paths = {(kind if kind and kinds.count(kind) == 1 else out): out for out, kind in named.items()}
+    return dict(sorted(paths.items()))
 
 
 def _kind(network: Network, signal: str) -> str:
@@ -169,24 +169,24 @@ def _kind(network: Network, signal: str) -> str:
 def _above(network: Network, signal: str) -> set[str]:
     """Signals computed from a signal, up to the first aggregation."""
     sums = {s.out for s in network.aggregations}
-    found, todo = set[str](), [signal]
+    above, todo = set[str](), [signal]
     while todo:
         for s, _ in network.consumers(todo.pop()):
-            if s.out not in found:
-                found.add(s.out)
+            if s.out not in above:
+                above.add(s.out)
                 todo += [] if s.out in sums else [s.out]
-    return found
+    return above
 
 
 def _through(network: Network, statement: Statement, k: int) -> tuple[str, ...]:
     """Roles of the tensors that the gradient at the k-th input of a statement comes through, this statement's first;
     empty where it forks, or comes through one of them twice."""
-    own = _tensors(network, statement, k) if isinstance(statement, Product) else ()
+    tensors = _tensors(network, statement, k) if isinstance(statement, Product) else ()
     uses = network.consumers(statement.out)
     if not uses:
-        return own
+        return tensors
     rest = _through(network, *uses[0]) if len(uses) == 1 else ()
-    return (*own, *rest) if rest and not set(own) & set(rest) else ()
+    return (*tensors, *rest) if rest and not set(tensors) & set(rest) else ()
 
 
 def _tensors(network: Network, statement: Product, k: int) -> tuple[str, ...]:

@@ -1,0 +1,70 @@
+"""A candidate of z3, examined by the engine: which demand fails there, and by which monomial.
+
+Read next: ``prover.py`` (makes a clause of what fails).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.linear.clauses import Undecided
+from scaling_algebra.solver.demands import HORIZON, concerns, violation
+from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.powers import Form
+
+_QUICK = 20_000
+"""Nodes spent on the search for a violated demand at a candidate, before a closer look."""
+
+Unmet = tuple[Demand, Form | None, str]
+"""A demand that fails at a point, a form of it that must not exceed O(1), if there is one, and the reason."""
+
+
+def broken(demands: Sequence[Demand], look: Callable[[], Analysis], closely: bool = True) -> Unmet | None:
+    """A demand that fails at a point: first with little work, then with all of it, then as is certified.
+
+    Raises:
+        Undecided: no certificate, or the engine cannot express the point.
+    """
+    with expressible():
+        failed = unmet(demands, look().limited(_QUICK, gap=Fraction(0)), certified=False)
+        if failed is None and closely:
+            whole = look()
+            failed = unmet(demands, whole, certified=False) or unmet(demands, whole, certified=True)
+    return failed
+
+
+def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet | None:
+    """A demand that fails at a point.
+
+    Raises:
+        Undecided: no certificate, where one is asked for.
+    """
+    for t in range(max((d.horizon for d in demands), default=HORIZON) + 2):
+        for demand in demands:
+            for q in demand.quantities if demand.kind in ("theta", "bounded") else ():
+                answer = look(q, t) if certified else look.lower(q, t)
+                if certified and not answer.decided:
+                    raise Undecided(f"{q} at t={t} is undecided at a candidate")
+                if answer.size is not None and answer.size > 0:
+                    return demand, answer.form, f"{q} at t={t} is O(1)"
+    for demand in demands if certified else ():
+        if not concerns(demand, look.optimizer):
+            continue
+        failure = violation(demand, look)
+        if "undecided" in failure:
+            raise Undecided(failure)
+        if failure:
+            return demand, None, failure
+    return None
+
+
+@contextmanager
+def expressible() -> Iterator[None]:
+    """A fraction too fine for the engine leaves a question undecided."""
+    try:
+        yield
+    except ValueError as reason:
+        raise Undecided(f"a candidate is beyond the engine: {reason}") from None
