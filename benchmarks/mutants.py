@@ -131,8 +131,8 @@ MUTANTS = [
     *_room(
         "recipes",
         "scaling_algebra/recipes",
-        ("recipe.py", "after.ratio(going.base, going.target) * more", "after.ratio(going.base, going.target)"),
-        ("recipe.py", "t.eps or Power(), 1 / t.lr", "t.eps or Power(), t.lr"),
+        ("settings.py", "after.ratio(going.base, going.target) * more", "after.ratio(going.base, going.target)"),
+        ("recipe.py", '"decay": 1 / t.lr', '"decay": t.lr'),
         ("sizes.py", "if min(ratios.values()) < 1 or", "if"),
         ("next_terms.py", "if p.on(ray) < lead.on(ray)", "if p.on(ray) <= lead.on(ray)"),
     ),
