@@ -28,7 +28,7 @@ from scaling_algebra.spec.configuration import (
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.networks.files import read_network
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.spec.trained import read as trained_by
@@ -51,8 +51,6 @@ class Name(click.ParamType[str]):
         for name in self.names:
             if str(value).lower() == name.lower():
                 return name
-        if value in self.names:  # a name that is there without being listed
-            return str(value)
         raise unknown_name(self.kind, str(value), self.names)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -60,6 +58,16 @@ class Name(click.ParamType[str]):
 
         begun = incomplete.lower()
         return [CompletionItem(name) for name in self.names if name.lower().startswith(begun)]
+
+
+class Architecture(Name):
+    """A network that ships; one that is not listed (``stack3``), too."""
+
+    def __init__(self) -> None:
+        super().__init__("architecture", TITLES)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value) if value in ARCHITECTURES else super().convert(value, param, ctx)
 
 
 class TensorOptimizer(Name):
@@ -188,7 +196,7 @@ WHERE = options(
 
 def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
     """--architecture and --network, for ``chosen``."""
-    names, text = Name("architecture", ARCHITECTURES), "Instead of an architecture, a network of your own."
+    names, text = Architecture(), "Instead of an architecture, a network of your own."
     return options(
         click.option("--architecture", type=names, metavar="NAME", help=f"Network.  [default: {default}]"),
         click.option("--network", type=PathType(), metavar="FILE.toml", help=text),

@@ -181,6 +181,7 @@ def test_options(file):
         (("--regime", "I", "--network", file, "--architecture", "moe"), "leave out one of them"),
         (("--regime", "I", "--network", "none.toml"), "cannot read none.toml"),
         (("--regime", "I", "--architecture", "stack0"), "no architecture named 'stack0'"),
+        (("--regime", "I", "--architecture", "qwen3-mo"), "did you mean 'qwen3-moe'?"),
         (("--ray", "N=1", "--network", file), "leaves out N_e"),
     ):
         result = run(asks, *options)
