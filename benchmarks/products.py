@@ -31,12 +31,12 @@ from scaling_algebra.counting import canonical, kernels, store
 from scaling_algebra.cli import main
 
 args, every, runs, seconds = json.loads(sys.argv[1])
-asked, multiply, end = [], store.multiply, time.process_time() + seconds
+calls, multiply, end = [], store.multiply, time.process_time() + seconds
 
 def kept(*args):
     if time.process_time() > end:
         raise SystemExit
-    asked.append(args)
+    calls.append(args)
     return multiply(*args)
 
 store.multiply = kept
@@ -46,18 +46,18 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.St
     except SystemExit:
         pass
 caches = [f for m in (canonical, kernels) for f in vars(m).values() if hasattr(f, "cache_clear")]
-found = []
+times = []
 for _ in range(runs):
     for cache in caches:
         cache.cache_clear()
     nodes, start = 0, time.process_time()
-    for product in asked[::every]:
+    for product in calls[::every]:
         try:
             nodes += multiply(*product).nodes
         except kernels.Exhausted:
             pass
-    found.append(time.process_time() - start)
-print(json.dumps([len(asked[::every]), nodes, found]))
+    times.append(time.process_time() - start)
+print(json.dumps([len(calls[::every]), nodes, times]))
 """
 
 

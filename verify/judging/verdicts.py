@@ -57,12 +57,12 @@ def judge(
         derivation = prediction.derivation
         ray, network, powers = derivation.ray, network or derivation.network, powers or derivation.analysis().powers
     m = measurement if isinstance(measurement, Measurement) else logged(measurement, ray)
-    exponent = exponents(prediction, m.steps)
+    by_quantity = exponents(prediction, m.steps)
     for claim in claims:
-        claim.check(m.names or exponent, m.steps)
-    rule = _Judge(m, exponent, spacing_of(m), powers, network, below_floor(m))
+        claim.check(m.names or by_quantity, m.steps)
+    rule = _Judge(m, by_quantity, spacing_of(m), powers, network, below_floor(m))
     measured = set(m.names)
-    cells = [(q, t, p) for q, row in exponent.items() if q in measured for t, p in enumerate(row[: m.steps + 1])]
+    cells = [(q, t, p) for q, row in by_quantity.items() if q in measured for t, p in enumerate(row[: m.steps + 1])]
     cells = [cell for cell in cells if not m.logged or cell[:2] in m.values]
     rows = [rule.row(*cell) for cell in cells]
     incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
@@ -76,9 +76,9 @@ def judge(
         tuple(m.sizes),
         tuple(m.dims),
         incomplete,
-        tuple(q for q in exponent if measured and q not in measured),
-        {(q, t): fit_of(m, q, t) for q, t in m.values if t > last and q in exponent},
-        {key: means(series) for key, series in m.values.items() if key[0] in exponent},
+        tuple(q for q in by_quantity if measured and q not in measured),
+        {(q, t): fit_of(m, q, t) for q, t in m.values if t > last and q in by_quantity},
+        {key: means(series) for key, series in m.values.items() if key[0] in by_quantity},
         required,
     )
 
