@@ -122,7 +122,7 @@ class Algebra(SignalSizes):
         return s.but(terms={k: e for k, e in s.terms.items() if within(k)})
 
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
-        """The same signal with its letters ``old`` called ``new``, position by position.
+        """A signal with its letters ``old`` called ``new``, position by position.
 
         Raises:
             ValueError: the letters do not correspond one to one, or change their axis.

@@ -70,7 +70,7 @@ def wick_two_copies(network: TensorNetwork) -> Fraction:
 
 
 def half_weight(network: TensorNetwork) -> Fraction:
-    """The same by the half-weight rule on ONE copy, over every partial matching.
+    """log_n of the root-mean-square by the half-weight rule on ONE copy, over every partial matching.
 
     Law: each summed class weighs 1 if no unmatched leaf touches it and 1/2 otherwise; an open class weighs 0, and two
     open classes merged cost half a dimension.

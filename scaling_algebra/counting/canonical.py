@@ -35,7 +35,7 @@ class Component:
 
     @property
     def place(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
-        """By which components are sorted."""
+        """The key that components are sorted by."""
         return self.types, self.leaves
 
 

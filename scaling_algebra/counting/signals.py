@@ -106,7 +106,7 @@ class Signal:
         return not self.terms and self.tail is None
 
     def but(self, **changes: Any) -> Self:
-        """The same signal with other values of some attributes; quicker than ``dataclasses.replace``."""
+        """A copy with other values of some attributes; quicker than ``dataclasses.replace``."""
         return type(self)(**{**{x: getattr(self, x) for x in self.__dataclass_fields__}, **changes})
 
 

@@ -87,7 +87,7 @@ class KernelStore(Packing):
         return self.ray[axis] if axis in AXES else Fraction(0)
 
     def at(self, rung: Rung) -> Self:
-        """The same algebra on another rung; kernels and their products are shared."""
+        """A copy on another rung, with which kernels and their products are shared."""
         shared = copy(self)
         shared.climb(rung)
         return shared

@@ -166,7 +166,7 @@ class Analysis:
         return self._shown.get((name, t))
 
     def _in_parts(self, name: str, steps: Iterable[int]) -> Answer | None:
-        """A network without norms has no need of them."""
+        """The witness of ``in_parts`` at these steps; a network without norms needs no such runs."""
         if self._whole or not self.network.norms or self.upper(name) is None:
             return None
         likely = parts(self.network, self.point, self.table[name])
@@ -255,7 +255,7 @@ class Analysis:
         return tuple(x for x in ASSUMPTIONS if x in self._notes)
 
     def limited(self, work: int, gap: Fraction = NEAR) -> Analysis:
-        """The same with less work for lower bounds: what it does not suffice for comes out as no bound.
+        """A copy with less work for lower bounds: what the work does not suffice for comes out as no bound.
 
         At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
         """

@@ -72,7 +72,7 @@ class Answer:
     assumes: frozenset[str] = field(default=frozenset(), compare=False)
 
     def strict(self) -> Answer:
-        """The same, undecided where it rests on more than counting powers."""
+        """The answer, undecided where it rests on more than counting powers."""
         if not self.decided or not self.assumes:
             return self
         return Answer(None, None, decided=False, why=f"it assumes {listed(self.assumes)}")

@@ -288,16 +288,12 @@ class BoundRun(Trajectory):
         """All updates so far: as many as one for the exponents."""
         if not t:
             return []
-        c, d = f"c.{role}", f"d.{role}"
-        rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {c: -1}))]
-        rule = self.optimizer.of(role)
-        if shape := rule.shaped(self.network, role, self.algebra.ray).terms:
-            rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
+        rule, rates = self.optimizer.of(role), self._learning_rate(role)
         if rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
         if rule.epsilon or not rule.normalises:
             if rule.normalises:  # a normaliser is at least epsilon
-                rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {d: 1})))
+                rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1})))
             return self._stepped(role, 1, tuple(rates))
         return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
 

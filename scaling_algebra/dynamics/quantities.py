@@ -296,10 +296,8 @@ def _aggregates(network: Network) -> list[Quantity]:
         assert e.outer.tensor and e.inner.tensor
         x, below = e.aggregation.out, e.inner.factors[0].name
         w, v = (network.tensors[s.tensor.name].symbol for s in (e.outer, e.inner) if s.tensor)
-        aggregate, sums = (
-            parts(network, e.aggregation),
-            f"M^-a sum_{network.experts(e.aggregation)} {e.gate}_{network.experts(e.aggregation)}",
-        )
+        aggregate, letters = parts(network, e.aggregation), network.experts(e.aggregation)
+        sums = f"M^-a sum_{letters} {e.gate}_{letters}"
         inner = {k: read for k, (_, read) in parts(network, e.inner).items()}
         entries += [
             Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {below}_0", aggregate["init"][1]),
@@ -332,14 +330,9 @@ def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[st
 
 
 def _sizes(network: Network) -> list[Quantity]:
-    entries = []
-    for role, tensor in network.tensors.items():
-        w = tensor.symbol
-        entries.append(Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role))
-    for role, tensor in network.tensors.items():
-        w = tensor.symbol
-        entries.append(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role))
-    return entries
+    symbols = {role: tensor.symbol for role, tensor in network.tensors.items()}
+    updates = [Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role) for role, w in symbols.items()]
+    return [*updates, *(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role) for role, w in symbols.items())]
 
 
 def _value(x: str) -> Reading:

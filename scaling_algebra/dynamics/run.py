@@ -288,7 +288,7 @@ class TrainingRun:
         return len(set(axes)) < len(axes)
 
     def named(self, signal: Signal, name: str) -> Signal:
-        """The same signal under a name for explanations."""
+        """A signal under a name for explanations."""
         return signal.but(name=name)
 
     def note(self, text: str) -> None:

@@ -167,7 +167,7 @@ class RoutedTrajectory(Trajectory):
         """Shares of all experts."""
 
     def _over_all(self, network: Network, context: RunContext) -> Trajectory:
-        """The same training, with the signals of all experts."""
+        """The run over all experts of a batch."""
         return Trajectory(network, self.algebra, self.point, self.optimizer, context)
 
     def value(self, signal: str, t: int) -> Signal:

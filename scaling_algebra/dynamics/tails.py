@@ -25,16 +25,19 @@ class Tails:
         self._degrees: dict[tuple[str, str, int], int] = {}
 
     def initial(self, signal: str) -> int:
-        """Of a signal before training."""
+        """The degree of a signal before training."""
         return self._once("initial", signal, 0, self._initial)
 
     def change(self, signal: str, t: int) -> int:
-        """Of the change of a signal after t updates: it is along the gradient where nothing bounds a step, and a square
-        that is summed over an index that grows is its mean."""
+        """The degree of the change of a signal after t updates.
+
+        Law: a change is along the gradient where nothing bounds a step, and a square that is summed over an index that
+        grows is its mean.
+        """
         return self._once("change", signal, t, self._change)
 
     def gradient(self, signal: str, t: int) -> int:
-        """Of the gradient at a signal, before the t-th update."""
+        """The degree of the gradient at a signal, before the t-th update."""
         return self._once("gradient", signal, t, self._gradient)
 
     def _once(self, what: str, signal: str, t: int, compute: Callable[[str, int], int]) -> int:
@@ -84,7 +87,7 @@ class Tails:
         return self._sum(s, self._network.signals[signal], zip(letters, degrees, strict=True), t)
 
     def _sum(self, s: Product, out: str, operands: Iterable[tuple[str, int]], t: int) -> int:
-        """Of a product that sums all letters but its own; what a tensor learnt has a degree of its own."""
+        """The degree of a product that sums the letters its output lacks; what a tensor learnt has a degree, too."""
         whole = [*operands, *([(s.tensor.letters, min(t, 2))] if s.tensor else [])]
         kept = [d for letters, d in whole if not self._summed(letters, out)]
         return sum(kept) + (1 if len(kept) < len(whole) else 0)

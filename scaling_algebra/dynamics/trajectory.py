@@ -176,12 +176,16 @@ class Trajectory(TrainingRun):
         scalars = self.scalars(role, step)
         return self._stepped(role, step, scalars) if scalars else []
 
+    def _learning_rate(self, role: str) -> list[Scalar]:
+        """The learning rate of a tensor, and the factor of its shape."""
+        rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
+        if shape := self.optimizer.of(role).shaped(self.network, role, self.algebra.ray).terms:
+            rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
+        return rates
+
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         """What the gradient of a step is multiplied by."""
-        rates = [Scalar(f"lr of {role}", self.algebra.pack(-self.point.c[role], {}, {f"c.{role}": -1}))]
-        rule = self.optimizer.of(role)
-        if shape := rule.shaped(self.network, role, self.algebra.ray).terms:
-            rates.append(Scalar(f"factor of the shape of {role}", self.algebra.scale(dict(shape))))
+        rule, rates = self.optimizer.of(role), self._learning_rate(role)
         if rule.relative:
             self.note("tensor-floor")
             rates.append(self._size(role, step))

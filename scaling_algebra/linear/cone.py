@@ -24,8 +24,8 @@ class Cone:
 
     Attributes:
         axes: those that grow, in the order of the rates of ``rays``.
-        sides: what bounds it; none if it is every ray.
-        spanning: what spans it, where that is known.
+        sides: the walls around the cone; none for every ray.
+        spanning: the rays that span the cone, where they are known.
     """
 
     axes: tuple[str, ...]
@@ -34,7 +34,7 @@ class Cone:
 
     @cached_property
     def rays(self) -> tuple[Vector, ...]:
-        """What spans it."""
+        """The rays that span the cone."""
         if self.spanning:
             return self.spanning
         walls = [tuple({"K": -1, "M": 1}.get(x, 0) for x in self.axes)] if "K" in self.axes else []
@@ -46,20 +46,20 @@ class Cone:
 
     @property
     def inequalities(self) -> tuple[str, ...]:
-        """What bounds it, e.g. ``N_e + M >= N``."""
+        """The sides as text, e.g. ``N_e + M >= N``."""
         return tuple(map(str, self.sides))
 
     def contains(self, rates: Sequence[Fraction | int]) -> bool:
-        """Does a ray, by its rates >= 0, lie in it, its walls included?"""
+        """Does a ray, by its rates >= 0, lie in the cone, walls included?"""
         sizes = ((side.sense, dot(side.over(self.axes), rates)) for side in self.sides)
         return all(x == 0 if sense == "=" else x >= 0 if sense in (">", ">=") else x <= 0 for sense, x in sizes)
 
     def between(self, *sides: Linear) -> Cone:
-        """What more sides leave of it."""
+        """The part of the cone that more sides leave."""
         return Cone(self.axes, (*self.sides, *sides))
 
     def inside(self) -> Iterator[Vector]:
-        """Rays inside; none if all of it lies on a wall that is not given as one."""
+        """Rays inside; none if the whole cone lies on a wall that is not given as one."""
         for weights in _WEIGHTS if self.rays else ():
             pairs = zip((weights[k % len(weights)] for k in range(len(self.rays))), self.rays, strict=True)
             middle = tuple(map(sum, zip(*([w * x for x in r] for w, r in pairs), strict=True)))
@@ -68,7 +68,7 @@ class Cone:
 
     @property
     def open(self) -> bool:
-        """Has it an inside?"""
+        """Has the cone an inside?"""
         return next(self.inside(), None) is not None
 
     def bounded(self) -> Cone:
@@ -77,7 +77,7 @@ class Cone:
         return Cone(self.axes, tuple(senses[w] for w in bounding(senses, self.axes, self.rays)))
 
     def without(self, other: Cone) -> list[Cone]:
-        """What another cone leaves of it, as far as it has an inside, each inside once."""
+        """The parts of the cone outside another one, as far as they have an inside, each inside once."""
         if not self.between(*other.sides).open:
             return [self]
         pieces, kept = [], self

@@ -19,7 +19,7 @@ Answered = TypeVar("Answered")
 def fan(
     whole: Cone, around: Callable[[Vector], tuple[Cone, Answered] | None]
 ) -> tuple[list[tuple[Cone, Answered]], list[Cone]]:
-    """The cones that were found, each with its answer, and the parts that they leave, as far as these have an inside.
+    """Cones, each with its answer, and the parts between them, as far as these have an inside.
 
     Args:
         around: the answer at a ray, and the cone around it on which it holds; None if there is none.

@@ -70,7 +70,7 @@ def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
 
 
 def _alone(axes: Sequence[str], power: Power, ends: Mapping[Power, Sequence[Vector]]) -> bool:
-    """It alone leads somewhere."""
+    """A power leads somewhere alone."""
     inner = [sum(x) for x in zip(*ends[power], strict=True)]
     size = _size(axes, power, inner)
     return bool(inner) and all(size > _size(axes, p, inner) for p in ends if p != power)

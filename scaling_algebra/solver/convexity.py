@@ -81,7 +81,7 @@ def growing(rays: Sequence[Ray]) -> frozenset[str]:
 
 
 def normalises(optimizer: Optimizer) -> bool:
-    """Does it divide by sizes that no epsilon bounds?"""
+    """Does an optimizer divide by sizes that no epsilon bounds?"""
     return bool(optimizer.normalises) and not optimizer.epsilon
 
 

@@ -187,7 +187,7 @@ class Signals(Rendered):
     quantities: Mapping[str, tuple[Answer, ...]]
 
     def strict(self) -> Signals:
-        """The same, undecided where an exponent rests on more than counting powers."""
+        """The signals, undecided where an exponent rests on more than counting powers."""
         return replace(self, quantities={name: tuple(a.strict() for a in row) for name, row in self.quantities.items()})
 
     @property

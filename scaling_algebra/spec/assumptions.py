@@ -22,5 +22,5 @@ ASSUMPTIONS: dict[str, str] = {
 
 
 def listed(names: Collection[str]) -> str:
-    """Some of them, in the order above."""
+    """Some assumptions, in the order of ``ASSUMPTIONS``."""
     return ", ".join(x for x in ASSUMPTIONS if x in names)

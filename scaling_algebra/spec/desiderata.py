@@ -169,17 +169,17 @@ def _of_multiplier(network: Network, multiplier: str) -> Demand:
 
 
 def _fixed(statement: Product) -> bool:
-    """It reads nothing that trains."""
+    """A product reads nothing that trains."""
     return all(x.name == DATA for x in statement.factors)
 
 
 def _written(network: Network, statement: Product) -> bool:
-    """Are there tensors in what it is a sum of?"""
+    """Are there tensors in the terms of a product?"""
     return any(term.tensors for term in network.terms(statement))
 
 
 def _learned(network: Network, statement: Product) -> tuple[str, ...]:
-    """The parts of its output that updates of its tensors make."""
+    """The parts of the output of a product that updates of its tensors make."""
     if not _written(network, statement):
         return ("change",)
     signals = [x for term in network.terms(statement) for x in term.signals]

@@ -52,7 +52,7 @@ class Gauge:
     input: Fraction = Fraction(0)
 
     def multiplier(self, network: Network, tensor: Tensor, ray: Ray) -> Power:
-        """That of one tensor. Copies of a tensor, one for each expert, are a dimension; layers are none."""
+        """The multiplier of one tensor. Copies of a tensor, one for each expert, are a dimension; layers are none."""
         letters = [x for x in tensor.letters if network.axes[x] != "L"]
         read = network.size(x for x in letters if x in tensor.fan_in)
         produced = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)

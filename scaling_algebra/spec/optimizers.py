@@ -83,7 +83,7 @@ class _Rules:
         raise NotImplementedError
 
     def each(self, changed: Callable[[Optimizer], Optimizer]) -> Self:
-        """The same with every rule changed."""
+        """The rules, every one changed."""
         raise NotImplementedError
 
     @property
@@ -93,13 +93,13 @@ class _Rules:
 
     @property
     def regime(self) -> Epsilon | None:
-        """That of the epsilons; None if there is none."""
+        """The regime of the epsilons; None if there is none."""
         if any(rule.negligible for rule in self.rules):
             return "negligible"
         return "derived" if any(rule.epsilon for rule in self.rules) else None
 
     def with_epsilon(self, regime: str) -> Self:
-        """The same rules, those that have an epsilon with it in a regime, one of ``EPSILONS``.
+        """The rules, epsilons of those that have one in a regime of ``EPSILONS``.
 
         Raises:
             UsageError: no such regime, or none of them has an epsilon.

@@ -109,12 +109,12 @@ class Function:
 
     @property
     def stands_for(self) -> bool:
-        """It is read as a polynomial that is not the function itself."""
+        """A polynomial that is not the function itself stands for the function."""
         return self.kind.kind in ("entrywise", "softmax")
 
     @property
     def gates(self) -> bool:
-        """It may weigh other signals."""
+        """The function may weigh other signals."""
         return self.kind.kind in ("gate", "entrywise", "softmax")
 
 
