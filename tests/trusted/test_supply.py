@@ -2,13 +2,11 @@
 
 import importlib.metadata
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
 import lock
 
 LOCKED = dict(re.findall(r"^([a-z0-9-]+)==(\S+) --hash=sha256:[0-9a-f]{64}$", lock.LOCK.read_text(), re.MULTILINE))
