@@ -108,8 +108,8 @@ def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
 
 @pytest.mark.parametrize(("regime", "rule"), [("III", "sgd")])
 def test_another_value_breaks_a_desideratum(regime, rule):
-    """muP is the only one, so that no other value leaves all desiderata whole; what is named is what fails. The init std
-    and the learning rate of one tensor become larger, those of the next one smaller."""
+    """muP is the only one, so that no other value leaves all desiderata whole; what is named is what fails. Init std
+    and learning rate of one tensor become larger, those of the next smaller."""
     plain = derive(regime, rule, "mup")
     for (name, power), step in zip(settings_of(plain), cycle((HALF, HALF, -HALF, -HALF)), strict=False):
         moved = power * Power.of({"N": step})
