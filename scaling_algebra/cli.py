@@ -61,7 +61,7 @@ MODULES = {verb: module for section in VERBS.values() for verb, (module, _) in s
 
 
 HELP = ["-h", "--help"]
-GARBAGE = 200_000, 50, 100
+GARBAGE = 200_000, 10, 100
 """Thresholds of the collector of cyclic garbage. Next to nothing of what is computed here is garbage: with Python's own
 thresholds the collector takes a fifth of the time of a large network."""
 
