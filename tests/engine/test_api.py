@@ -195,4 +195,5 @@ def test_a_network_is_listed_as_equations(file):
     record = json.loads(run(main, "list", "--architecture", "moe", "--format", "json").output)
     assert record["tensors"]["expert_out"] == "W3[i,b,k]" and record["letters"]["i"] == "M"
     assert record["multipliers"] == ["alpha"] and "phi[i]   = gate(psi[i])" in record["equations"].splitlines()
-    assert run(main, "list", "--glossary", "--network", file).exit_code == 2
+    refused = run(main, "list", "--glossary", "--network", file)
+    assert refused.exit_code == 2 and len(refused.stderr.splitlines()) == 1 and "--glossary" in refused.stderr
