@@ -402,7 +402,7 @@ class Analysis:
         if self.bounds.why or name not in self.table or decays:
             return None
         try:
-            with self.bounds.algebra.noting() as notes:
+            with self.bounds.algebra.accounting() as notes:
                 largest = self.bounds.largest(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None

@@ -17,19 +17,16 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 
-from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
+from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
 from scaling_algebra.spec.networks.roles import matrix
-from scaling_algebra.spec.optimizers import Trained
-from scaling_algebra.spec.scaling import Point
 
 from .functions import mean, unbounded
 from .norms import normed
 from .quantities import Quantity
 from .rules import rule
-from .run import PLAIN, BeyondPowerCounting, Increment, Modes, RunContext
+from .run import BeyondPowerCounting, Increment, Modes
 from .steps import vanishes
 from .trajectory import Trajectory
 
@@ -52,15 +49,8 @@ class BoundRun(Trajectory):
         assumes: what they rest on beyond counting powers.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        algebra: Algebra,
-        point: Point,
-        optimizer: Trained,
-        context: RunContext = PLAIN,
-    ) -> None:
-        super().__init__(network, algebra, point, optimizer, context)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
         self._updating: Bounded | None = None
@@ -97,7 +87,7 @@ class BoundRun(Trajectory):
     def settle(self) -> None:
         """Looks for bounds that one more update keeps, and keeps why there are none."""
         try:
-            with self.algebra.noting() as self.assumes:
+            with self.algebra.accounting() as self.assumes:
                 self.why = "" if self.settled() else "no bounds that one more update keeps were found"
         except (Exhausted, BeyondPowerCounting) as reason:
             self.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"

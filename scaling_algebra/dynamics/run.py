@@ -89,22 +89,22 @@ class RunContext:
 PLAIN = RunContext()
 
 
+@dataclass(eq=False)
 class TrainingRun:
     """Signals and tensors of a training run, in the letters that equations have.
 
     Standing assumptions (MSSP paper, J.2): loss derivative Theta(1); one sample; functions as their rule says.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        algebra: Algebra,
-        point: Point,
-        optimizer: Trained,
-        context: RunContext = PLAIN,
-    ) -> None:
-        self.network, self.algebra, self.point, self.optimizer = network, algebra, point, optimizer
-        self.context, self.ledger = context, context.ledger or Ledger(algebra)
+    network: Network
+    algebra: Algebra
+    point: Point
+    optimizer: Trained
+    context: RunContext = PLAIN
+
+    def __post_init__(self) -> None:
+        network, algebra, point = self.network, self.algebra, self.point
+        self.ledger = self.context.ledger or Ledger(algebra)
         self._initial: dict[str, Signal] = {}
         for role, tensor in network.tensors.items():
             b = point.b[role]

@@ -24,7 +24,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .run import PLAIN, SHARE, BeyondPowerCounting, Increment, Modes, RunContext, Which, unknowns
+from .run import SHARE, BeyondPowerCounting, Increment, Modes, RunContext, Which, unknowns
 from .trajectory import Trajectory
 
 
@@ -145,19 +145,13 @@ def _behind(network: Network) -> Statement | None:
 class RoutedTrajectory(Trajectory):
     """A trajectory of one token's signals, with updates that are averages over a batch of differently routed tokens."""
 
-    def __init__(
-        self,
-        network: Network,
-        algebra: Algebra,
-        point: Point,
-        optimizer: Trained,
-        context: RunContext = PLAIN,
-    ) -> None:
-        seen, self._among = active(network)
-        super().__init__(seen, algebra, point, optimizer, context)
+    def __post_init__(self) -> None:
+        network = self.network
+        self.network, self._among = active(network)
+        super().__post_init__()
         shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
         self._batch = self._over_all(
-            _averaged(network), replace(context, shares=shares, start=None, ledger=self.ledger, name="batch")
+            _averaged(network), replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch")
         )
         self._whole = {
             s.out

@@ -226,7 +226,7 @@ class Trajectory(TrainingRun):
             if rule.normalises == "entry" and self.network.norms:
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
                 factors = tuple(map(self._signed, factors, names))
-            multiples = (*scalars, share) if share is not None and share.size else scalars
+            multiples = (*scalars, share) if share is not None and (share.size or not share.certain) else scalars
             increments.append(Increment(step, multiples, factors[0], factors[1:]))
         return increments
 

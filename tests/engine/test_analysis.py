@@ -151,6 +151,18 @@ def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
         solver.iterate(demands, Structure(), start)
 
 
+def test_bounds_are_charged_to_no_question():
+    """Else what is decided depends on which question needed them first. Negative control: a product is charged."""
+    d, algebras = derive("III", "sgd", "mup"), {}
+    look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer, algebras=algebras)
+    assert look("h3", 0).decided
+    algebra = algebras[LADDER[0]]
+    with algebra.accounting():
+        assert look.upper("h3.change") == 0 and algebra.spent == 0
+        w = algebra.tensor("expert_in", "ika", 0)
+        assert not algebra.contract(w, w, "i").zero and algebra.spent > 0
+
+
 # explanations ---------------------------------------------------------------------------------------------------
 
 
