@@ -34,7 +34,15 @@ def planned() -> dict[str, Any]:
 def arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
     """The arguments of ``scalecalc`` for one run of the plan."""
     options = shlex.split(run["arguments"])
-    return ["transfer", *options, "--base", plan["base"][options[options.index("--regime") + 1]], "--device", "cpu"]
+    return [
+        "study",
+        "transfer",
+        *options,
+        "--base",
+        plan["base"][options[options.index("--regime") + 1]],
+        "--device",
+        "cpu",
+    ]
 
 
 def records(folder: Path = EVIDENCE) -> dict[str, dict[str, Any]]:

@@ -132,7 +132,7 @@ def main(figures: Sequence[str], stored: int, in_plan: int, configurations: int)
             store(full, planned(stored, 1))
         write_plan(empty, {"runs": [run.as_json() for run in planned(in_plan, 1)]})
         commands = {
-            "report": command("report", str(full)),
+            "report": command("verify", "--merge", str(full)),
             "resume": command("verify", "--device", "cpu", "--resume", str(full)),
             "plan": here(f"plan({str(empty)!r})"),
             "derive": here(f"derive({str(campaign(Path(name), configurations))!r})"),

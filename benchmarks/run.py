@@ -24,13 +24,13 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 
 WHOLE = (
-    ["formula", "h3.A2.2@1", "--optimizer", "sgd"],
-    ["formula", "h3@1", "--optimizer", "sgd"],
+    ["explain", "--formula", "h3.A2.2@1", "--optimizer", "sgd"],
+    ["explain", "--formula", "h3@1", "--optimizer", "sgd"],
     ["derive", "--architecture", "attention", "--ray", "N=1,M=1"],
     ["explain", "h3.A2.2@2", "--regime", "II", "--optimizer", "sgd", "--parameterization", "mup"],
     ["audit", "--source", "mssp"],
     ["table", "--all", "--check"],
-    ["phases", "--parameterization", "mup", "--optimizer", "sgd"],
+    ["rays", "--parameterization", "mup", "--optimizer", "sgd"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mup", "--prove"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mssp", "--prove"],
     ["derive", "--regime", "II", "--optimizer", "adam", "--parameterization", "mup", "--prove", "--drop"],

@@ -25,40 +25,42 @@ from .waiting import interruptible, watched
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
-        "derive": ("commands.derive", "Init std, learning rate and epsilon of every tensor, with reasons and proof."),
-        "signals": ("commands.signals", "The size of every signal, gradient and update at t = 0, 1, 2, ..."),
-        "recipe": ("commands.recipe", "Numbers for every tensor of a large model, from those tuned on a small one."),
-        "formula": ("commands.formula", "A size as a maximum of monomials, on every ray and at every parameter."),
-        "phases": ("commands.phases", "The map of rays: cells with one formula each, and their walls."),
-        "theorems": ("commands.theorems", "What is proved for whole cones of rays: existence, uniqueness, none."),
+        "derive": ("commands.derive", "Init std, learning rate and epsilon of every tensor."),
+        "signals": ("commands.signals", "The size of every signal, gradient and update."),
+        "explain": ("commands.explain", "Why an exponent is what it is; its formula."),
+        "rays": ("commands.phases", "The map of rays; what is proved for whole cones."),
     },
-    "Laws": {
-        "balance": ("commands.balance", "The minimum of a sum of monomials: optimum, exponents, terms that balance."),
-        "law": ("commands.law", "Laws of risk or loss: exponents, identities, models, fits; your own in TOML."),
-        "feasible": ("commands.feasible", "What assumptions between growing quantities allow, or why nothing."),
-        "horizon": ("commands.horizon", "Learning rate, epsilon, betas and decay over batch and number of tokens."),
-    },
-    "Ask": {
-        "explain": ("commands.explain", "Why an exponent is what it is, down to the matching behind it."),
-        "list": ("commands.list", "Every name the other commands accept; --glossary: what the words mean."),
+    "Numbers": {
+        "recipe": ("commands.recipe", "Numbers of a large model from those of a small one."),
+        "law": ("commands.law", "Exponents of risks, losses, growing quantities."),
     },
     "Print": {
         "table": ("tables.commands.table", "A published table with every cell derived."),
-        "audit": ("tables.commands.audit", "Every published cell against the engine."),
-        "errata": ("tables.commands.errata", "The published cells that are wrong, with the evidence."),
+        "audit": ("tables.commands.audit", "Published cells against the engine; the wrong ones."),
+        "list": ("commands.list", "Every name the other commands accept; a glossary."),
         "page": ("commands.page", "The calculator in a browser, as a folder to serve."),
     },
     "Measure": {
-        "verify": ("verify.commands.verify", "Train torch models and compare measured exponents with predicted ones."),
-        "check-model": ("verify.commands.check_model", "Does a recipe hold on a model, or do its own rates scale?"),
-        "report": ("verify.commands.report", "Merge what `verify -o DIR` measured into one report."),
-        "experiment": ("verify.commands.experiment", "Experiments of the papers: routers, epsilon, clustered data."),
-        "transfer": ("verify.commands.transfer", "Does the best learning rate of a small model stay the best?"),
+        "verify": ("verify.commands.verify", "Measured exponents of torch models against predicted."),
+        "check-model": ("verify.commands.check_model", "Does a recipe hold on a model of your own?"),
+        "study": ("verify.commands.experiment", "Experiments of the papers; does the best rate transfer?"),
     },
 }
 """Every verb by section: its module, whose ``command`` it is, and one line of help."""
 MODULES = {verb: module for section in VERBS.values() for verb, (module, _) in section.items()}
-
+OLD = {
+    "formula": "explain --formula",
+    "phases": "rays",
+    "theorems": "rays --prove",
+    "horizon": "recipe --batch FROM:TO --tokens FROM:TO",
+    "balance": "law SUM --in NAMES",
+    "feasible": "law NAME|FILE.toml",
+    "errata": "audit --errata",
+    "report": "verify --merge DIR...",
+    "experiment": "study NAME",
+    "transfer": "study transfer",
+}
+"""Verbs of old, and the commands that do their work."""
 
 HELP = ["-h", "--help"]
 GARBAGE = 200_000, 10, 100
@@ -87,6 +89,8 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in OLD:
+            raise UsageError(f"{args[0]} is now: scalecalc {OLD[args[0]]}")
         if args and args[0] not in MODULES:
             near = difflib.get_close_matches(args[0], MODULES, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -195,6 +199,7 @@ def main() -> None:
     \b
     Start with:
       scalecalc derive --regime III --optimizer adam
+      scalecalc explain router.lr --regime III --optimizer adam
 
     Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2 wrong usage, 3 inconclusive, 70 a fault of this
     program, 130 interrupted. A closed pipe is 0.

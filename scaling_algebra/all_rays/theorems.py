@@ -88,7 +88,7 @@ class Theorems(Rendered):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract of ``scalecalc theorems``."""
+        """The JSON contract of ``scalecalc rays --prove``."""
         return {
             "network": self.whole.network.name,
             "parameterization": self.whole.rule.name,

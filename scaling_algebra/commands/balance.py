@@ -1,4 +1,4 @@
-"""``scalecalc balance``: the minimum of a sum of monomials, in exact exponents."""
+"""``scalecalc law SUM``: the minimum of a sum of monomials, in exact exponents."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .options import Answer, examples, printed
 
 
 @click.command(
-    "balance",
+    "law",
     epilog=examples(
-        'scalecalc balance "N**(-2*beta/d) + N/n" --min N --in n',
-        'scalecalc balance "N**(-2*beta/d) + N/n" --min N --in C --constraint "C = n*N" --at beta=1,d=32 --check C',
-        'scalecalc balance "N**-p + N/n + R/n" --in N,n,R',
+        'scalecalc law "N**(-2*beta/d) + N/n" --min N --in n',
+        'scalecalc law "N**(-2*beta/d) + N/n" --min N --in C --constraint "C = n*N" --at beta=1,d=32 --check C',
+        'scalecalc law "N**-p + N/n + R/n" --in N,n,R',
     ),
 )
 @click.argument("expression", metavar="SUM")

@@ -143,7 +143,7 @@ def missing(error: NotFound) -> tuple[int, Document]:
     c, decided = error.configuration, verdict == "impossible"
     hints = []
     if c.network == MOE_BLOCK and c.ray["K"] == c.ray["M"] and c.ray["N"] and not c.given:
-        hints.append(f"phases --parameterization {c.parameterization.name} --near RATES names rays that have one")
+        hints.append(f"rays --parameterization {c.parameterization.name} --near RATES names rays that have one")
     if decided and not c.parameterization.structural and not c.given:
         hints.append("derive --relax gives the one that breaks least")
     if not decided and functions(c.network):

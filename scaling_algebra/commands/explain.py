@@ -12,14 +12,17 @@ from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import COMPLETED, PathType, configured, examples, printed, tried
+from .options import COMPLETED, PathType, Verb, configured, examples, printed, tried
 
 
 @click.command(
     "explain",
+    cls=Verb,
+    forms={"--formula": ("The size as a maximum of monomials, on every ray.", "scaling_algebra.commands.formula")},
     epilog=examples(
         "scalecalc explain router.lr --regime III --optimizer sgd",
         "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph h3.svg",
+        "scalecalc explain --formula h3.A2.2@1 --optimizer sgd",
     ),
 )
 @click.argument("what", metavar="WHAT", **COMPLETED)

@@ -1,4 +1,4 @@
-"""``scalecalc feasible``: assumptions between growing quantities, and what they allow."""
+"""``scalecalc law`` of assumptions: assumptions between growing quantities, and what they allow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .options import Answer, PathType, examples, printed
 
 
 @click.command(
-    "feasible",
+    "law",
     epilog=examples(
-        "scalecalc feasible switch-cluster",
-        "scalecalc feasible switch-cluster --drop Groenwall --set 'K=d**kappa'",
-        "scalecalc feasible switch-cluster --set 'sigma_0=d**(-1/4)' --onset K=4,M=8",
-        "scalecalc feasible assumptions.toml",
+        "scalecalc law switch-cluster",
+        "scalecalc law switch-cluster --drop Groenwall --set 'K=d**kappa'",
+        "scalecalc law switch-cluster --set 'sigma_0=d**(-1/4)' --onset K=4,M=8",
+        "scalecalc law assumptions.toml",
     ),
 )
 @click.argument("what", metavar="NAME|FILE.toml", type=PathType())

@@ -1,4 +1,4 @@
-"""``scalecalc formula``: a size as a maximum of monomials, on every ray and at every parameter."""
+"""``scalecalc explain --formula``: a size as a maximum of monomials, on every ray and at every parameter."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SYMPY = "sympy"
 
 
 @click.command(
-    "formula",
+    "explain --formula",
     epilog=examples(
-        "scalecalc formula h3.A2.2@1 --optimizer sgd --where",
-        "scalecalc formula psi.effective@1 --structure 'tied expert_in' --format latex",
-        "scalecalc formula h2@1 --architecture mlp --format sympy",
+        "scalecalc explain --formula h3.A2.2@1 --optimizer sgd --where",
+        "scalecalc explain --formula psi.effective@1 --structure 'tied expert_in' --format latex",
+        "scalecalc explain --formula h2@1 --architecture mlp --format sympy",
     ),
 )
 @click.argument("what", metavar="QUANTITY[@t]", **COMPLETED)

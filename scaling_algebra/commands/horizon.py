@@ -1,4 +1,4 @@
-"""``scalecalc horizon``: learning rate, epsilon, betas and decay when batch and number of tokens change."""
+"""``scalecalc recipe`` without sizes: rates, epsilon, betas and decay by batch and number of tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BASE |= {"warmup": "warmup"}
 
 
 @click.command(
-    "horizon",
+    "recipe",
     epilog=examples(
-        "scalecalc horizon --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
-        "scalecalc horizon --hold sde,sde-time",
-        "scalecalc horizon --audit",
+        "scalecalc recipe --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
+        "scalecalc recipe --hold sde,sde-time",
+        "scalecalc recipe --audit",
     ),
 )
 @click.option(

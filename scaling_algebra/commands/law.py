@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.files import read_text
 
 from .balance import names, parameters
-from .options import Answer, PathType, examples, printed
+from .options import Answer, PathType, Verb, examples, printed
 
 FIT = "fit"
 
 
+def _question(arguments: Sequence[str]) -> str | None:
+    """A sum of monomials has --in; a set of assumptions is one that ships, or a file with ``assume``."""
+    from scaling_algebra.laws.feasible import SHIPPED
+
+    if any(x == "--in" or x.startswith("--in=") for x in arguments):
+        return "scaling_algebra.commands.balance"
+    named = [x for x in arguments if x in SHIPPED or (x.endswith(".toml") and Path(x).is_file())]
+    assumed = [
+        x
+        for x in named
+        if x in SHIPPED or re.search(r"^\s*(\[\[)?assume\b", read_text(Path(x), "give a law or assumptions"), re.M)
+    ]
+    return "scaling_algebra.commands.feasible" if assumed else None
+
+
 @click.command(
     "law",
+    cls=Verb,
+    chosen=_question,
     epilog=examples(
         "scalecalc law moe-transformer",
         "scalecalc law moe-transformer --axis compute --at beta=1,d=32 --check C=1,R=1/4",
@@ -24,6 +44,8 @@ FIT = "fit"
         "scalecalc law moe-transformer --at d=32 --invert alpha_N=0.076",
         "scalecalc law mine.toml",
         "scalecalc law fit FITS.csv --against moe-transformer",
+        'scalecalc law "N**(-2*beta/d) + N/n" --min N --in n',
+        "scalecalc law switch-cluster --drop Groenwall",
     ),
 )
 @click.argument("name", metavar="NAME|FILE.toml|fit")
@@ -53,6 +75,9 @@ def command(
 
     NAME is a law that ships (moe-transformer, chinchilla) or a TOML file of your own: sum = "N**-alpha + N/n",
     minimise = ["N"], grows = ["n"]. `law fit FITS.csv` holds fitted exponents against the identities of a law.
+
+    A SUM of monomials with --in NAMES: the powers of its minimum. switch-cluster, or a TOML file with assume = [...]:
+    what assumptions between growing quantities allow. Both have options of their own, which --help says beside them.
 
     Exit code 1: an exponent, or the axis that is asked for, is below what nothing can be below, numbers disagree, or a
     fit refutes an identity. An axis without an exponent of its own is only reported among others.

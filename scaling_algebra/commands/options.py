@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import TextWrapper
@@ -37,6 +38,44 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 Command = Callable[..., Any]
+
+
+class Verb(click.Command):
+    """A verb with several questions, each a file: a flag chooses one (``explain --formula``), the first word does
+    (``study transfer``), or the arguments do (``chosen``).
+
+    Args:
+        forms: help of every such flag or word, and the module of its question.
+        chosen: besides flags, the module that answers these arguments; None: this command.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        forms: Mapping[str, tuple[str, str]] | None = None,
+        chosen: Callable[[Sequence[str]], str | None] = lambda _: None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self.forms, self.chosen = dict(forms or {}), chosen
+        for flag, (text, _) in reversed(self.forms.items()):
+            if flag.startswith("--"):
+                text += f" See {self.name} {flag} --help."
+                self.params.insert(0, click.Option([flag], is_flag=True, expose_value=False, help=text))
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        asked = args[: args.index("--")] if "--" in args else args
+        flag = next((flag for flag in self.forms if flag in (asked if flag.startswith("--") else asked[:1])), None)
+        module = self.chosen(asked) if flag is None else self.forms[flag][1]
+        if module is None:
+            return super().make_context(info_name, args, parent, **extra)
+        if flag is not None:
+            where = args.index(flag)
+            args, info_name = args[:where] + args[where + 1 :], f"{info_name} {flag}"
+        command: click.Command = import_module(module).command
+        return command.make_context(info_name, args, parent, **{**self.context_settings, **extra})
 
 
 class Name(click.ParamType[str]):

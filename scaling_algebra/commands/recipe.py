@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from .options import (
     READOUT_INIT,
     Answer,
     PathType,
+    Verb,
     chosen,
     examples,
     network_options,
@@ -34,12 +36,22 @@ TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "dec
 SCOPE = "of all, a tensor, an optimizer."
 
 
+def _question(arguments: Sequence[str]) -> str | None:
+    """Without a size of the target: batch and tokens alone."""
+    given = {x.partition("=")[0] for x in arguments}
+    alone = given & {"--hold", "--batch", "--tokens", "--axes", "--experts", "--audit"}
+    return "scaling_algebra.commands.horizon" if alone and not given & {"--target", "--target-hf"} else None
+
+
 @click.command(
     "recipe",
+    cls=Verb,
+    chosen=_question,
     epilog=examples(
         "scalecalc recipe --base N=1024,N_e=512,M=64,K=8 --target N=4096,N_e=1024,M=256,K=8 --lr 3e-3 --std 0.02",
         "scalecalc recipe --base N=512,L=8 --target N=4096,L=32 --lr 3e-3 --lr embedding=1e-2 --decay 0.1",
         "scalecalc recipe --base base.toml --target-hf config.json --format toml -o target.toml",
+        "scalecalc recipe --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
     ),
 )
 @click.option("--base", metavar="SIZES|FILE.toml", help="Sizes of the tuned model, or a file with them and its values.")
@@ -72,7 +84,8 @@ def command(
     """Init std, learning rate, epsilon and weight decay of every tensor at a target size, from those at a base size.
 
     Without --architecture the model is a Transformer with depth L: embedding, norm gains, hidden matrices (attention
-    and dense layers), biases, router, experts and readout (the unembedding). Exit code 1 where no parameterization
+    and dense layers), biases, router, experts and readout (the unembedding). Without sizes, --batch, --tokens or --hold
+    give the powers of batch and tokens alone (recipe --hold sde --help). Exit code 1 where no parameterization
     exists on the ray between the sizes; the powers of the nearest one are printed then, with what they do not keep.
     """
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)

@@ -1,4 +1,4 @@
-"""``scalecalc theorems``: what is proved for whole cones of rays."""
+"""``scalecalc rays --prove``: what is proved for whole cones of rays."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .options import OPTIMIZER, SMTLIB, Answer, examples, network_of, parameteri
 
 
 @click.command(
-    "theorems",
+    "rays --prove",
     epilog=examples(
-        "scalecalc theorems --parameterization mup --optimizer sgd --only 'B exists' --only cover",
-        "scalecalc theorems --parameterization mssp --optimizer sgd --smtlib mssp.smt2",
-        "scalecalc theorems --architecture bottleneck --parameterization mup --optimizer adam",
+        "scalecalc rays --prove --parameterization mup --optimizer sgd --only 'B exists' --only cover",
+        "scalecalc rays --prove --parameterization mssp --optimizer sgd --smtlib mssp.smt2",
+        "scalecalc rays --prove --architecture bottleneck --parameterization mup --optimizer adam",
     ),
 )
 @parameterization(DERIVED)

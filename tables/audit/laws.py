@@ -60,7 +60,7 @@ def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
     """
     solution = _solved(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
     laws = "".join(f" --set '{name}={law}'" for name, law in spec.get("at", {}).items())
-    source = f"{spec['is']}, scalecalc feasible {spec['assumptions']}{laws}"
+    source = f"{spec['is']}, scalecalc law {spec['assumptions']}{laws}"
     sign = spec.get("sign", "=")
     if sign == "window":
         w = solution.window(monomial(spec["is"]))

@@ -87,7 +87,9 @@ def errata(entries: Errata) -> Document:
         for e in entries:
             if e.source == source:
                 blocks += _erratum(e, by_key)
-    return Document(tuple(blocks), {"errata": [_erratum_record(e, by_key) for e in entries]}, "scalecalc errata")
+    return Document(
+        tuple(blocks), {"errata": [_erratum_record(e, by_key) for e in entries]}, "scalecalc audit --errata"
+    )
 
 
 def _compared(entries: Errata) -> dict[Key, Comparison]:

@@ -1,1 +1,1 @@
-"""The verbs ``table``, ``audit`` and ``errata``."""
+"""The verbs ``table`` and ``audit``."""

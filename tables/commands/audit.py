@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import click
 
-from scaling_algebra.commands.options import Answer, Name, examples, printed
+from scaling_algebra.commands.options import Answer, Name, Verb, examples, printed
 from scaling_algebra.errors import UsageError
 from scaling_algebra.tables.audit.comparison import Audit, audit
 from scaling_algebra.tables.audit.errata import errata, unlisted
@@ -22,10 +22,13 @@ from scaling_algebra.tables.published.reading import SOURCES, Key
 
 @click.command(
     "audit",
+    cls=Verb,
+    forms={"--errata": ("The published cells that are wrong.", "scaling_algebra.tables.commands.errata")},
     epilog=examples(
         "scalecalc audit",
         "scalecalc audit --source routers -o audit.md",
         "scalecalc audit --implementations --source megatron-lm",
+        "scalecalc audit --errata",
     ),
 )
 @click.option(
@@ -41,7 +44,7 @@ def command(source: str | None, measure: bool, implementations: bool) -> tuple[A
     """Hold every published table against the engine, cell by cell.
 
     Each cell AGREES, DISAGREES or is NOT COMPARABLE, with the reason. Exit code 0 when every disagreement is a listed
-    erratum (scalecalc errata), 1 when there is a new one or a listed one has gone.
+    erratum (audit --errata), 1 when there is a new one or a listed one has gone.
 
     With --implementations: which powers of a rule differ from the derived ones, and which desiderata fail at the rule.
     Exit code 0, or 3 when a desideratum is undecided.

@@ -1,4 +1,4 @@
-"""``scalecalc errata``: the published cells that differ from the derived ones, each with its evidence."""
+"""``scalecalc audit --errata``: the published cells that differ from the derived ones, each with its evidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scaling_algebra.commands.options import Answer, examples, printed
 from scaling_algebra.tables.audit.errata import errata
 
 
-@click.command("errata", epilog=examples("scalecalc errata", "scalecalc errata -o errata.tex"))
+@click.command("audit --errata", epilog=examples("scalecalc audit --errata", "scalecalc audit --errata -o errata.tex"))
 @printed()
 def command() -> Answer:
     """List the published cells that differ from the derived ones: place, printed, derived, measured, and why."""

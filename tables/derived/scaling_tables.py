@@ -301,7 +301,7 @@ def table_unified() -> Grid:
             r"Regime I lies on the walls $M + N_e = N$ and $N_e = N$, regime II on $M + N_e = N$ and $M = N$, regime "
             r"III on $M = N$ and $N_e = N$: there the columns that meet agree.",
             r"Where $M + N_e < N$ no $\mu$P is found: what meets the demands for two updates diverges at the third "
-            "(scalecalc phases; with --prove also a proof at a ray inside).",
+            "(scalecalc rays; with --prove also a proof at a ray inside).",
         ),
         sections=True,
     )

@@ -13,12 +13,12 @@ from scaling_algebra.cli import main
 
 from .pages import ROOT, blocks, write_files
 
-MEASURES = {"verify", "experiment", "transfer", "check-model"}
+MEASURES = {"verify", "study", "check-model"}
 LONG = (
     "scalecalc derive --architecture mixtral",
     "scalecalc derive --architecture deepseek-v3",
-    "scalecalc experiment clusters",
-    "scalecalc transfer",
+    "scalecalc study clusters",
+    "scalecalc study transfer",
 )
 """What takes long: `tests/measure/test_examples.py` runs them."""
 

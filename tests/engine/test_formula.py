@@ -157,7 +157,7 @@ def test_sympy_reads_what_is_written():
 
 def test_the_command():
     def run(*arguments):
-        return CliRunner().invoke(main, ["formula", *arguments])
+        return CliRunner().invoke(main, ["explain", "--formula", *arguments])
 
     text = run("h3.A2.2@1", "--optimizer", "sgd", "--where").output
     assert "Theta(" in text and "N_e M >= N" in text and "complete" in text
@@ -188,7 +188,7 @@ def test_the_command():
     ],
 )
 def test_what_has_no_formula_is_one_line(arguments, said):
-    result = CliRunner().invoke(main, ["formula", *arguments])
+    result = CliRunner().invoke(main, ["explain", "--formula", *arguments])
     assert result.exit_code == 2
     assert said in result.output and result.output.count("\n") == 1, result.output
 

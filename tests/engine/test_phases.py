@@ -369,7 +369,7 @@ def test_the_page_in_a_browser(name, browser):
     ],
 )
 def test_errors(args, says):
-    result = CliRunner().invoke(main, ["phases", *args])
+    result = CliRunner().invoke(main, ["rays", *args])
     assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
 
 

@@ -329,7 +329,7 @@ def test_a_divisor_of_two_sizes_proves_nothing():
 
 
 def run(*args):
-    return CliRunner().invoke(main, ["theorems", "--parameterization", "mup", "--optimizer", "sgd", *args])
+    return CliRunner().invoke(main, ["rays", "--prove", "--parameterization", "mup", "--optimizer", "sgd", *args])
 
 
 def test_theorems_are_printed_and_written(tmp_path):

@@ -56,16 +56,16 @@ VALUES: dict[str, Kind] = {
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
     ("signals", "quantity"): Maker.quantity,
-    ("horizon", "hold"): Maker.rule,
-    ("balance", "minimise"): Maker.names,
-    ("balance", "growing"): Maker.names,
-    ("balance", "fixed"): Maker.names,
-    ("balance", "rates"): Maker.values,
+    ("recipe --hold", "hold"): Maker.rule,
+    ("law --in", "minimise"): Maker.names,
+    ("law --in", "growing"): Maker.names,
+    ("law --in", "fixed"): Maker.names,
+    ("law --in", "rates"): Maker.values,
     ("law", "rates"): Maker.values,
     ("law", "invert"): Maker.values,
     ("law", "choose"): Maker.values,
     ("page", "output"): Maker.unpaged,
-    ("transfer", "settings"): Maker.setting,
+    ("study transfer", "settings"): Maker.setting,
     ("verify", "resume"): Maker.stored,
 }
 """Of single options."""
@@ -77,52 +77,74 @@ VERBS: dict[str, tuple[str, ...]] = {
     "derive --prove": ("--regime", "I", "--parameterization", "mup"),
     "signals": ("--regime", "I"),
     "explain": ("h3", *WHERE),
-    "formula": ("h3@1", "--optimizer", "sgd"),
+    "explain --formula": ("h3@1", "--optimizer", "sgd"),
     "recipe": ("--base", "N=64,L=2", "--target", "N=128,L=2"),
-    "phases": (),
-    "theorems": (),
+    "recipe --hold": ("--hold", "sde"),
+    "recipe --audit": ("--audit",),
+    "rays": (),
+    "rays --prove": (),
     "list": (),
-    "balance": ("N**-p+N/n", "--min", "N", "--in", "n"),
+    "law --in": ("N**-p+N/n", "--min", "N", "--in", "n"),
     "law": LAW,
-    "feasible": ("switch-cluster",),
-    "horizon": (),
-    "horizon --audit": (),
+    "law switch-cluster": ("switch-cluster",),
     "table": ("b1",),
     "audit": (),
     "audit --implementations": (),
-    "errata": (),
+    "audit --errata": (),
     "page": ("-o", "nowhere"),
     "verify": TRAINED,
-    "report": ("none",),
-    "experiment": ("epsilon",),
-    "transfer": ("--regime", "I"),
+    "verify --merge": ("none",),
+    "study": ("epsilon",),
+    "study transfer": ("--regime", "I"),
     "check-model": ("--family", "mixtral"),
 }
-"""Good arguments of every verb."""
+"""Good arguments of every question."""
+ASKED = {"recipe --hold", "recipe --audit", "law --in", "law switch-cluster"}
+"""Questions that their arguments name."""
 ALONE = {"--campaign", "--resume"}
 """Options that stand for all others."""
 FREE = {("table", "ray"), ("law", "against"), ("verify", "budget"), ("law", "fits"), ("derive --prove", "output")}
-FREE |= {
-    (verb, name) for verb in ("horizon --audit",) for name in ("hold", "batch", "tokens", "base", "axes", "optimizer")
-}
-FREE |= {("derive", "smtlib"), ("experiment", "names")}
+FREE |= {("recipe --audit", name) for name in ("hold", "batch", "tokens", "base", "axes", "optimizer")}
+FREE |= {("derive", "smtlib"), ("study", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
-QUICK = ("balance", "derive", "explain", "feasible", "formula", "horizon", "law", "list", "recipe", "signals")
+QUICK = (
+    "derive",
+    "explain",
+    "explain --formula",
+    "law",
+    "law --in",
+    "law switch-cluster",
+    "list",
+    "recipe",
+    "recipe --hold",
+)
+QUICK += ("signals",)
 SLOW = {"help", "proving", "smtlib", "relax", "every_ray", "drop", "architecture"}
 """Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
 
 
+def words(verb: str) -> tuple[str, ...]:
+    """What comes before the arguments of a question."""
+    return tuple(verb.split()[:1] if verb in ASKED else verb.split())
+
+
+def command(verb: str) -> click.Command:
+    """What answers a question."""
+    first, *rest = words(verb)
+    with main.get_command(None, first).make_context(first, [*rest, *VERBS[verb]], resilient_parsing=True) as context:
+        return context.command
+
+
 def parameters(verb: str) -> list[click.Parameter]:
-    """What a verb takes, flags apart."""
-    command = main.get_command(None, verb.split()[0])
-    return [p for p in command.params if not getattr(p, "is_flag", False) and (verb, p.name) not in FREE]
+    """What a question takes, flags apart."""
+    return [p for p in command(verb).params if not getattr(p, "is_flag", False) and (verb, p.name) not in FREE]
 
 
 def values(verb: str, p: click.Parameter) -> Kind | None:
     """Bad values of an option; None if nothing says what they are."""
-    if (verb.split()[0], p.name) in OWN:
-        return OWN[verb.split()[0], p.name]
+    if (verb, p.name) in OWN:
+        return OWN[verb, p.name]
     if isinstance(p.type, Count):
         least, most = p.type.least, p.type.most
         return lambda maker: maker.count(least, most)
@@ -140,20 +162,27 @@ def option(maker: Maker) -> CommandCase:
     value, name = kind(maker), max(p.opts, key=len)
     if isinstance(p, click.Argument):
         usual = usual[1:] if usual and not usual[0].startswith("-") else usual
-        return CommandCase((*verb.split(), *usual, "--", value))
+        return CommandCase((*words(verb), *usual, "--", value))
     if name in ALONE:
         return CommandCase((verb, f"{name}={value}"))
     for spelled in {INSTEAD.get(name, name), *p.opts}:
         if spelled in usual:
             del usual[usual.index(spelled) : usual.index(spelled) + 2]
-    return CommandCase((*verb.split(), *usual, f"{name}={value}"))
+    return CommandCase((*words(verb), *usual, f"{name}={value}"))
 
 
 def word(maker: Maker) -> CommandCase:
     """A verb or an option that does not exist, or what is missing."""
     verb = maker.draw.choice([v.split()[0] for v in VERBS])
     wrong = [(maker.text(),), (verb, "--" + maker.text()), (verb, "--regime"), (verb, "-x"), ("derive", "x", "y")]
-    wrong += [("verify",), ("report",), ("table",), ("explain",), ("transfer",), ("derive", "--regime", "I", "I")]
+    wrong += [
+        ("verify",),
+        ("verify", "--merge"),
+        ("table",),
+        ("explain",),
+        ("study", "transfer"),
+        ("derive", "--regime", "I", "I"),
+    ]
     return CommandCase(maker.draw.choice(wrong))
 
 
@@ -171,9 +200,9 @@ def damaged(maker: Maker) -> CommandCase:
     kind = maker.draw.choice(["network", "assumptions", "law", "plan"])
     if kind == "plan":
         folder = maker.inside(maker.damaged(json.dumps(PLAN)))
-        return CommandCase(("report", folder, "-o", os.path.join(folder, "out.json")), wrong=False)
+        return CommandCase(("verify", "--merge", folder, "-o", os.path.join(folder, "out.json")), wrong=False)
     read = maker.draw.choice([("list", "--network"), ("signals", *WHERE, "--steps", "1", "--network")])
-    verb = {"network": read, "assumptions": ("feasible",), "law": ("law",)}[kind]
+    verb = {"network": read, "assumptions": ("law",), "law": ("law",)}[kind]
     return CommandCase((*verb, maker.file(maker.damaged(GOOD[kind]))), wrong=False)
 
 
@@ -181,7 +210,7 @@ def combined(maker: Maker) -> CommandCase:
     """Good options that nobody puts together, in an odd environment."""
     verb = maker.draw.choice(QUICK)
     arguments = list(VERBS[verb])
-    for p in maker.draw.choices(main.get_command(None, verb).params, k=3):
+    for p in maker.draw.choices(command(verb).params, k=3):
         choices = getattr(p.type, "choices", ()) or getattr(p.type, "known", ())
         if p.name in SLOW:
             continue
@@ -193,7 +222,7 @@ def combined(maker: Maker) -> CommandCase:
             arguments.append(f"{max(p.opts, key=len)}={maker.draw.choice(list(choices))}")
     odd = {"COLUMNS": "0 -1 x 1 999999", "MPLBACKEND": "x", "LC_ALL": "C xx", "TERM": "dumb x", "HOME": "/none"}
     name = maker.draw.choice(list(odd))
-    return CommandCase((verb, *arguments), ((name, maker.draw.choice(odd[name].split())),), wrong=False)
+    return CommandCase((*words(verb), *arguments), ((name, maker.draw.choice(odd[name].split())),), wrong=False)
 
 
 RECIPES: tuple[Callable[[Maker], CommandCase], ...] = (*[option] * 14, word, contradicting, *[damaged] * 5, combined)

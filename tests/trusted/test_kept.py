@@ -97,7 +97,9 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_run(place, monkeyp
     assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
 
 
-@pytest.mark.parametrize("verb", ["errata", "list", "table b1", "horizon", "law chinchilla", "feasible switch-cluster"])
+@pytest.mark.parametrize(
+    "verb", ["audit --errata", "list", "table b1", "recipe --hold sde", "law chinchilla", "law switch-cluster"]
+)
 def test_a_link_in_a_circle_is_refused(verb, tmp_path):
     link = tmp_path / "x.json"
     link.symlink_to(link)
@@ -286,7 +288,18 @@ def test_a_plan_of_another_run_is_refused(other, tmp_path):
     assert found.exit_code == 2 and "plan of another run" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
-TRANSFER = ["transfer", "--regime", "I", "--optimizer", "sgd", "--parameterization", "mup", "--parameterization", "sp"]
+TRANSFER = [
+    "study",
+    "transfer",
+    "--regime",
+    "I",
+    "--optimizer",
+    "sgd",
+    "--parameterization",
+    "mup",
+    "--parameterization",
+    "sp",
+]
 TRANSFER += ["--widths", "8,16,32", "--grid=-8,-4,2", "--seeds", "2", "--steps", "3", "--extend", "0"]
 TRANSFER += ["--device", "cpu"]
 
@@ -313,7 +326,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
 def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):
     from scaling_algebra.verify.experiments import runner
 
-    command = ["experiment", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
+    command = ["study", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
     whole = run(*command, "--resume", tmp_path)
     asked = runner.EXPERIMENTS["epsilon"]
     never = tuple(replace(trial, run=lambda *_: pytest.fail("it ran again")) for trial in asked.trials)

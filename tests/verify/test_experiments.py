@@ -138,11 +138,11 @@ def test_every_experiment_is_listed_and_can_fail():
         (["roters"], "did you mean 'routers'"),
         (["clusters", "--sizes", "8,16,32"], "clusters has a fixed size"),
         (["routers", "--only", "SGD: saturates", "--sizes", "8,9,10"], "n / 4, so give larger ones"),
-        (["routers", "--only", "relu"], "title; see scalecalc experiment --list\n"),
+        (["routers", "--only", "relu"], "title; see scalecalc study --list\n"),
     ],
 )
 def test_wrong_usage_is_one_line(given, said):
-    found = CliRunner().invoke(main, ["experiment", *given, "--device", "cpu"])
+    found = CliRunner().invoke(main, ["study", *given, "--device", "cpu"])
     assert found.exit_code == 2 and said in found.stderr and found.stderr.count("\n") == 1
 
 

@@ -30,15 +30,15 @@ def run(args, *gone):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=False)
 
 
-@pytest.mark.parametrize("verb", ["verify", "report", "experiment", "transfer"])
+@pytest.mark.parametrize("verb", ["verify", "verify --merge", "study", "study transfer"])
 def test_help_needs_no_torch_and_no_numpy(verb):
-    found = run([verb, "--help"], "torch", "numpy", "scipy", "matplotlib", "jinja2", "sklearn")
+    found = run([*verb.split(), "--help"], "torch", "numpy", "scipy", "matplotlib", "jinja2", "sklearn")
     assert found.returncode == 0 and f"scalecalc {verb}" in found.stdout.replace("-c", "scalecalc"), found.stderr
 
 
 @pytest.mark.parametrize(
     ("args", "gone"),
-    [(["verify", *SMALL], "torch"), (["experiment", "routers"], "numpy"), (["transfer", "--regime", "I"], "torch")],
+    [(["verify", *SMALL], "torch"), (["study", "routers"], "numpy"), (["study", "transfer", "--regime", "I"], "torch")],
 )
 def test_what_is_missing_is_one_line(args, gone):
     found = run(args, gone)

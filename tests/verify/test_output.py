@@ -80,7 +80,7 @@ def test_every_gate_is_there_and_passes(run):
 
 def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
     def reported(*options):
-        return CliRunner().invoke(main, ["report", str(kept), *options])
+        return CliRunner().invoke(main, ["verify", "--merge", str(kept), *options])
 
     report = run[0].report(Store(kept))
     still = [r.quantity for r in report.rows if r.verdict != "AGREES"]
@@ -98,8 +98,8 @@ def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
 def test_a_file_has_the_format_of_its_ending(form, kept, run, tmp_path):
     """Instead of stdout, and of the files of a folder."""
     file = tmp_path / f"verdicts{suffixes()[form]}"
-    written = CliRunner().invoke(main, ["report", str(kept), "-o", str(file)])
-    shown = CliRunner().invoke(main, ["report", str(kept), "--format", form])
+    written = CliRunner().invoke(main, ["verify", "--merge", str(kept), "-o", str(file)])
+    shown = CliRunner().invoke(main, ["verify", "--merge", str(kept), "--format", form])
     assert written.exit_code == shown.exit_code and not written.stdout and [*tmp_path.iterdir()] == [file]
     assert file.read_text(encoding="utf-8") == shown.stdout
 

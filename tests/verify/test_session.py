@@ -230,7 +230,7 @@ def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", ['{"runs": [1]}', '{"runs": [{"steps": 2}]}', '{"runs": 1}', "[", "{}"])
 def test_a_damaged_plan_is_one_clear_line(content, tmp_path):
     (tmp_path / "plan.json").write_text(content)
-    found = invoke("report", tmp_path)
+    found = invoke("verify", "--merge", tmp_path)
     assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1 and "plan.json" in found.stderr, found.output
 
 
@@ -251,13 +251,13 @@ def test_parts_in_several_folders_are_merged(whole, tmp_path):
     for folder in folders:
         Store(folder).describe(run.name, {**kept.environment(run.name), "device": folder.name})
         write_plan(folder, {"runs": [run.as_json()], "command": "scalecalc verify"})
-    merged = invoke("report", *folders, "-o", tmp_path / "c", "--format", "json")
+    merged = invoke("verify", "--merge", *folders, "-o", tmp_path / "c", "--format", "json")
     said = json.loads(merged.stdout)
     assert said["counts"] == report.counts and merged.exit_code == report.exit_code
     assert said["environment"]["device"] == "a, b"
     assert {p.name for p in (tmp_path / "c").iterdir()} == {"report.json", "report.md", "report.html"}
     write_plan(folders[1], {"runs": [small(seeds=8).as_json()]}, again=True)
-    wrong = invoke("report", *folders)
+    wrong = invoke("verify", "--merge", *folders)
     assert wrong.exit_code == 2 and "other runs" in wrong.stderr
 
 
@@ -282,7 +282,7 @@ def test_a_budget_chooses_sizes_and_seeds_and_widens_intervals(tmp_path):
     run = small(sizes=plan["sizes"], seeds=8)
     assert runs.replica_bytes(run.setup(), run.setup().dims(-1)) <= 10e6
     assert found.exit_code in (0, 3) and " 0 refuted" in closing(found)
-    again = invoke("report", tmp_path / "run")
+    again = invoke("verify", "--merge", tmp_path / "run")
     assert closing(again) == closing(found)
 
 

@@ -214,7 +214,7 @@ def test_a_gain_within_its_error_is_none():
 
 
 def run(*args):
-    return CliRunner().invoke(main, ["transfer", *args])
+    return CliRunner().invoke(main, ["study", "transfer", *args])
 
 
 def swept(*names, steps=3, grid=(-7.0, -6.0, -5.0), extend=4, trials=0, data="digits", **settings):

@@ -1,1 +1,1 @@
-"""The verbs ``verify``, ``report``, ``experiment`` and ``transfer``."""
+"""The verbs ``verify``, ``check-model`` and ``study``."""

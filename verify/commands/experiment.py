@@ -1,4 +1,4 @@
-"""``scalecalc experiment``: the experiments of the papers, each claim with its prediction and its verdict."""
+"""``scalecalc study``: the experiments of the papers, each claim with its prediction and its verdict."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from pathlib import Path
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Answer, Count, examples, printed
+from scaling_algebra.commands.options import Answer, Count, Verb, examples, printed
 from scaling_algebra.errors import UsageError, named
 
 from .shared import DEVICE, RESUME, again, integers, kept, progress
 
 
 @click.command(
-    "experiment",
+    "study",
+    cls=Verb,
+    forms={"transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer")},
     epilog=examples(
-        "scalecalc experiment --list", "scalecalc experiment routers --only softmax --seeds 64 -o routers.md"
+        "scalecalc study --list",
+        "scalecalc study routers --only softmax --seeds 64 -o routers.md",
+        "scalecalc study transfer --regime III --optimizer adam",
     ),
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
@@ -40,6 +44,8 @@ def command(
 ) -> tuple[Answer, int]:
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
+    `study transfer` sweeps the learning rate at several widths; it has options of its own (study transfer --help).
+
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
     claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
     are complete are reported).
@@ -55,7 +61,7 @@ def command(
         matching = [tuple(t for t in e.trials if only.lower() in t.title.lower()) for e in chosen]
         chosen = [replace(e, trials=trials) for e, trials in zip(chosen, matching, strict=True) if trials]
         if not chosen:
-            raise UsageError(f"no trial has {only!r} in its title; see scalecalc experiment --list")
+            raise UsageError(f"no trial has {only!r} in its title; see scalecalc study --list")
     if listing:
         return listed(chosen), 0
     values = None if sizes is None else integers("sizes", sizes)

@@ -1,4 +1,4 @@
-"""``scalecalc report``: one report of what was measured, in one folder or several."""
+"""``scalecalc verify --merge``: one report of what was measured, in one folder or several."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .shared import REPORTING, finish, place, required_share, runs_of
 
 
 @click.command(
-    "report",
+    "verify --merge",
     epilog=examples(
-        "scalecalc report runs/a",
-        "scalecalc report runs/a runs/b -o runs/both --all",
-        "scalecalc report runs/a -o verdicts.tex",
+        "scalecalc verify --merge runs/a",
+        "scalecalc verify --merge runs/a runs/b -o runs/both --all",
+        "scalecalc verify --merge runs/a -o verdicts.tex",
     ),
 )
 @click.argument("folders", nargs=-1, required=True, type=PathType(), metavar="DIR...")

@@ -1,4 +1,4 @@
-"""``scalecalc transfer``: learning-rate sweeps over widths, for derived and standard parameterizations side by side."""
+"""``scalecalc study transfer``: learning-rate sweeps over widths, derived parameterizations beside standard ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, 
 
 
 @click.command(
-    "transfer",
+    "study transfer",
     epilog=examples(
-        "scalecalc transfer --regime III --optimizer adam",
-        "scalecalc transfer --regime II --data text --optimizer adamw --seeds 4 -o runs/text.json",
+        "scalecalc study transfer --regime III --optimizer adam",
+        "scalecalc study transfer --regime II --data text --optimizer adamw --seeds 4 -o runs/text.json",
     ),
 )
 @WHERE

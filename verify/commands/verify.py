@@ -25,6 +25,7 @@ from scaling_algebra.commands.options import (
     Count,
     Name,
     PathType,
+    Verb,
     chosen,
     completing,
     examples,
@@ -44,10 +45,13 @@ if TYPE_CHECKING:
 
 @click.command(
     "verify",
+    cls=Verb,
+    forms={"--merge": ("One report of what several folders hold.", "scaling_algebra.verify.commands.report")},
     epilog=examples(
         "scalecalc verify --regime III --optimizer adam --parameterization mssp",
         "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
         "scalecalc verify --regime I --optimizer sgd --all -o rows.csv",
+        "scalecalc verify --merge runs/a runs/b -o runs/both",
     ),
 )
 @WHERE

@@ -1,4 +1,4 @@
-"""Pictures of studies of transfer, from the JSON that `scalecalc transfer -o` writes.
+"""Pictures of studies of transfer, from the JSON that `scalecalc study transfer -o` writes.
 
 ``python -m scaling_algebra.verify.transfer.figures KIND PICTURE.png RECORD.json ...``, KIND one of ``KINDS``: loss
 against learning rate at every width, best loss against width, optimum against width.
