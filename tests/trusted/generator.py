@@ -117,9 +117,9 @@ QUICK = (
     "list",
     "recipe",
     "recipe --hold",
+    "signals",
 )
-QUICK += ("signals",)
-SLOW = {"help", "proving", "smtlib", "relax", "every_ray", "drop", "architecture"}
+SLOW = {"help", "proving", "smtlib", "every_ray", "architecture"}
 """Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
 
