@@ -118,7 +118,10 @@ def page() -> str:
         ]
         powers = "init std, learning rate" + ("" if rule == "sgd" else ", epsilon")
         parts += [f"## muP, {rule}", table(("network", "on", powers), rows)]
-    parts += ["## Training", table(("trained", "agree", "refuted", "open", "of the refuted at small sizes"), measured())]
+    parts += [
+        "## Training",
+        table(("trained", "agree", "refuted", "open", "of the refuted at small sizes"), measured()),
+    ]
     return "\n\n".join([*parts, "## CPU seconds", times(), ""])
 
 
