@@ -133,7 +133,7 @@ def _settings(s: Scaling | None) -> list[str]:
 def _legend(p: Phases) -> list[str]:
     """A line for every formula, kind of wall and kind of mark that occurs."""
     who, kinds = p.parameterization.title, {_kind(p, edge) for edge in p.edges}
-    lines = []
+    lines: list[tuple[str, str]] = []
     for cell in p.cells:
         swatch = f'<rect x="2" y="-6" width="26" height="12" fill="{_fill(cell)}" stroke="#999"/>'
         text = f"{cell.name}: {', '.join(cell.inequalities)}" if cell.scaling else f"none: no {who} found inside"
