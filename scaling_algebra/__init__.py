@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .laws.balance import Balance, balance
     from .laws.feasible import feasible, read_assumptions
     from .proofs.prover import prove
-    from .proofs.relaxation import relax
     from .recipes.horizon import horizon
     from .recipes.recipe import Recipe, recipe
     from .solver.demands import Infeasible, NotFound
@@ -50,7 +49,6 @@ _HOME = {
         "laws.balance": "Balance balance",
         "laws.feasible": "feasible read_assumptions",
         "proofs.prover": "prove",
-        "proofs.relaxation": "relax",
         "recipes.horizon": "horizon",
         "recipes.recipe": "Recipe recipe",
         "solver.demands": "Infeasible NotFound",
@@ -71,7 +69,7 @@ __all__ = [
     "REGIMES", "Balance", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Power", "Ray", "Recipe",
     "Signals", "Theorems", "UsageError", "__version__", "audit", "balance", "check_model", "derive", "errata",
     "explain", "feasible", "formula", "horizon", "network", "phases", "prove", "read_assumptions", "read_network",
-    "recipe", "relax", "signals", "table", "theorems",
+    "recipe", "signals", "table", "theorems",
 ]  # fmt: skip
 
 

@@ -108,7 +108,7 @@ FREE |= {
 FREE |= {("derive", "smtlib"), ("experiment", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
 QUICK = ("balance", "derive", "explain", "feasible", "formula", "horizon", "law", "list", "recipe", "signals")
-SLOW = {"help", "proving", "smtlib", "relax", "every_ray", "drop", "architecture"}
+SLOW = {"help", "proving", "smtlib", "every_ray", "architecture"}
 """Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
 

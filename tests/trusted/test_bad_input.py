@@ -137,7 +137,7 @@ def public():
     """Every public function and what reads text, with good arguments."""
     where = {"regime": "I", "optimizer": "sgd", "parameterization": "sp"}
     calls = {
-        "derive": where, "signals": where, "prove": where, "relax": where, "explain": {"what": "h3", **where},
+        "derive": where, "signals": where, "prove": where, "explain": {"what": "h3", **where},
         "formula": {"what": "h1@1", "optimizer": "sgd"}, "phases": {}, "theorems": {}, "table": {"name": "b1"},
         "audit": {}, "read_network": {"path": "none.toml"}, "read_assumptions": {"path": "none.toml"},
         "network": {"name": "x", "equations": "f = W[x] data[x]", "axes": {"x": "D"}, "title": ""},
