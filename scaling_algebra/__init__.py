@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .formulas.formula import Formula, formula
     from .laws.law import law
     from .proofs.prover import prove
-    from .proofs.relaxation import relax
     from .recipes.horizon import horizon
     from .recipes.recipe import Recipe, recipe
     from .solver.demands import Infeasible, NotFound
@@ -48,7 +47,6 @@ _HOME = {
         "formulas.formula": "Formula formula",
         "laws.law": "law",
         "proofs.prover": "prove",
-        "proofs.relaxation": "relax",
         "recipes.horizon": "horizon",
         "recipes.recipe": "Recipe recipe",
         "solver.demands": "Infeasible NotFound",
@@ -67,9 +65,8 @@ _HOME = {
 }
 __all__ = [
     "REGIMES", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Power", "Ray", "Recipe",
-    "Signals", "Theorems", "UsageError", "__version__", "audit", "check_model", "derive", "errata",
-    "explain", "formula", "horizon", "law", "network", "phases", "prove", "read_network",
-    "recipe", "relax", "signals", "table", "theorems",
+    "Signals", "Theorems", "UsageError", "__version__", "audit", "check_model", "derive", "errata", "explain",
+    "formula", "horizon", "law", "network", "phases", "prove", "read_network", "recipe", "signals", "table", "theorems",
 ]  # fmt: skip
 
 

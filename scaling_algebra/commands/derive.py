@@ -11,10 +11,8 @@ import click
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.obstacles import EACH, functions, obstacles, without
-from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.proofs.prover import prove, settled
-from scaling_algebra.proofs.relaxation import Undetermined, relax
 from scaling_algebra.proofs.smtlib import RESET, scripts_of
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
@@ -50,7 +48,6 @@ CODES = {True: 0, False: 1, None: 3}
         "scalecalc derive --ray N=1,N_e=1/2,M=3/2 --optimizer sgd --parameterization mup -o mup.tex",
         "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
         "scalecalc derive --regime III --parameterization mup --given router.init=N^-1/2 --given readout.init=0",
-        "scalecalc derive --ray N=1,N_e=1/2,M=0 --optimizer sgd --parameterization mup --relax",
         "scalecalc derive --architecture moe-rmsnorm --regime I --optimizer sgd --without each",
     ),
 )
@@ -62,16 +59,12 @@ CODES = {True: 0, False: 1, None: 3}
 @GAUGE
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
 @click.option(
-    "--relax", "relaxing", is_flag=True, help="If no parameterization meets every desideratum, derive the nearest."
-)
-@click.option(
     "--without",
     "left_out",
     multiple=True,
     metavar="NAME",
     help=f"Leave a function out: its value is its argument (repeatable); '{EACH}': every one by itself.",
 )
-@click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @SMTLIB
 @STRICT
 @printed()
@@ -81,8 +74,6 @@ def command(
     strict: bool,
     left_out: tuple[str, ...],
     proving: bool,
-    relaxing: bool,
-    drop: bool,
     smtlib: Path | None,
     **where: Any,
 ) -> Answer | tuple[Answer, int]:
@@ -91,49 +82,44 @@ def command(
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
     --given holds exponents, derives the others, and names every desideratum that does not hold.
     --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
-    --relax keeps every signal O(1) and lets other desiderata vanish, as slowly as possible; exit code 1 if one does.
     --without derives another network, without a function: it shows which function makes an answer undecided.
     --strict: exit code 3 where the answer assumes more than counting powers (see the notes, "assumes").
     --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
-    if (drop or smtlib) and not proving:
-        raise UsageError("--drop and --smtlib need --prove")
-    if strict and (proving or relaxing):
-        raise UsageError("--strict is about what is derived; leave out --prove and --relax")
-    if relaxing and proving:
-        raise UsageError("--relax is a search of its own; leave out --prove")
-    if drop and where["given"]:
-        raise UsageError("--drop is about the desiderata alone; leave out --given")
-    if EACH in left_out and (proving or relaxing or strict or gauge != OWN or len(left_out) > 1):
-        others = "--prove, --relax, --strict, --gauge and other names"
+    if smtlib and not proving:
+        raise UsageError("--smtlib needs --prove")
+    if strict and proving:
+        raise UsageError("--strict is about what is derived; leave out --prove")
+    if EACH in left_out and (proving or strict or gauge != OWN or len(left_out) > 1):
+        others = "--prove, --strict, --gauge and other names"
         raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
     tried(smtlib, "text", "--smtlib")
     if EACH not in left_out:
         where["network"] = without(where["network"], left_out)
-    both = ("mup", "mssp") if where["network"] == MOE_BLOCK and not relaxing else ("mup",)
+    both = ("mup", "mssp") if where["network"] == MOE_BLOCK else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     names = [parameterization] if parameterization else both
     configurations = [Configuration.of(regime, optimizer, name, **where) for name in names]
     if EACH in left_out:
         return [obstacles(configuration).document() for configuration in configurations]
     if proving:
-        return _prove(configurations, gauge, drop, smtlib)
+        return _prove(configurations, gauge, smtlib)
     codes, documents = [0], []
     for configuration in configurations:
         try:
-            d = (relax if relaxing else derive)(configuration).in_gauge(gauge)
-            if strict and d.assumes:
-                raise Undetermined(f"{configuration}: UNDECIDED, since it assumes {listed(d.assumes)}")
-            codes.append(1 if relaxing and d.unmet else 0)
-            documents.append(d.document())
+            d = derive(configuration).in_gauge(gauge)
         except NotFound as error:
             code, document = missing(error)
             codes.append(code)
             documents.append(document)
-        except Undetermined as error:
-            click.echo(f"scalecalc: {error}", err=True)
+            continue
+        if strict and d.assumes:
+            why = f"{configuration}: UNDECIDED, since it assumes {listed(d.assumes)}"
+            click.echo(f"scalecalc: {why}", err=True)
             codes.append(3)
-            documents.append(_record(configuration, None, "UNDECIDED", str(error)))
+            documents.append(_record(configuration, None, "UNDECIDED", why))
+        else:
+            documents.append(d.document())
     return documents, 1 if 1 in codes else max(codes)
 
 
@@ -144,8 +130,6 @@ def missing(error: NotFound) -> tuple[int, Document]:
     hints = []
     if c.network == MOE_BLOCK and c.ray["K"] == c.ray["M"] and c.ray["N"] and not c.given:
         hints.append(f"phases --parameterization {c.parameterization.name} --near RATES names rays that have one")
-    if decided and not c.parameterization.structural and not c.given:
-        hints.append("derive --relax gives the one that breaks least")
     if not decided and functions(c.network):
         hints.append(f"derive --without {EACH} names functions that stand in the way")
     click.echo("; ".join([f"scalecalc: {line}", *hints]), err=True)
@@ -156,7 +140,7 @@ def _record(configuration: Configuration, unique: bool | None, verdict: str, why
     return Document((), {**configuration.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 
-def _prove(configurations: list[Configuration], gauge: str, drop: bool, file: Path | None) -> tuple[Answer, int]:
+def _prove(configurations: list[Configuration], gauge: str, file: Path | None) -> tuple[Answer, int]:
     """Derivations with their proofs; the proof alone where nothing was derived."""
     codes, documents, scripts = [0], [], []
     for configuration in configurations:
@@ -172,7 +156,7 @@ def _prove(configurations: list[Configuration], gauge: str, drop: bool, file: Pa
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append(CODES[proof.unique])
         scripts.append(scripts_of(proof))
-        documents.append(proved(proof, derived, freed(proof) if drop else None))
+        documents.append(proved(proof, derived))
     if file is not None:
         if systems := RESET.join(filter(None, scripts)):
             write(file, systems)

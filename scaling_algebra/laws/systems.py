@@ -107,7 +107,7 @@ class System:
 
         if not refuted(left):
             return ()
-        for label in list(left):
+        for label in reversed(list(left)):
             if refuted(rest := [name for name in left if name != label]):
                 left = {name: left[name] for name in rest}
         return tuple(left)

@@ -77,17 +77,6 @@ class ClauseSolver:
         """Are there values of the unknowns under the clauses with these labels?"""
         return bool(self._solver.check(*(self._label(name) for name in labels)) == self._z3.sat)
 
-    def anew(self, clauses: Iterable[Clause]) -> dict[str, Fraction] | None:
-        """Values of the unknowns under clauses, by a solver that was asked nothing before; None if there are none.
-
-        What it has learned from easy questions may cost z3 minutes at a hard one.
-        """
-        solver = self._z3.SolverFor("QF_LRA", ctx=self._context)
-        for clause in clauses:
-            solver.add(self._any(clause.atoms))
-        model = self._model(solver=solver)
-        return None if model is None else self._values(model)
-
     def held(self, clauses: Iterable[Clause]) -> bool | None:
         """Can clauses hold, with names that may be products? None where ``STEPS`` do not decide it.
 
@@ -118,25 +107,6 @@ class ClauseSolver:
             raise Undecided(f"nothing bounds {name} from below")
         return self._value(search.model(), self._reals[name]) * self._unit
 
-    def leave_out_one(self, labels: Iterable[str]) -> None:
-        """From now on the clauses of exactly one of these labels need not hold."""
-        self._solver.add(self._z3.PbEq([(self._z3.Not(self._label(name)), 1) for name in labels], 1))
-
-    def where_left_out(self, name: str, atoms: Sequence[Linear]) -> None:
-        """One of the atoms holds where the clauses of a label are left out."""
-        self._solver.add(self._z3.Or(self._label(name), self._any(atoms)))
-
-    def keep(self, name: str) -> None:
-        """From now on the clauses of a label are not left out."""
-        self._solver.add(self._label(name))
-
-    def left_out(self) -> tuple[str, dict[str, Fraction]] | None:
-        """A label that can be left out, and values of the unknowns without it; None if there is none."""
-        model = self._model()
-        if model is None:
-            return None
-        return next(n for n, x in self._labels.items() if self._z3.is_false(model.eval(x))), self._values(model)
-
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
         """Labels of clauses that are unsatisfiable together with ``more``, none of which can be left out; and these
         clauses."""
@@ -162,9 +132,9 @@ class ClauseSolver:
     def _assert(self, clause: Clause) -> None:
         self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
-    def _model(self, *assumed: Any, solver: Any = None) -> Any:
+    def _model(self, *assumed: Any) -> Any:
         """A model, with simple fractions one after the other as far as that goes; None if there is none."""
-        solver = self._solver if solver is None else solver
+        solver = self._solver
         answer = solver.check(*assumed)
         if answer == self._z3.unknown:
             raise Undecided(f"z3 gave up: {solver.reason_unknown()}")

@@ -267,7 +267,7 @@ class Prover:
 class System:
     """The demands of one parameterization under one structure, as clauses that grow with every counterexample."""
 
-    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure, relaxed: bool = False) -> None:
+    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
         self.network = prover.network
         self.demands = list(demands)
@@ -275,7 +275,7 @@ class System:
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
         self.names += self.network.free_multipliers
-        self.facts = RayFacts(self.network, prover.forms, self.demands, structure, relaxed)
+        self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
         clauses = [clause for demand in self.demands for clause in self.facts.of(demand)]
         self._solver = ClauseSolver(clauses, self.ray.largest)
         self.held = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
@@ -330,19 +330,10 @@ class System:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
 
         def propose() -> dict[str, Fraction] | None:
-            model = self.model(apart)
+            model = self._solver.model(apart)
             return None if model is None else {name: model.get(name, Fraction(0)) for name in self.names}
 
         return refine(propose, lambda values: self.examine(self.demands, values), self._solver.add)
-
-    def model(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
-        """Values of the unknowns under all clauses; None if there are none."""
-        return self._solver.model(apart)
-
-    @property
-    def clauses(self) -> list[Clause]:
-        """Those of the demands, and what was learned at counterexamples."""
-        return self._solver.clauses
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""

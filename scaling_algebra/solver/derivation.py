@@ -50,8 +50,7 @@ class Derivation(Rendered):
         structure: why tensors are zero or tied, one line each, in the order of the interventions.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
-        unmet: the desiderata that do not hold with the exponents that are given, or where nothing meets all of them, a
-            line each.
+        unmet: the desiderata that do not hold with the exponents that are given, a line each.
         assumes: what the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``.
         gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
@@ -127,7 +126,7 @@ class Derivation(Rendered):
 
         asked, rule = self.configuration, self.optimizer
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        as_defined = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
+        as_defined = asked.readout_init == asked.parameterization.readout_init and not asked.given
         proper = as_defined and asked.parameterization.name == "mup"
         if not (generic and proper and self.network == MOE_BLOCK and isinstance(rule, Optimizer)):
             return None

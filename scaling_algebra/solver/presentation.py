@@ -49,9 +49,6 @@ def derivation(d: Derivation) -> Document:
     if d.configuration.given and d.configuration.parameterization.derived:
         unmet = Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)
         blocks += unmet if d.unmet else [Lines.of("every desideratum holds with what is given")]
-    elif d.unmet:
-        least = "nothing meets every desideratum on this ray; these fall short, each as little as those before it allow"
-        blocks += [Heading(least, 2), Lines.of(*map(typeset, d.unmet), listed=True)]
     reasons = [(role, what, typeset(why)) for (role, what), why in d.reasons.items() if role != "aggregation"]
     blocks += [Heading("why", 2), Grid.of(("tensor", "what", "because"), reasons)]
     if d.structure:
@@ -64,8 +61,6 @@ def derivation(d: Derivation) -> Document:
     notes += [(typeset(note),) for note in dict.fromkeys(rule.note for rule in d.optimizer.rules) if note]
     if d.assumes:
         notes.append((f"assumes {listed(d.assumes)}",))
-    if d.unmet and not d.configuration.given:
-        notes.append((f"that no signal grows is examined at t = 0 .. {HORIZON + 1}",))
     if notes:
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)]
     return Document(tuple(blocks), d.as_json())
