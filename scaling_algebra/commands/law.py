@@ -71,7 +71,10 @@ def command(
     from scaling_algebra.laws.law import LawAnswer, inverted, law
     from scaling_algebra.laws.numeric import checked
 
-    pairs = {"choose": _pairs("--choose", choose, "rate=slow"), "given": _pairs("--set", given, "K=d**kappa")}
+    pairs: dict[str, Any] = {
+        "choose": _pairs("--choose", choose, "rate=slow"),
+        "given": _pairs("--set", given, "K=d**kappa"),
+    }
     a = law(what, names(minimise), names(grows), fixed=names(fixed), at=parameters(values), **pairs, **more)
     if rates is not None:
         ray = parameters(rates, "1")

@@ -103,7 +103,8 @@ class Balance(Rendered):
     @property
     def names(self) -> frozenset[str]:
         """Quantities and parameters that stand in it."""
-        return frozenset[str]().union(*(x.quantities | x.parameters for x in (self.total, *self.constraints)))
+        parts: list[Posynomial | Relation] = [self.total, *self.constraints]
+        return frozenset[str]().union(*(x.quantities | x.parameters for x in parts))
 
     def sizes(self, cell: Minimum) -> dict[str, Monomial]:
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}

@@ -47,7 +47,9 @@ class FittedLaw(Rendered):
             apart = [r.found - r.predicted for r in rows]
             table = [(r.label, f"{r.found:.4f}", f"{r.predicted:.4f}", f"{gap:+.4f}", f"{gap / r.predicted:+.1%}")
                      for r, gap in zip(rows, apart, strict=True)]  # fmt: skip
-            grid = Grid.of(("fit", "found", "predicted", "difference", "relative"), [map(literal, x) for x in table])
+            grid = Grid.of(
+                ("fit", "found", "predicted", "difference", "relative"), [[literal(x) for x in row] for row in table]
+            )
             mean = f"mean absolute difference {sum(map(abs, apart)) / len(apart):.4f}"
             blocks += [Heading(literal(identity), 3), grid, Lines.of(mean, listed=True)]
         return Document(tuple(blocks), self.record())

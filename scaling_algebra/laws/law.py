@@ -171,17 +171,18 @@ def law(
         >>> print(w.low.value, w.high.value)
         -1/3 -1/100
     """
-    of_sums = {"minimise": minimise, "grows": grows, "constraints": tuple(constraints), "fixed": fixed}
+    constraints, drop = tuple(constraints), tuple(drop)
+    of_sums = {"minimise": minimise, "grows": grows, "constraints": constraints, "fixed": fixed}
     of_laws = {"axis": axis, "choose": choose}
-    of_assumptions = {"given": given, "drop": tuple(drop)}
+    of_assumptions = {"given": given, "drop": drop}
     if grows:
         _only("a sum", of_laws | of_assumptions)
-        return replace(balance(what, minimise, grows, of_sums["constraints"], fixed, at), reach=reach)
+        return replace(balance(what, minimise, grows, constraints, fixed, at), reach=reach)
     found = read_law(what)
     if found.assume:
         _only("assumptions", of_sums | of_laws | {"at": at, "reach": reach})
         laws = {name: monomial(text) for name, text in (given or {}).items()}
-        return windows(found.name, found.title, found.grows, found.assume, found.define, laws, of_assumptions["drop"])
+        return windows(found.name, found.title, found.grows, found.assume, found.define, laws, drop)
     _only("a law", of_sums | of_assumptions)
     if reach is not None and axis is None and len(found.axes) > 1:
         raise UsageError(f"reach is about one axis; give axis, one of {', '.join(found.axes)}")
@@ -218,8 +219,7 @@ def answer(
     """
     picked = _picked(law, choices or {})
     swaps = _swaps(law, picked)
-    parts = [x for a in law.axes.values() for x in (a.sum.substituted(swaps), *a.constraints)]
-    known = {p for x in parts for p in x.parameters}.union(*(a.fixed for a in law.axes.values()))
+    known = frozenset[str]().union(*(_known(a, swaps) for a in law.axes.values()))
     at = {**law.at, **{name: exact(value) for name, value in (values or {}).items()}}
     check_names("parameter of this law", sorted(at), sorted(known))
     axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
@@ -313,9 +313,13 @@ def _balanced(axis: LawAxis, swaps: Mapping[str, Any], at: Mapping[str, Expr]) -
     total = axis.sum.substituted(swaps)
     present = {q for t in total.terms for q, _ in t.powers}.union(*(c.quantities for c in axis.constraints))
     grows = [q for q in axis.grows if q in present]
-    known = {*axis.fixed}.union(*(x.parameters for x in (total, *axis.constraints)))
-    values = {p: x for p, x in at.items() if p in known}
+    values = {p: x for p, x in at.items() if p in _known(axis, swaps)}
     return balance(total, axis.minimise, grows or axis.grows[:1], axis.constraints, axis.fixed, values)
+
+
+def _known(axis: LawAxis, swaps: Mapping[str, Any]) -> frozenset[str]:
+    """The parameters and constants of an axis."""
+    return axis.sum.substituted(swaps).parameters.union(axis.fixed, *(c.parameters for c in axis.constraints))
 
 
 def _identical(i: Identity, exponents: Mapping[str, Expr]) -> bool:

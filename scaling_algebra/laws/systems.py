@@ -79,6 +79,7 @@ class System:
 
     def __init__(self, rows: Iterable[Row], unit: str, positive: Iterable[str] | None = None) -> None:
         self._unit, self._rows = unit, [(row, form(row.ratio, unit)) for row in rows]
+        self._products = any(TIMES in product for _, x in self._rows for product in x)
         names = (name for _, x in self._rows for product in x for name in product.split(TIMES) if name)
         self.unknowns = tuple(dict.fromkeys(names))
         held = () if positive is None else dict.fromkeys((*positive, *self.unknowns))
@@ -93,24 +94,28 @@ class System:
             strict: strict rows do not hold where both sides are equal. loose: such rows are left out.
             logs: logarithms count, each as an unknown that is not negative.
         """
-        solver, given, left = ClauseSolver(), [*self._facts, *more], dict[str, list[Clause]]()
+        given, rows = [*self._facts, *more], list[Clause]()
         for row, sizes in self._rows:
             if not (row.strict and loose):
                 logarithms = [(f"log {a}".replace(TIMES, " "), e) for a, e in row.ratio.logs if logs and e.is_Rational]
                 inside = {name: Fraction(str(e)) for name, e in logarithms}
                 given += [_clause(_GIVEN, {name: Fraction(1)}, ">=") for name in inside]
-                sense: Sense = "<" if strict and row.strict else "<="
-                left.setdefault(row.label, []).append(_clause(row.label, {**sizes, **inside}, sense))
+                rows.append(_clause(row.label, {**sizes, **inside}, "<" if strict and row.strict else "<="))
+        if not self._products:
+            solver = ClauseSolver(rows)
+            held = solver.model(given) is not None
+            return () if held else tuple(label for label in solver.conflict(given)[0] if label != _GIVEN)
+        solver, labels = ClauseSolver(), list(dict.fromkeys(clause.label for clause in rows))
 
-        def refuted(labels: Iterable[str]) -> bool:
-            return solver.held([*given, *(clause for label in labels for clause in left[label])]) is False
+        def refuted(kept: Sequence[str]) -> bool:
+            return solver.held([*given, *(clause for clause in rows if clause.label in kept)]) is False
 
-        if not refuted(left):
+        if not refuted(labels):
             return ()
-        for label in reversed(list(left)):
-            if refuted(rest := [name for name in left if name != label]):
-                left = {name: left[name] for name in rest}
-        return tuple(left)
+        for label in tuple(labels):
+            if refuted(rest := [name for name in labels if name != label]):
+                labels = rest
+        return tuple(labels)
 
     def windows(self) -> dict[str, Window]:
         """The values that each unknown may have; there must be some."""
