@@ -85,7 +85,8 @@ def test_every_reading_takes_them():
 
 
 def test_a_name_that_the_network_lacks_is_one_line():
-    for ray, words in (("N=1,rnak=1", "did you mean 'rank'"), ("N=1,R=1", "axis that grows"), ("N=1,2r=1", "axis that")):
+    rays = {"N=1,rnak=1": "did you mean 'rank'", "N=1,R=1": "axis that grows", "N=1,2r=1": "axis that"}
+    for ray, words in rays.items():
         with pytest.raises(UsageError, match=words):
             mup(LORA, ray)
     for given, words in (({"B.lr": "rnak"}, "'rnak'"), ({"B.lr": "M"}, "axis of any-rank")):
