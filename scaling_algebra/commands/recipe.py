@@ -39,7 +39,7 @@ SCOPE = "of all, a tensor, an optimizer."
 def _question(arguments: Sequence[str]) -> str | None:
     """Without a size of the target: batch and tokens alone."""
     given = {x.partition("=")[0] for x in arguments}
-    alone = given & {"--hold", "--batch", "--tokens", "--axes", "--experts", "--audit"}
+    alone = given & {"--hold", "--batch", "--tokens", "--axes", "--experts"}
     return "scaling_algebra.commands.horizon" if alone and not given & {"--target", "--target-hf"} else None
 
 

@@ -41,7 +41,7 @@ Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
     **dict.fromkeys(("NAME", "NAMES", "NAME,NAME", "TEXT", "AXIS", "AXES", "NAME=VALUE", "OPTION=CHOICE"), Maker.text),
-    **dict.fromkeys(("FILE.toml", "CONFIG.json", "NAME|FILE.toml", "NAME|FILE.toml|fit"), Maker.read),
+    **dict.fromkeys(("FILE.toml", "CONFIG.json", "NAME|FILE.toml", "SUM|NAME|FILE.toml", "FITS.csv"), Maker.read),
     **dict.fromkeys(("FILE", "FILE.smt2"), Maker.written),
     **dict.fromkeys(("DIR", "DIR|FILE"), Maker.place),
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
@@ -51,16 +51,15 @@ VALUES: dict[str, Kind] = {
     **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
     **dict.fromkeys(("[FILE.py:NAME]", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
-    **{"[FITS.csv]": Maker.read, "PATH": Maker.written},
+    **{"PATH": Maker.written},
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
     ("signals", "quantity"): Maker.quantity,
     ("recipe --hold", "hold"): Maker.rule,
-    ("law --in", "minimise"): Maker.names,
-    ("law --in", "growing"): Maker.names,
-    ("law --in", "fixed"): Maker.names,
-    ("law --in", "rates"): Maker.values,
+    ("law", "minimise"): Maker.names,
+    ("law", "grows"): Maker.names,
+    ("law", "fixed"): Maker.names,
     ("law", "rates"): Maker.values,
     ("law", "invert"): Maker.values,
     ("law", "choose"): Maker.values,
@@ -80,13 +79,10 @@ VERBS: dict[str, tuple[str, ...]] = {
     "explain --formula": ("h3@1", "--optimizer", "sgd"),
     "recipe": ("--base", "N=64,L=2", "--target", "N=128,L=2"),
     "recipe --hold": ("--hold", "sde"),
-    "recipe --audit": ("--audit",),
     "rays": (),
     "rays --prove": (),
     "list": (),
-    "law --in": ("N**-p+N/n", "--min", "N", "--in", "n"),
     "law": LAW,
-    "law switch-cluster": ("switch-cluster",),
     "table": ("b1",),
     "audit": (),
     "audit --implementations": (),
@@ -99,26 +95,14 @@ VERBS: dict[str, tuple[str, ...]] = {
     "check-model": ("--family", "mixtral"),
 }
 """Good arguments of every question."""
-ASKED = {"recipe --hold", "recipe --audit", "law --in", "law switch-cluster"}
+ASKED = {"recipe --hold"}
 """Questions that their arguments name."""
 ALONE = {"--campaign", "--resume"}
 """Options that stand for all others."""
-FREE = {("table", "ray"), ("law", "against"), ("verify", "budget"), ("law", "fits"), ("derive --prove", "output")}
-FREE |= {("recipe --audit", name) for name in ("hold", "batch", "tokens", "base", "axes", "optimizer")}
+FREE = {("table", "ray"), ("verify", "budget"), ("derive --prove", "output")}
 FREE |= {("derive", "smtlib"), ("study", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
-QUICK = (
-    "derive",
-    "explain",
-    "explain --formula",
-    "law",
-    "law --in",
-    "law switch-cluster",
-    "list",
-    "recipe",
-    "recipe --hold",
-    "signals",
-)
+QUICK = ("derive", "explain", "explain --formula", "law", "list", "recipe", "recipe --hold", "signals")
 SLOW = {"help", "proving", "smtlib", "every_ray", "architecture"}
 """Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}

@@ -62,7 +62,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_file_that_grows_too_large_is_one_line_and_the_result_is_printed(tmp_path):
-    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra errata -o {tmp_path / 'e.json'}"
+    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra audit --errata -o {tmp_path / 'e.json'}"
     found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60)
     assert found.returncode == 2 and "cannot write" in found.stderr and len(found.stderr.splitlines()) == 1
     assert json.loads(found.stdout) and not list(tmp_path.iterdir())
@@ -288,18 +288,7 @@ def test_a_plan_of_another_run_is_refused(other, tmp_path):
     assert found.exit_code == 2 and "plan of another run" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
-TRANSFER = [
-    "study",
-    "transfer",
-    "--regime",
-    "I",
-    "--optimizer",
-    "sgd",
-    "--parameterization",
-    "mup",
-    "--parameterization",
-    "sp",
-]
+TRANSFER = ["transfer", "--regime", "I", "--optimizer", "sgd", "--parameterization", "mup", "--parameterization", "sp"]
 TRANSFER += ["--widths", "8,16,32", "--grid=-8,-4,2", "--seeds", "2", "--steps", "3", "--extend", "0"]
 TRANSFER += ["--device", "cpu"]
 
@@ -326,7 +315,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
 def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):
     from scaling_algebra.verify.experiments import runner
 
-    command = ["study", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
+    command = ["experiment", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
     whole = run(*command, "--resume", tmp_path)
     asked = runner.EXPERIMENTS["epsilon"]
     never = tuple(replace(trial, run=lambda *_: pytest.fail("it ran again")) for trial in asked.trials)
