@@ -275,7 +275,8 @@ class Solver:
         other.
         """
         plain = Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
-        roles = {role: x for role, x in self.network.tensors.items() if self.optimizer.of(role).epsilon}
+        trained = ((role, x) for role, x in self.network.tensors.items() if role not in self.network.frozen)
+        roles = {role: x for role, x in trained if self.optimizer.of(role).epsilon}
         values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in roles if f"c.{role}" in held]
         for _ in range(_ROUNDS if rates else 1):
@@ -330,7 +331,7 @@ class Solver:
         tensors = {
             role: TensorScaling(
                 None if look.point.b[role] is None else 1 / powers[f"b.{role}"],
-                1 / powers[f"c.{role}"],
+                None if role in self.network.frozen else 1 / powers[f"c.{role}"],
                 1 / powers[f"d.{role}"] if f"d.{role}" in powers else None,
             )
             for role in self.network.tensors

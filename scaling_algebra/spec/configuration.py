@@ -81,7 +81,7 @@ class Configuration:
         if self.ray["L"] and "L" not in self.network.axes.values():
             raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name
-        if name in ARCHITECTURES and ARCHITECTURES[name] != self.network:
+        if name in ARCHITECTURES and ARCHITECTURES[name] != self.network.freezing(()).holding(()):
             raise UsageError(f"{name} is another network, one that ships; give yours another name")
 
     @classmethod
@@ -125,7 +125,7 @@ class Configuration:
             if readout is not None and chosen != starts:
                 raise UsageError(f"readout init {chosen} contradicts {given}; leave it out")
             chosen = starts
-        return cls(network, the_ray(regime, where.get("ray")), stepper, rule, chosen, given)
+        return cls(given.within(network), the_ray(regime, where.get("ray")), stepper, rule, chosen, given)
 
     def but(self, **changes: Any) -> Self:
         """The same question with something changed: ``asked.but(parameterization="mup", ray=ray)``.
@@ -134,15 +134,16 @@ class Configuration:
         """
         if isinstance(changes.get("network"), str):
             changes["network"] = architecture(changes["network"])
-        network, given = changes.get("network", self.network), changes.pop("given", self.given)
+        same_network = self.network.freezing(self.network.frozen - self.given.frozen)
+        network, given = changes.get("network", same_network), changes.pop("given", self.given)
         if isinstance(changes.get("parameterization"), str):
             changes["parameterization"] = _parameterization(changes["parameterization"])
-        same = self.optimizer if network == self.network else self.optimizer.name
+        same = self.optimizer if network == same_network else self.optimizer.name
         epsilon = changes.pop("epsilon", None if "optimizer" in changes else self.optimizer.regime)
         stepper = trained(changes.get("optimizer", same), network, (self.network,))
         changes["optimizer"] = stepper if epsilon is None else stepper.with_epsilon(epsilon)
-        changed = replace(self, **changes)
-        return replace(changed, given=Given.of(given, network, changed.optimizer))
+        given = Given.of(given, network, changes["optimizer"])
+        return replace(self, **{**changes, "network": given.within(network), "given": given})
 
     def as_json(self) -> dict[str, Any]:
         """The head of every report; ``from_json`` reads it. A network that does not ship goes with it, as TOML."""

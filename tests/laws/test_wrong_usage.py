@@ -80,7 +80,7 @@ def sizes(base, target=TARGET):
         (f"{SMALL} --base-hf x.json", "give either --base"),
         ("table", "Missing argument"),
         ("table b1 --all", "give one of them"),
-        ("table --all --format csv", "--format goes with one printed table"),
+        ("table --all --format html", "--format goes with one printed table"),
         ("table b3 --check", "no table named 'b3'"),
         ("table b1 --format pdf", "no format named 'pdf'"),
         ("table g2 -o /nowhere/g2.md", "cannot write"),
