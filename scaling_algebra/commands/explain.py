@@ -20,7 +20,7 @@ DOT = "dot"
     "explain",
     epilog=examples(
         "scalecalc explain router.lr --regime III --optimizer sgd",
-        "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph | dot -Tsvg > h3.svg",
+        "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph -o h3.dot",
     ),
 )
 @click.argument("what", metavar="WHAT", **COMPLETED)
