@@ -207,7 +207,8 @@ def _prove(
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append(CODES[proof.unique])
         scripts.append(scripts_of(proof))
-        documents.append(proved(proof, derived and (above([derived]) if above else derived.document())))
+        shown = None if derived is None else above([derived]) if above else derived.document()
+        documents.append(proved(proof, shown))
     if file is not None:
         if systems := RESET.join(filter(None, scripts)):
             write(file, systems)

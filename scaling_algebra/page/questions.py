@@ -137,7 +137,7 @@ def _prove(question: Question) -> PageAnswer:
         derived = replace(derive(configuration), unique=proof.unique)
     except Infeasible:
         derived = None
-    return proved(proof, derived and derived.document()), {"unique": proof.unique}
+    return proved(proof, None if derived is None else derived.document()), {"unique": proof.unique}
 
 
 def _recipe(question: Question) -> PageAnswer:
