@@ -21,7 +21,7 @@ from scaling_algebra.documents.blocks import (
 from scaling_algebra.documents.notation import formula, plain, typeset
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.powers import exponent_text
@@ -83,7 +83,8 @@ def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
     t = d.tensors[role]
     std: Piece = ZERO if t.init_std is None else t.init_std
     tied = "tied" if role in d.scaling.tied else ""
-    return {"multiplier": t.multiplier, "init std": std, "lr": t.lr, "eps": t.eps, "tied": tied}
+    rate, eps = ("frozen", None) if t.lr is None else (t.lr, t.eps)
+    return {"multiplier": t.multiplier, "init std": std, "lr": rate, "eps": eps, "tied": tied}
 
 
 def _changes(first: Derivation, other: Derivation, role: str) -> list[str]:
@@ -97,12 +98,14 @@ def _multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]
     first, *others = ds
     lines: list[Sequence[Piece]] = []
     summed = {m for s in first.network.aggregations for m in s.multipliers}
-    for name, power in first.scaling.multipliers.items() if first.network.free_multipliers else ():
+    network = first.network
+    for name, power in first.scaling.multipliers.items() if network.free_multipliers or network.gauges else ():
         line: list[Piece] = [f"{'aggregation multiplier' if name in summed else f'multiplier {name}'}: ", 1 / power]
         for other in others:
             if (another := other.scaling.multipliers[name]) != power:
                 line += [f"   ({other.configuration.parameterization.title}: ", 1 / another, ")"]
-        line += ["   (", typeset(first.reasons["aggregation", name]), ")"] if reasons else []
+        said = first.reasons.get(("aggregation", name), "")
+        line += ["   (", typeset(said), ")"] if said and (reasons or name in network.gauges) else []
         lines.append(line)
     if first.gauge != OWN:
         lines.append([typeset(f"gauge {first.gauge}: {GAUGES[first.gauge].about}")])
@@ -186,8 +189,7 @@ def _title(ds: Sequence[Derivation]) -> str:
 def _growth(asked: Configuration) -> str:
     """``regime II: width N and number of experts M grow alike; expert width N_e is fixed``."""
     ray = asked.ray
-    axes = [axis for axis in AXES if axis in asked.network.axes.values() or axis in ray.rates]
-    axes = [axis for axis in axes if not (axis == "K" and ray["K"] == ray["M"])]
+    axes = [x for x in ray.axes if x in ray.rates and not (x == "K" and ray["K"] == ray["M"])]
     growing = [axis for axis in axes if ray[axis]]
     groups = {ray[axis]: [x for x in growing if ray[x] == ray[axis]] for axis in growing}
     if len(groups) == 1:
@@ -202,7 +204,7 @@ def _growth(asked: Configuration) -> str:
 
 def _named(axes: Sequence[str]) -> str:
     """``width N, expert width N_e and number of experts M``."""
-    *first, last = (f"{AXES[axis]} {axis}" for axis in axes)
+    *first, last = (axis if about(axis) == axis else f"{about(axis)} {axis}" for axis in axes)
     return f"{', '.join(first)} and {last}" if first else last
 
 
