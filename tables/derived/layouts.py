@@ -15,7 +15,7 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Cell, Grid, Label, Marked, Piece, Row, Size
 from scaling_algebra.documents.notation import plain
 from scaling_algebra.errors import UsageError, named
-from scaling_algebra.laws.law import answer, law
+from scaling_algebra.laws.law import answer, read_law
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import the_ray
 from scaling_algebra.spec.powers import Power
@@ -33,7 +33,7 @@ def table_laws2() -> Grid:
     """Exponents of the risk by corpus, exact."""
     rows = []
     for corpus, beta, d in CORPORA:
-        exponents = answer(law("moe-transformer"), values={"beta": beta, "d": d}).exponents
+        exponents = answer(read_law("moe-transformer"), values={"beta": beta, "d": d}).exponents
         cells = tuple(Cell((Fraction(str(exponents[name])),)) for name in EXPONENTS)
         rows.append(Row(Label(corpus), Label(f"beta {beta}, d {d}", rf"$\beta = {beta}$, $d = {d}$"), cells))
     return Grid(

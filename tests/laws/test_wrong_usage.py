@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from scaling_algebra.cli import main
 
-CLUSTER, MOE, BALANCE = "feasible switch-cluster", "law moe-transformer", "balance 'N**-p + N/n' --min N --in n"
+CLUSTER, MOE, BALANCE = "law switch-cluster", "law moe-transformer", "law 'N**-p + N/n' --min N --in n"
 BASE, TARGET = "N=1024,N_e=512,M=64,K=8", "N=4096,N_e=1024,M=256,K=8"
 HORIZON, SMALL = "horizon --optimizer adamw", "recipe --base N=64,L=2 --target N=128,L=2"
 
@@ -20,30 +20,30 @@ def sizes(base, target=TARGET):
     ("command", "words"),
     [
         ("law moe", "no law named 'moe'"),
-        ("law chinchilla --rate fast", "chinchilla has no option rate"),
-        (f"{MOE} --rate fast --choose rate=slow", "cannot read 'rate=slow'"),
+        ("law chinchilla --choose rate=fast", "chinchilla has no option rate"),
+        (f"{MOE} --choose rate=fast --choose rate=slow", "cannot read --choose 'rate=slow'"),
         (f"{MOE} --at x=1", "no parameter of this law"),
         (f"{MOE} --invert x", "cannot read"),
         (f"{MOE} --invert x=1", "no exponent named"),
-        (f"{MOE} x.csv", "goes with fit"),
-        (f"{MOE} --check n=1", "about one axis"),
-        (f"law fit {__file__}", "no column named"),
-        ("balance N**-1 --min N --in 2", "no name"),
+        (f"{MOE} --min N", "a law has no minimise"),
+        (f"{MOE} --reach eps", "one axis"),
+        (f"{MOE} --check n=1", "about one minimum"),
+        (f"{MOE} --fits {__file__}", "no row has"),
+        (f"{BALANCE} --fits x.csv", "are about a law"),
+        (f"{BALANCE} --axis data", "a sum has no axis"),
+        ("law N**-1 --min N --in 2", "no name"),
         (f"{BALANCE} --at p=-1", "positive"),
         (f"{BALANCE} --at p", "cannot read"),
-        ("feasible nope", "no set of assumptions named 'nope'"),
-        (f"{CLUSTER} --set K", "one law for each"),
-        (f"{CLUSTER} --set K=d --set K=d", "one law for each"),
+        ("law nope.toml", "cannot read nope.toml"),
+        (f"{CLUSTER} --at K=1", "assumptions has no at"),
+        (f"{CLUSTER} --set K", "each name once"),
+        (f"{CLUSTER} --set K=d --set K=d", "each name once"),
         (f"{CLUSTER} --set Q=d", "no quantity to set named 'Q'"),
         (f"{CLUSTER} --set d=K", "no quantity to set named 'd'"),
         (f"{CLUSTER} --set K=Q", "no quantity named 'Q'"),
         (f"{CLUSTER} --set K=M --set M=d", "in what is given itself"),
         (f"{CLUSTER} --set 'K=d**(k*k)'", "not linear"),
         (f"{CLUSTER} --drop nope", "no assumption named 'nope'"),
-        (f"{CLUSTER} --onset K", "no number"),
-        (f"{CLUSTER} --onset K=0", "positive"),
-        (f"{CLUSTER} --onset K=1,K=2", "once"),
-        (f"{CLUSTER} --onset Q=2", "no quantity with a value named 'Q'"),
         (f"{HORIZON} --hold nope", "no invariant of adamw named 'nope'"),
         ("horizon --hold timescale --optimizer adam", "no invariant of adam named 'timescale'"),
         ("horizon --optimizer adm", "did you mean 'adam'"),
@@ -57,7 +57,6 @@ def sizes(base, target=TARGET):
         (f"{HORIZON} --base lr=1,lr=2", "twice"),
         ("horizon --base eps=1 --optimizer sgd", "which sgd does not have"),
         (f"{HORIZON} --base beta2=0.5 --batch 1:8", "1 - beta2 would become 4"),
-        (f"{HORIZON} --audit --hold sde", "leave out --hold"),
         (f"{HORIZON} --axes B --tokens 1:2", "tokens changes"),
         (sizes(BASE, BASE), "the same sizes"),
         (sizes(TARGET, BASE), "the base is larger than the target"),
