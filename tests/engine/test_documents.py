@@ -95,7 +95,7 @@ def balanced(page):
 
 
 def check(form, text):
-    """What holds of any output of a format."""
+    """Checks for any output of a format."""
     if form == "json":
         assert json.loads(text)
     if form == "html":
