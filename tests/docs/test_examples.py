@@ -20,7 +20,7 @@ LONG = (
     "scalecalc study clusters",
     "scalecalc study transfer",
 )
-"""What takes long: `tests/measure/test_examples.py` runs them."""
+"""Long commands: `tests/measure/test_examples.py` runs them."""
 
 
 @cache
