@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
-    from .laws.balance import Balance, balance
-    from .laws.feasible import feasible, read_assumptions
+    from .laws.law import law
     from .proofs.prover import prove
     from .recipes.horizon import horizon
     from .recipes.recipe import Recipe, recipe
@@ -46,8 +45,7 @@ _HOME = {
         "errors": "UsageError",
         "explanations.explanations": "explain",
         "formulas.formula": "Formula formula",
-        "laws.balance": "Balance balance",
-        "laws.feasible": "feasible read_assumptions",
+        "laws.law": "law",
         "proofs.prover": "prove",
         "recipes.horizon": "horizon",
         "recipes.recipe": "Recipe recipe",
@@ -66,10 +64,9 @@ _HOME = {
     for name in names.split()
 }
 __all__ = [
-    "REGIMES", "Balance", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Power", "Ray", "Recipe",
-    "Signals", "Theorems", "UsageError", "__version__", "audit", "balance", "check_model", "derive", "errata",
-    "explain", "feasible", "formula", "horizon", "network", "phases", "prove", "read_assumptions", "read_network",
-    "recipe", "signals", "table", "theorems",
+    "REGIMES", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Power", "Ray", "Recipe",
+    "Signals", "Theorems", "UsageError", "__version__", "audit", "check_model", "derive", "errata", "explain",
+    "formula", "horizon", "law", "network", "phases", "prove", "read_network", "recipe", "signals", "table", "theorems",
 ]  # fmt: skip
 
 

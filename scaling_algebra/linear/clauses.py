@@ -9,12 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
+from operator import mul
 from typing import Any
 
 from .linear import COMPARED, Linear
 
 _SIMPLE = 48
 """A fraction is simple if its denominator divides this."""
+TIMES = "*"
+"""Between the unknowns of a product, which is a name, too: ``p*x``."""
+STEPS = 2_000_000
+"""Steps (rlimit) that z3 may take where there are products: the same on every machine."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,17 @@ class ClauseSolver:
     def possible(self, labels: Iterable[str]) -> bool:
         """Are there values of the unknowns under the clauses with these labels?"""
         return bool(self._solver.check(*(self._label(name) for name in labels)) == self._z3.sat)
+
+    def held(self, clauses: Iterable[Clause]) -> bool | None:
+        """Can clauses hold, with names that may be products? None where ``STEPS`` do not decide it.
+
+        Each question has a solver of its own, without assumptions: with them z3 does not keep to its steps.
+        """
+        solver = self._z3.Solver(ctx=self._context)
+        solver.set("rlimit", STEPS)
+        solver.add([self._any(clause.atoms) for clause in clauses])
+        answer = solver.check()
+        return None if answer == self._z3.unknown else bool(answer == self._z3.sat)
 
     def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
         """The smallest value of an unknown under clauses; None if nothing meets them.
@@ -153,10 +170,13 @@ class ClauseSolver:
 
     def _compared(self, atom: Linear) -> Any:
         if atom not in self._atoms:
-            for name, _ in atom.counts:
-                if name not in self._reals:
-                    self._reals[name] = self._z3.Real(name, self._context)
-            total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
+            total = self._z3.Sum([n * self._product(name) for name, n in atom.counts])
             against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)
             self._atoms[atom] = COMPARED[atom.sense](total, against)
         return self._atoms[atom]
+
+    def _product(self, names: str) -> Any:
+        for name in names.split(TIMES):
+            if name not in self._reals:
+                self._reals[name] = self._z3.Real(name, self._context)
+        return reduce(mul, (self._reals[name] for name in names.split(TIMES)))

@@ -132,12 +132,12 @@ class Derivation(Rendered):
             return None
         return cone(self.scaling, rule, asked.parameterization, Structure(), self.ray)
 
-    def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
-        """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""
+    def exponents(self, role: str) -> tuple[Fraction | None, Fraction | None, Fraction | None]:
+        """b, c, d of a tensor on the ray; b is None for zero init, c for a frozen tensor, d without an epsilon."""
         s = self.tensors[role]
         return (
             None if s.init_std is None else -s.init_std.on(self.ray),
-            -s.lr.on(self.ray),
+            None if s.lr is None else -s.lr.on(self.ray),
             None if s.eps is None else -s.eps.on(self.ray),
         )
 
@@ -340,14 +340,22 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
-    return reasons | {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
+    reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
+    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in network.gauges}
+
+
+def _gauge_reason(network: Network, multiplier: str) -> str:
+    """Which tensors take the place of a multiplier that is a choice of gauge."""
+    uses = (s for s in network.linear if multiplier in s.multipliers)
+    roles = " and ".join(dict.fromkeys(s.tensor.name for s in uses if s.tensor))
+    return f"a gauge: init and rate of {roles} take its place; give {multiplier}, or one of them, and the rest follows"
 
 
 def _settings(network: Network) -> list[tuple[str, str]]:
     """Everything that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in network.free_multipliers),
+        *(("aggregation", name) for name in (*network.free_multipliers, *network.gauges)),
     ]
 
 
@@ -440,7 +448,8 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     scaling = replace(scaling, tensors={r: replace(s, eps=eps) for r, s in scaling.tensors.items()})
     size = look(scaling)(f"{first}.change", 1).exponent
     factor = Power() if size is None else Power.of({"N": -size / ray["N"]})
-    return replace(scaling, tensors={r: replace(s, lr=s.lr * factor) for r, s in scaling.tensors.items()})
+    tensors = {r: s if s.lr is None else replace(s, lr=s.lr * factor) for r, s in scaling.tensors.items()}
+    return replace(scaling, tensors=tensors)
 
 
 def _with_readout(scaling: Scaling, std: Power | None) -> Scaling:

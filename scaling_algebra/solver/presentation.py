@@ -84,7 +84,7 @@ def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece,
         std: Piece = ZERO if t.init_std is None else t.init_std
         if marked and t.init_std is not None and role in s.tied:
             std = Marked(t.init_std, "tied")
-        yield role, std, t.lr, t.eps
+        yield role, std, "frozen" if t.lr is None else t.lr, None if t.lr is None else t.eps
 
 
 @document_of.register(Signals)
