@@ -110,7 +110,6 @@ class Parameterization:
 
 ROOT = Fraction(-1, 2)
 _SP = "no multiplier, init std 1/sqrt(fan_in), one learning rate"
-_NTP = "multiplier 1/sqrt(fan_in), unit init, one learning rate"
 
 
 def sp(network: Network, role: str) -> Abc:
