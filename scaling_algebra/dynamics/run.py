@@ -15,7 +15,6 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Term
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
@@ -190,7 +189,7 @@ class TrainingRun:
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
         axis = self.network.letters[letter]
-        return axis in self.context.growing or (axis in AXES and self.algebra.ray[axis] > 0)
+        return axis in self.context.growing or self.algebra.ray[axis] > 0
 
     def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
         """The size of a signal that something is divided by, and whether it is certified."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
-from .axes import AXES
+from .axes import AXES, FIXED, ordered
 from .desiderata import Structure
 from .networks.language import Network
 from .optimizers import Trained
@@ -181,9 +181,9 @@ def _power(name: str, value: Power | str | int | None, network: Network) -> Powe
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"
             raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
         return None
-    power = value if isinstance(value, Power) else Power.parse(text)
-    axes = {*network.axes.values(), *(["K"] if network.aggregations else [])} & set(AXES)
+    axes = ordered({*network.axes.values(), *(["K"] if network.aggregations else [])} - set(FIXED))
+    power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:
-            raise unknown_name(f"axis of {network.name}, in {name}={value}:", axis, sorted(axes))
+            raise unknown_name(f"axis of {network.name}, in {name}={value}:", axis, axes)
     return power

@@ -15,7 +15,7 @@ from functools import cached_property
 from math import prod
 from typing import Literal
 
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import FIXED, ordered
 from scaling_algebra.spec.powers import Power
 
 from .functions import FUNCTIONS, FunctionKind
@@ -195,7 +195,12 @@ class Network:
     def size(self, letters: Iterable[str]) -> Power:
         """The product of the sizes of some indices, as a power of the axes."""
         axes = (self.axes[x] for x in letters)
-        return prod((Power.of({axis: 1}) for axis in axes if axis in AXES), start=Power())
+        return prod((Power.of({axis: 1}) for axis in axes if axis not in FIXED), start=Power())
+
+    @cached_property
+    def may_grow(self) -> tuple[str, ...]:
+        """Axes that a ray may give a rate to, in their order."""
+        return tuple(ordered(set(self.axes.values()) - set(FIXED)))
 
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
