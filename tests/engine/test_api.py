@@ -202,7 +202,7 @@ def test_a_network_is_listed_as_equations(file):
 @pytest.mark.parametrize(
     ("verb", "names"),
     [
-        ("derive", {"optimizer", "parameterization"}),
+        ("derive", {"optimizer"}),
         ("signals", {"optimizer"}),
         ("recipe", {"optimizer", "parameterization", "gauge"}),
     ],
