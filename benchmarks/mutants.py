@@ -108,7 +108,7 @@ MUTANTS = [
         "scaling_algebra/proofs",
         ("clauses.py", "if complete:\n", "if complete and not reached:\n"),
         ("clauses.py", 'for sense in ("<=", ">="):', 'for sense in ("<=",):'),
-        ("prover.py", 'verdict: Verdict = "unique" if points else "impossible"', 'verdict: Verdict = "unique"'),
+        ("prover.py", "Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE", "Uniqueness.UNIQUE"),
         ("every_step.py", "(most is None or value(bound) > most)", "(most is None or value(bound) > most + 1)"),
     ),
     *_room(
@@ -120,6 +120,8 @@ MUTANTS = [
          "y = 0.5 * np.array([np.log2(s).mean() for s in square])"),
         ("gates.py", "and Verdict.AGREES not in verdicts", ""),
         ("gates.py", "len(m.sizes) >= MIN_SIZES", "len(m.sizes) >= 1"),
+        ("regions.py", "if touches and self.low", "if self.low"),
+        ("resampling.py", "0 if paired else k", "k"),
     ),
     *_room(
         "store",

@@ -54,10 +54,10 @@ def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet |
         if not concerns(demand, look.optimizer):
             continue
         failure = violation(demand, look)
-        if "undecided" in failure:
-            raise Undecided(failure)
+        if failure and failure.undecided:
+            raise Undecided(failure.reason)
         if failure:
-            return demand, None, failure
+            return demand, None, failure.reason
     return None
 
 

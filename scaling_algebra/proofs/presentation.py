@@ -5,15 +5,14 @@ from __future__ import annotations
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
-from scaling_algebra.solver.derivation import Derivation
 
-from .prover import Outcome, Proof
+from .prover import Outcome, Proof, Uniqueness
 
 VERDICTS = {
-    "unique": "exactly one parameterization with these interventions; every other point breaks one of",
-    "impossible": "no parameterization; these contradict each other",
-    "several": "more than one parameterization",
-    "undecided": "undecided",
+    Uniqueness.UNIQUE: "exactly one parameterization with these interventions; every other point breaks one of",
+    Uniqueness.IMPOSSIBLE: "no parameterization; these contradict each other",
+    Uniqueness.SEVERAL: "more than one parameterization",
+    Uniqueness.UNDECIDED: "undecided",
 }
 
 
@@ -31,12 +30,11 @@ def proof(p: Proof) -> Document:
     return Document(tuple(blocks), {**p.configuration.as_json(), "unique": p.unique, "proof": p.as_json()})
 
 
-def proved(p: Proof, derived: Derivation | None) -> Document:
-    """A derivation with its proof below it; the proof alone where nothing was derived."""
+def proved(p: Proof, above: Document | None) -> Document:
+    """What is derived with its proof below it; the proof alone where nothing was derived."""
     below = proof(p)
-    if derived is None:
+    if above is None:
         return below
-    above = derived.document()
     doubt = [Lines.of("the numbers above do not meet the desiderata, or not they alone")] if p.unique is False else []
     blocks = (*above.blocks, below.blocks[0], *doubt, *below.blocks[1:])
     return Document(blocks, {**above.record, **below.record})

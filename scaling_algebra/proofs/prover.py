@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
@@ -47,7 +48,14 @@ _FORMS = 100
 APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
-Verdict = Literal["unique", "impossible", "several", "undecided"]
+
+class Uniqueness(StrEnum):
+    """What is shown of all parameterizations under one structure: how many there are."""
+
+    UNIQUE = "unique"
+    IMPOSSIBLE = "impossible"
+    SEVERAL = "several"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Outcome:
     """
 
     structure: Structure
-    verdict: Verdict
+    verdict: Uniqueness
     points: tuple[Point, ...] = ()
     core: tuple[str, ...] = ()
     clauses: tuple[Clause, ...] = ()
@@ -110,7 +118,7 @@ class Proof(Rendered):
 
         False also if none does; None if undecided.
         """
-        return {"unique": True, "impossible": False, "several": False, "undecided": None}[self.outcome.verdict]
+        return None if self.outcome.verdict is Uniqueness.UNDECIDED else self.outcome.verdict is Uniqueness.UNIQUE
 
     def agrees(self, scaling: Scaling) -> bool:
         """Is this the parameterization that was proved to be the only one?"""
@@ -132,7 +140,7 @@ class Proof(Rendered):
 
     def claim(self, attempt: Outcome) -> str:
         """What the unsatisfiable system of one attempt shows."""
-        claimed = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
+        claimed = "exactly one point meets" if attempt.verdict is Uniqueness.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
@@ -189,16 +197,16 @@ def prove(
     return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
-def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]:
+def settled(missing: NotFound) -> tuple[Uniqueness, str]:
     """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
     asked = missing.configuration
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
-        if proof.outcome.verdict == "impossible":
-            return "impossible", missing.line("proved: none exists; derive --prove names the conflict")
+        if proof.outcome.verdict is Uniqueness.IMPOSSIBLE:
+            return proof.outcome.verdict, missing.line("proved: none exists; derive --prove names the conflict")
         reason = f"the proof says {proof.outcome.verdict}"
-    return "undecided", missing.line(f"UNDECIDED, searched and not proved: {reason}")
+    return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
 
 
 def _faithful(optimizer: Trained) -> bool:
@@ -259,7 +267,7 @@ class Prover:
             interventions(self.network, base) if parameterization.structural else [base]
         ):
             outcomes.append(self.decide(parameterization, structure))
-            if outcomes[-1].verdict != "impossible":
+            if outcomes[-1].verdict is not Uniqueness.IMPOSSIBLE:
                 break
         return outcomes
 
@@ -292,15 +300,15 @@ class System:
         """
         outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x[0] in "cd" and x not in self._equations()}
-        if not left or outcome.verdict in ("impossible", "undecided"):
+        if not left or outcome.verdict in (Uniqueness.IMPOSSIBLE, Uniqueness.UNDECIDED):
             return outcome
-        if outcome.verdict == "several":
-            return replace(outcome, verdict="undecided", why=f"several points before {', '.join(left)}")
+        if outcome.verdict is Uniqueness.SEVERAL:
+            return replace(outcome, verdict=Uniqueness.UNDECIDED, why=f"several points before {', '.join(left)}")
         point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:
             return outcome
-        return Outcome(self.structure, "impossible", core=(*outcome.core, *broken))
+        return Outcome(self.structure, Uniqueness.IMPOSSIBLE, core=(*outcome.core, *broken))
 
     def _equations(self) -> set[str]:
         """The held unknowns that clauses are about."""
@@ -314,7 +322,7 @@ class System:
             while len(points) < 2:
                 values = self.next(apart)
                 if values is None:
-                    verdict: Verdict = "unique" if points else "impossible"
+                    verdict = Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE
                     core, needed = self._solver.conflict(apart)
                     core = tuple(x for x in core if x != APART)
                     if _faithful(self.prover.optimizer):
@@ -323,8 +331,8 @@ class System:
                 points.append(self.point(values))
                 apart.append(Clause(APART, self.other(values), "not the one found"))
         except Undecided as reason:
-            return Outcome(self.structure, "undecided", tuple(points), why=str(reason))
-        return Outcome(self.structure, "several", tuple(points))
+            return Outcome(self.structure, Uniqueness.UNDECIDED, tuple(points), why=str(reason))
+        return Outcome(self.structure, Uniqueness.SEVERAL, tuple(points))
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""

@@ -47,7 +47,8 @@ class Derivation(Rendered):
         configuration: what was asked.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
-        structure: why tensors are zero or tied, one line each, in the order of the interventions.
+        chosen: the interventions; None without any.
+        rejected: structures with as few interventions or fewer, each with the demand that fails.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
         unmet: the desiderata that do not hold with the exponents that are given, a line each.
@@ -58,7 +59,8 @@ class Derivation(Rendered):
     configuration: Configuration
     scaling: Scaling
     reasons: Mapping[tuple[str, str], str]
-    structure: tuple[str, ...] = ()
+    chosen: Structure | None = None
+    rejected: tuple[tuple[Structure, str], ...] = ()
     fixed_by: Mapping[str, Fixing] = field(default_factory=dict)
     unique: bool | None = None
     unmet: tuple[str, ...] = ()
@@ -82,6 +84,13 @@ class Derivation(Rendered):
     def tensors(self) -> Mapping[str, TensorScaling]:
         """Every tensor by role, in the gauge of this derivation."""
         return GAUGES[self.gauge].tensors(self.scaling.tensors, self.network, self.ray, self.optimizer)
+
+    @property
+    def structure(self) -> tuple[str, ...]:
+        """One line for each structural choice: the interventions, and each structure that was rejected."""
+        if self.chosen is None:
+            return ()
+        return f"chosen: {self.chosen}", *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
 
     @property
     def ray(self) -> Ray:
@@ -292,8 +301,7 @@ def _derived(asked: Configuration) -> Derivation:
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
-        lines, assumes = _structure(solution, asked), solution.assumes
-        return Derivation(asked, solution.scaling, reasons, lines, solution.fixed_by, unmet=unmet, assumes=assumes)
+        return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet)
     solution = solved(asked.but(readout_init=rule.readout_init))
     scaling, reasons = solution.scaling, _reasons(asked.network, solution)
     if asked.readout_init != rule.readout_init:
@@ -301,8 +309,7 @@ def _derived(asked: Configuration) -> Derivation:
         std = None if asked.readout_init == "zero" else solved(largest).scaling.tensors["readout"].init_std
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
-    lines = _structure(solution, asked)
-    return Derivation(asked, scaling, reasons, lines, solution.fixed_by, assumes=solution.assumes)
+    return _found(asked, solution, scaling, reasons)
 
 
 @lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
@@ -374,12 +381,15 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     return reasons
 
 
-def _structure(solution: Solution, asked: Configuration) -> tuple[str, ...]:
-    """One line for each structural choice: what failed without it."""
+def _found(
+    asked: Configuration, solution: Solution, scaling: Scaling, reasons: Mapping[tuple[str, str], str]
+) -> Derivation:
+    """A derivation with the structure of its solution; what is given and the readout are no interventions."""
     chosen = solution.structure
-    if chosen == Structure(zero=chosen.zero & (asked.given.zero | {"readout"})):
-        return ()
-    return f"chosen: {chosen}", *(f"rejected: {tried}: {why}" for tried, why in solution.rejected)
+    own = chosen != Structure(zero=chosen.zero & (asked.given.zero | {"readout"}))
+    return Derivation(
+        asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by, assumes=solution.assumes
+    )
 
 
 def _borrowed(asked: Configuration) -> Derivation:
@@ -409,15 +419,14 @@ def _defined(asked: Configuration) -> Derivation:
     scaling = rule.defined(network, optimizer)
     if asked.readout_init == "zero":
         scaling = _with_readout(scaling, None)
-    assert rule.gauge is not None
-    gauge, definition = rule.name.removesuffix("-feature"), (rule.gauge.__doc__ or "").partition(": ")[2].rstrip(".")
+    gauge = rule.name.removesuffix("-feature")
     why_lr = f"{gauge}: one global learning rate"
     if rule.rate == "feature":
         scaling = _feature_rate(asked, scaling)
         why_lr += ", so large that the first step changes the first layer by Theta(1)"
     reasons = {}
     for role in network.tensors:
-        reasons[role, "init"] = f"{gauge}: {definition}"
+        reasons[role, "init"] = f"{gauge}: {rule.definition}"
         reasons[role, "lr"] = why_lr
     faithful = [role for role in network.tensors if optimizer.of(role).epsilon]
     tensors = {r: s if r in faithful else replace(s, eps=None) for r, s in scaling.tensors.items()}

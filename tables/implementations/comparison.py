@@ -207,7 +207,7 @@ def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
 
 
 def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What fails, and what is undecided, with the derived parameterization and the given powers put in.
+    """Failures and undecided demands, with the derived parameterization and the given powers put in.
 
     Where lower bounds show that something diverges, that is what fails: behind it everything else grows, too. Otherwise
     every demand is certified.
@@ -218,10 +218,10 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
     scaling = given.over(d.scaling)
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     if diverging := [x for x in demands if _diverges(x, look)]:
-        return tuple(violation(x, look, certified=False) for x in diverging), ()
-    reasons = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
-    unsure = tuple(why for why in reasons if why.endswith("undecided"))
-    return tuple(why for why in reasons if why not in unsure), unsure
+        return tuple(str(violation(x, look, certified=False)) for x in diverging), ()
+    found = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
+    failed, unsure = (tuple(why.reason for why in found if why.undecided == unknown) for unknown in (False, True))
+    return failed, unsure
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:

@@ -292,7 +292,7 @@ TRANSFER += ["--device", "cpu"]
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
-    from scaling_algebra.verify.transfer import sweep
+    from scaling_algebra.verify.studies import sweep
 
     whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained_losses, []
 
@@ -311,7 +311,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
 
 
 def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):
-    from scaling_algebra.verify.experiments import runner
+    from scaling_algebra.verify.studies import runner
 
     command = ["experiment", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
     whole = run(*command, "--resume", tmp_path)
@@ -370,16 +370,3 @@ def test_hash_seeds_and_threads_change_no_byte(line):
         for seed, threads in (("0", "1"), ("1", "2"), ("4242", "1"))
     }
     assert len(told) == 1
-
-
-def test_a_picture_is_the_same_bytes_whatever_the_backend(tmp_path, monkeypatch):
-    drawn = set()
-    for number, backend in enumerate(("", "module://matplotlib_inline.backend_inline", "nonsense")):
-        file = tmp_path / f"{number}.svg"
-        done = started(
-            "explain", "h3", "--regime", "I", "--optimizer", "sgd", "--graph", file,
-            env={**os.environ, **({"MPLBACKEND": backend} if backend else {})},
-        )  # fmt: skip
-        assert done.communicate(timeout=100) and done.returncode == 0
-        drawn.add(file.read_bytes())
-    assert len(drawn) == 1
