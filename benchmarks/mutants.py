@@ -133,7 +133,7 @@ MUTANTS = [
         "recipes",
         "scaling_algebra/recipes",
         ("settings.py", "after.ratio(going.base, going.target) * more", "after.ratio(going.base, going.target)"),
-        ("recipe.py", '"decay": 1 / t.lr', '"decay": t.lr'),
+        ("recipe.py", "else 1 / t.lr", "else t.lr"),
         ("sizes.py", "if min(ratios.values()) < 1 or", "if"),
         ("next_terms.py", "if p.on(ray) < lead.on(ray)", "if p.on(ray) <= lead.on(ray)"),
     ),

@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.spec.powers import exponent_text
 
 from .monomials import Monomial, Relation
-from .systems import End, Row, System, Window, linear
+from .systems import End, GrowthSystem, Inequality, Window, linear
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Windows(Rendered):
     given: Mapping[str, Monomial]
     assumed: tuple[Assumption, ...]
     dropped: tuple[str, ...]
-    system: System
+    system: GrowthSystem
     windows: Mapping[str, Window]
     defined: Mapping[str, tuple[Monomial, Window | None]]
     core: tuple[str, ...] = ()
@@ -175,11 +175,11 @@ def windows(
         if q in law.quantities or law.quantities & given.keys():
             raise UsageError(f"{q} = {law} is given in what is given itself; write it in the others")
     put = composed(define, given)
-    rows = [Row(m.substituted(put), a.relation.strict, a.name) for a in assumed for m in a.relation.ratios]
+    rows = [Inequality(m.substituted(put), a.relation.strict, a.name) for a in assumed for m in a.relation.ratios]
     for m, where in [*((row.ratio, row.label) for row in rows), *((put[d.name], d.name) for d in define)]:
         linear(m, grows, where)
     check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
-    system = System(rows, grows)
+    system = GrowthSystem(rows, grows)
     if both := {p for row in rows for p in row.ratio.parameters} & {q for row in rows for q in row.ratio.quantities}:
         raise UsageError(f"{min(both)} is a quantity and stands in an exponent; give one another name")
     core = system.core() or system.core(strict=True, logs=True)

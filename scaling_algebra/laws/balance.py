@@ -19,7 +19,7 @@ from scaling_algebra.solver.demands import Infeasible
 from .expressions import expression, monomial, relation
 from .minima import Minimum, minima, reached
 from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
-from .systems import Row, System, leave_gaps
+from .systems import GrowthSystem, Inequality, leave_gaps
 
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
 """Terms with constraints, those with open parameters, and quantities to minimise over."""
@@ -227,9 +227,9 @@ def balance(
     left = (c.substituted(dependent) for c in dict.fromkeys(relations) if not c.equation)
     bounds = [replace(c, ratios=tuple(_constants(m, fixed) for m in c.ratios)) for c in left]
     labels = [*map(str, reduced.terms), *(c.text for c in bounds for _ in c.ratios)]
-    rows = [Row(m, c.strict, c.text) for c in bounds for m in c.ratios]
+    rows = [Inequality(m, c.strict, c.text) for c in bounds for m in c.ratios]
     _check([*zip(labels, (*terms, *(row.ratio for row in rows)), strict=True)], free, growing, problem)
-    if core := System(rows, growing[0], growing[1:]).core(strict=True):
+    if core := GrowthSystem(rows, growing[0], growing[1:]).core(strict=True):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
     least = sympy.Add(*(_constants(t, fixed).coefficient for t in constant))

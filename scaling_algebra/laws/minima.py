@@ -19,7 +19,7 @@ import sympy
 
 from .expressions import monomial
 from .monomials import Expr, Monomial, Relation, simplified, written
-from .systems import Row, System, sign
+from .systems import GrowthSystem, Inequality, sign
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,9 @@ def minima(
         answers += [_decided(m, growing) for m in ratios]
         conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Condition)]
         where = None if False in answers else _projected(conditions, growing)
-        if where is None or System((Row(c.ratio, True, str(c)) for c in where), growing[0], growing[1:]).core(True):
+        if where is None or GrowthSystem(
+            (Inequality(c.ratio, True, str(c)) for c in where), growing[0], growing[1:]
+        ).core(True):
             continue
         if (key := (frozenset(where), minimum.powers)) in seen:
             continue

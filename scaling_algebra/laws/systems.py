@@ -28,7 +28,7 @@ Form = Mapping[str, Fraction]
 
 
 @dataclass(frozen=True)
-class Row:
+class Inequality:
     """``ratio <= 1``, up to constants and, unless they are asked about, powers of logarithms.
 
     Attributes:
@@ -62,7 +62,7 @@ class Window:
     high: End
 
 
-class System:
+class GrowthSystem:
     """Rows between powers of one quantity.
 
     Args:
@@ -71,13 +71,13 @@ class System:
 
     Examples:
         >>> from .expressions import monomial
-        >>> rows = [Row(monomial("x**2/d"), label="a"), Row(monomial("1/x"), True, "b")]
-        >>> w = System(rows, "d").window(monomial("x"))
+        >>> rows = [Inequality(monomial("x**2/d"), label="a"), Inequality(monomial("1/x"), True, "b")]
+        >>> w = GrowthSystem(rows, "d").window(monomial("x"))
         >>> w.low, w.high
         (End(value=Fraction(0, 1), binding=('b',), open=True), End(value=Fraction(1, 2), binding=('a',), open=False))
     """
 
-    def __init__(self, rows: Iterable[Row], unit: str, positive: Iterable[str] | None = None) -> None:
+    def __init__(self, rows: Iterable[Inequality], unit: str, positive: Iterable[str] | None = None) -> None:
         self._unit, self._rows = unit, [(row, form(row.ratio, unit)) for row in rows]
         self._products = any(TIMES in product for _, x in self._rows for product in x)
         names = (name for _, x in self._rows for product in x for name in product.split(TIMES) if name)

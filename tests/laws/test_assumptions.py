@@ -14,7 +14,7 @@ from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.law import read_law
-from scaling_algebra.laws.systems import Row, System
+from scaling_algebra.laws.systems import GrowthSystem, Inequality
 
 
 def cluster(drop=(), **given):
@@ -100,22 +100,22 @@ def test_windows_against_scipy():
         numbers = [[Fraction(draw.randint(-3, 3), draw.choice([1, 2, 3])) for _ in names] for _ in range(6)]
         numbers = [[*row, Fraction(draw.randint(-4, 3))] for row in numbers]
         texts = ["*".join(f"{n}**({e})" for n, e in zip([*names, "d"], row, strict=True)) for row in numbers]
-        rows = {str(k): Row(monomial(text), label=str(k)) for k, text in enumerate(texts)}
+        rows = {str(k): Inequality(monomial(text), label=str(k)) for k, text in enumerate(texts)}
         a, b = [[float(e) for e in row[:3]] for row in numbers], [-float(row[3]) for row in numbers]
         solved = [optimize.linprog([s, 0, 0], a, b, bounds=[(None, None)] * 3) for s in (1, -1)]
         if solved[0].status == 2 or solved[1].status == 2:
             bad += 1
-            core = System(rows.values(), "d").core()
-            assert core and all(not System([rows[k] for k in core if k != c], "d").core() for c in core)
+            core = GrowthSystem(rows.values(), "d").core()
+            assert core and all(not GrowthSystem([rows[k] for k in core if k != c], "d").core() for c in core)
             continue
-        w = System(rows.values(), "d").window(x)
+        w = GrowthSystem(rows.values(), "d").window(x)
         for side, s, answer in (("low", 1, solved[0]), ("high", -1, solved[1])):
             end = getattr(w, side)
             assert (end.value is None) == (answer.status == 3)
             if end.value is not None:
                 assert float(end.value) == pytest.approx(s * answer.fun, abs=1e-7)
                 binding = [rows[k] for k in end.binding]
-                assert getattr(System(binding, "d").window(x), side).value == end.value
+                assert getattr(GrowthSystem(binding, "d").window(x), side).value == end.value
     assert 0 < bad < 20
 
 

@@ -16,7 +16,7 @@ from scaling_algebra.laws.expressions import exponent, expression
 from scaling_algebra.laws.minima import reached
 from scaling_algebra.laws.monomials import Monomial, simplified
 from scaling_algebra.laws.numeric import checked
-from scaling_algebra.laws.systems import Row, System
+from scaling_algebra.laws.systems import GrowthSystem, Inequality
 from scaling_algebra.linear.cone import corners
 from scaling_algebra.linear.linear import direction
 from scaling_algebra.solver.demands import Infeasible
@@ -193,9 +193,9 @@ def test_many_open_parameters_are_answered():
              " - p0*p1*q2**2 - 2*p0*p2*q0*q2 - p1*p2*q0**2 - p2**2*q0*q1",
              "p0**2*q1**2 + p0*p1*q0*q2 + p0*p1*q1*q2 + p0*p2*q0*q1 + p1**2*q0**2 + p1*p2*q0*q1 - p0**2*q1*q2"
              " - 2*p0*p1*q0*q1 - p0*p2*q1**2 - p1**2*q0*q2 - p1*p2*q0**2")  # fmt: skip
-    rows = [Row(Monomial.of({"n": -exponent(text)}), True, text) for text in texts]
-    assert set(System(rows, "n", ()).core(strict=True)) == set(texts)
-    assert not System(rows[1:], "n", ()).core(strict=True), "negative control"
+    rows = [Inequality(Monomial.of({"n": -exponent(text)}), True, text) for text in texts]
+    assert set(GrowthSystem(rows, "n", ()).core(strict=True)) == set(texts)
+    assert not GrowthSystem(rows[1:], "n", ()).core(strict=True), "negative control"
 
 
 def by_corners(terms):

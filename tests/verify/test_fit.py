@@ -16,7 +16,7 @@ from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
 from scaling_algebra.verify.judging.gates import planted
 from scaling_algebra.verify.judging.mixtures import SEEN, TRACE, powers_below, share
-from scaling_algebra.verify.judging.regions import Outcome, Region, outcome
+from scaling_algebra.verify.judging.regions import Acceptance, Settled, outcome
 from scaling_algebra.verify.judging.resampling import median, resampled
 from scaling_algebra.verify.judging.verdicts import share_of
 
@@ -166,16 +166,16 @@ def test_noise_decides_nothing_and_too_little_is_not_fitted():
 @pytest.mark.parametrize(
     ("region", "interval", "verdict"),
     [
-        (Region(0.8, np.inf), (0.81, 0.9), Verdict.AGREES),
-        (Region(0.8, np.inf), (0.1, 0.79), Verdict.REFUTED),
-        (Region(0.8, np.inf), (0.8, 0.8), Verdict.INCONCLUSIVE),
-        (Region(-0.25, 0.25), (-0.2, 0.2), Verdict.AGREES),
-        (Region(-0.25, 0.25), (-0.3, 0.2), Verdict.INCONCLUSIVE),
-        (Region(-0.25, 0.25), (0.26, 9.0), Verdict.REFUTED),
-        (Region(0, 0, near=0.1, far=0.5), (0.05, 0.3), Verdict.AGREES),
-        (Region(0, 0, near=0.1, far=0.5), (0.05, 0.4), Verdict.INCONCLUSIVE),
-        (Region(0, 0, near=0.1, far=0.5), (0.3, 0.5), Verdict.REFUTED),
-        (Region(0, 0, near=0.1, far=0.5), (np.nan, 0.1), Verdict.INCONCLUSIVE),
+        (Acceptance(0.8, np.inf), (0.81, 0.9), Verdict.AGREES),
+        (Acceptance(0.8, np.inf), (0.1, 0.79), Verdict.REFUTED),
+        (Acceptance(0.8, np.inf), (0.8, 0.8), Verdict.INCONCLUSIVE),
+        (Acceptance(-0.25, 0.25), (-0.2, 0.2), Verdict.AGREES),
+        (Acceptance(-0.25, 0.25), (-0.3, 0.2), Verdict.INCONCLUSIVE),
+        (Acceptance(-0.25, 0.25), (0.26, 9.0), Verdict.REFUTED),
+        (Acceptance(0, 0, near=0.1, far=0.5), (0.05, 0.3), Verdict.AGREES),
+        (Acceptance(0, 0, near=0.1, far=0.5), (0.05, 0.4), Verdict.INCONCLUSIVE),
+        (Acceptance(0, 0, near=0.1, far=0.5), (0.3, 0.5), Verdict.REFUTED),
+        (Acceptance(0, 0, near=0.1, far=0.5), (np.nan, 0.1), Verdict.INCONCLUSIVE),
     ],
 )
 def test_the_verdict_is_that_of_an_interval_against_a_region(region, interval, verdict):
@@ -184,9 +184,9 @@ def test_the_verdict_is_that_of_an_interval_against_a_region(region, interval, v
 
 
 def test_a_name_is_that_of_the_first_region_that_holds_the_interval():
-    named = ((Outcome.IMPROVES, Region(-np.inf, 0)), (Outcome.STALLS, Region(-0.1, 0.1)))
+    named = ((Settled.IMPROVES, Acceptance(-np.inf, 0)), (Settled.STALLS, Acceptance(-0.1, 0.1)))
     said = [outcome(named, *ends) for ends in ((-0.05, -0.01), (-0.05, 0.05), (-0.2, 0.05), (0, 0))]
-    assert said == [Outcome.IMPROVES, Outcome.STALLS, Outcome.INCONCLUSIVE, Outcome.STALLS]
+    assert said == [Settled.IMPROVES, Settled.STALLS, Settled.INCONCLUSIVE, Settled.STALLS]
 
 
 def test_one_bootstrap_pairs_seeds_and_has_a_median():

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .regions import Region
+from .regions import Acceptance
 from .regions import Verdict as Verdict
 from .resampling import LEVEL as LEVEL
 from .resampling import Array as Array
@@ -126,5 +126,5 @@ def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction 
     if not np.isfinite(measured.slope):
         return Verdict.INCONCLUSIVE
     p, step = float(predicted), float(spacing)
-    region = Region(p, p, near=min(DRIFT, step / 5), far=step)
+    region = Acceptance(p, p, near=min(DRIFT, step / 5), far=step)
     return region.verdict(measured.low, measured.high, measured.trend)

@@ -17,7 +17,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Region:
+class Acceptance:
     """Numbers from ``low`` to ``high``: a bound has an infinite end, an exponent two equal ones.
 
     Attributes:
@@ -44,7 +44,7 @@ class Region:
         return Verdict.REFUTED if beyond > max(self.far, high - low if self.far else 0) / 2 else Verdict.INCONCLUSIVE
 
 
-class Outcome(StrEnum):
+class Settled(StrEnum):
     """What a change over widths, or between parameterizations, is called."""
 
     TRANSFERS = "TRANSFERS"
@@ -58,11 +58,11 @@ class Outcome(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-Named = Sequence[tuple[Outcome, Region]]
+Named = Sequence[tuple[Settled, Acceptance]]
 """Regions in the order in which they are tried, each with the name of a number that lies there."""
 
 
-def outcome(named: Named, low: float, high: float) -> Outcome:
+def outcome(named: Named, low: float, high: float) -> Settled:
     """The first name whose region holds the interval."""
     agreeing = (name for name, region in named if region.verdict(low, high) is Verdict.AGREES)
-    return next(agreeing, Outcome.INCONCLUSIVE)
+    return next(agreeing, Settled.INCONCLUSIVE)

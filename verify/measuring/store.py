@@ -2,7 +2,7 @@
 
 A folder holds ``plan.json`` (what was asked) and ``measured.sqlite``: cells of runs, and pieces (losses, findings)
 under all that they depend on. A transaction is done or not: a killed process costs only what it had not finished.
-Read next: ``cells.py`` (what a cell is), ``runs.py`` (fills a store), ``transfer/sweep.py`` (keeps pieces).
+Read next: ``cells.py`` (what a cell is), ``runs.py`` (fills a store), ``studies/sweep.py`` (keeps pieces).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
-from scaling_algebra.verify.judging.regions import Named, Outcome, Region, outcome
+from scaling_algebra.verify.judging.regions import Acceptance, Named, Settled, outcome
 from scaling_algebra.verify.judging.resampling import Estimate, resampled, slope_weights
 from scaling_algebra.verify.networks.scales import Dims
 
@@ -31,7 +31,7 @@ class Change:
 
     estimate: Estimate
     used: tuple[int, ...]
-    verdict: Outcome
+    verdict: Settled
     why: str
 
 
@@ -44,31 +44,31 @@ class Question:
 
     def judged(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
         """The verdict on an estimate; ``unknown`` says why nothing can be known."""
-        verdict = Outcome.INCONCLUSIVE if unknown else outcome(self.named, estimate.low, estimate.high)
-        where = "in none of the regions" if verdict is Outcome.INCONCLUSIVE else f"in the region of {verdict}"
+        verdict = Settled.INCONCLUSIVE if unknown else outcome(self.named, estimate.low, estimate.high)
+        where = "in none of the regions" if verdict is Settled.INCONCLUSIVE else f"in the region of {verdict}"
         return Change(estimate, tuple(used), verdict, unknown or f"the interval lies {where}; {self.small}")
 
 
-def _of_losses(below: Outcome, about: Outcome, above: Outcome) -> Question:
+def _of_losses(below: Settled, about: Settled, above: Settled) -> Question:
     """An interval on one side of no change is a change, however small."""
-    none = Region(-math.log2(1.05), math.log2(1.05))
-    named = (below, Region(-math.inf, 0)), (above, Region(0, math.inf)), (about, none)
+    none = Acceptance(-math.log2(1.05), math.log2(1.05))
+    named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
     return Question(named, "a change by 5% is small")
 
 
 DRIFT = Question(
     (
-        (Outcome.TRANSFERS, Region(-0.25, 0.25)),
-        (Outcome.DRIFTS, Region(-math.inf, -0.25)),
-        (Outcome.DRIFTS, Region(0.25, math.inf)),
+        (Settled.TRANSFERS, Acceptance(-0.25, 0.25)),
+        (Settled.DRIFTS, Acceptance(-math.inf, -0.25)),
+        (Settled.DRIFTS, Acceptance(0.25, math.inf)),
     ),
     "a drift by 0.25 is small",
 )
 """Of log2 of the best rate per doubling of the width: exponents are multiples of 1/2, so a tolerance of 1/4 is half way
 to the nearest wrong one."""
-SCALE = _of_losses(Outcome.IMPROVES, Outcome.STALLS, Outcome.WORSENS)
+SCALE = _of_losses(Settled.IMPROVES, Settled.STALLS, Settled.WORSENS)
 """Of log2 of the best loss per doubling of the width."""
-RANK = _of_losses(Outcome.BETTER, Outcome.EQUAL, Outcome.WORSE)
+RANK = _of_losses(Settled.BETTER, Settled.EQUAL, Settled.WORSE)
 """Of log2 of the best loss of one parameterization over that of another at one width."""
 
 
@@ -191,17 +191,17 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     return RANK.judged(ratio, [curve.width], unknown)
 
 
-def overall(derived: Sequence[Outcome], controls: Sequence[Outcome]) -> Outcome:
+def overall(derived: Sequence[Settled], controls: Sequence[Settled]) -> Settled:
     """The verdict on the derived parameterizations, given those of the negative controls run beside them.
 
     Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
     cannot see a drift: INCONCLUSIVE, unless a derived one drifts anyway.
     """
     judged = derived or controls
-    if Outcome.DRIFTS in judged:
-        return Outcome.DRIFTS
-    blind = bool(derived) and any(v != Outcome.DRIFTS for v in controls)
-    return Outcome.INCONCLUSIVE if blind or Outcome.INCONCLUSIVE in judged or not judged else Outcome.TRANSFERS
+    if Settled.DRIFTS in judged:
+        return Settled.DRIFTS
+    blind = bool(derived) and any(v != Settled.DRIFTS for v in controls)
+    return Settled.INCONCLUSIVE if blind or Settled.INCONCLUSIVE in judged or not judged else Settled.TRANSFERS
 
 
 def few(curves: Sequence[LossCurve], widths: int) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array, Verdict, fit, judge_exponent, number
-from scaling_algebra.verify.judging.regions import Region
+from scaling_algebra.verify.judging.regions import Acceptance
 from scaling_algebra.verify.judging.resampling import median, resampled, slope_weights
 
 
@@ -149,7 +149,7 @@ def _judged(claimed: str | Fraction | None, observation: Observation) -> tuple[s
         low, high = value - reach, value + reach
     if few:
         low = high = nan
-    region = Region(limit, inf) if sign == ">" else Region(-inf, limit)
+    region = Acceptance(limit, inf) if sign == ">" else Acceptance(-inf, limit)
     return claimed, value, low, high, region.verdict(low, high)
 
 

@@ -10,7 +10,7 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.documents.notation import formula, plain, typeset
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.presentation import interval, signed
-from scaling_algebra.verify.judging.regions import Outcome
+from scaling_algebra.verify.judging.regions import Settled
 
 from .curves import Change, LossCurve
 from .findings import Finding
@@ -81,7 +81,7 @@ def study(r: Study) -> Document:
     if any(s.derived for s in r.series):
         outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
         controls = [s for s in r.series if not s.derived]
-        lines += [f"control: {s.recipe.name} {outcomes[s.drift.verdict is Outcome.DRIFTS]}" for s in controls]
+        lines += [f"control: {s.recipe.name} {outcomes[s.drift.verdict is Settled.DRIFTS]}" for s in controls]
     return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json())
 
 

@@ -17,14 +17,14 @@ import torch
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import number
-from scaling_algebra.verify.judging.regions import Outcome
+from scaling_algebra.verify.judging.regions import Settled
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .curves import Change, LossCurve, compare, drift, growth, improvement, overall
 from .sweep import Course, Tuned, sweep, tune
 
-EXIT = {Outcome.TRANSFERS: 0, Outcome.DRIFTS: 1, Outcome.INCONCLUSIVE: 3}
+EXIT = {Settled.TRANSFERS: 0, Settled.DRIFTS: 1, Settled.INCONCLUSIVE: 3}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Study:
         return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}"
 
     @property
-    def verdict(self) -> Outcome:
+    def verdict(self) -> Settled:
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
     @cached_property
