@@ -68,7 +68,7 @@ class Given:
     @property
     def zero(self) -> frozenset[str]:
         """Roles that are given a zero init."""
-        return frozenset(name.partition(".")[0] for name, power in self.items if power is None)
+        return frozenset(name.rpartition(".")[0] for name, power in self.items if power is None)
 
     @property
     def held(self) -> dict[str, Power]:
@@ -79,7 +79,7 @@ class Given:
     @property
     def started(self) -> frozenset[str]:
         """Roles that are given an init that is not zero."""
-        return frozenset(n.partition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
+        return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
         """A structure with the tensors zero that are given as zero, and no others of those that are given."""
@@ -93,7 +93,7 @@ class Given:
         """A scaling with what is given put in."""
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
-            role, _, setting = name.partition(".")
+            role, _, setting = name.rpartition(".")
             if setting == "init":
                 tensors[role] = replace(tensors[role], init_std=power)
                 continue
@@ -120,8 +120,8 @@ NOTHING = Given()
 
 def unknown(name: str) -> str:
     """``router.init`` as the unknown ``b.router``; ``aggregation`` as ``alpha``."""
-    role, _, setting = name.partition(".")
-    return f"{SETTINGS[setting]}.{role}" if setting else "alpha" if name == AGGREGATION else name
+    role, _, setting = name.rpartition(".")
+    return f"{SETTINGS[setting]}.{role}" if role else "alpha" if name == AGGREGATION else name
 
 
 def _texts(given: Iterable[str] | None) -> list[str]:
@@ -147,7 +147,9 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
         return label
     if label in network.free_multipliers:
         return AGGREGATION if label == "alpha" else label
-    tensor, _, setting = label.partition(".")
+    tensor, _, setting = label.rpartition(".")
+    if not tensor:
+        tensor, setting = label, ""
     symbols = {t.symbol: role for role, t in network.tensors.items()}
     role = symbols.get(tensor, tensor)
     if role not in network.tensors:

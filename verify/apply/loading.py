@@ -28,6 +28,24 @@ def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dic
         UsageError: no such file, module or function, its code fails, a keyword that ``check_model`` has not, or sizes
             are missing.
     """
+    build, beside = function_of(text)
+    where = text.rpartition(":")[0]
+    keywords = list(signature(check_model).parameters)[1:]
+    for key in beside:
+        if key not in keywords:
+            raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), keywords)
+    for name in ("base", "target"):
+        if name not in {**beside, **options}:
+            raise UsageError(f"no {name} of {text}; give {name}='N=...,M=...' here, or in {BESIDE} beside it")
+    return build, {**beside, **options}
+
+
+def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+    """``build``, and the dict beside it.
+
+    Raises:
+        UsageError: as ``load``.
+    """
     where, colon, name = text.rpartition(":")
     if not (colon and where and name.isidentifier()):
         raise UsageError(f"cannot read the model {shown(text)}; write FILE.py:NAME, for example mymodel.py:build")
@@ -40,14 +58,7 @@ def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dic
     beside = getattr(module, BESIDE, {})
     if not isinstance(beside, dict):
         raise UsageError(f"{BESIDE} in {where} is {shown(beside)}; give a dict of keywords, such as base and target")
-    keywords = list(signature(check_model).parameters)[1:]
-    for key in beside:
-        if key not in keywords:
-            raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), keywords)
-    for name in ("base", "target"):
-        if name not in {**beside, **options}:
-            raise UsageError(f"no {name} of {text}; give {name}='N=...,M=...' here, or in {BESIDE} beside it")
-    return build, {**beside, **options}
+    return build, beside
 
 
 def _module(where: str) -> Any:
