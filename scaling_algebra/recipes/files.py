@@ -125,7 +125,8 @@ def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
         (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K"))), {}
     )
     return {
-        axis: [n for n in names if n in record] or list(names[:1]) for axis, names in {**every["default"], **known}.items()
+        axis: [n for n in names if n in record] or list(names[:1])
+        for axis, names in {**every["default"], **known}.items()
     }
 
 

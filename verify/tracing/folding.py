@@ -21,12 +21,16 @@ def bare(output: View) -> tuple[View, list[tuple[str, str]]]:
     notes: dict[tuple[str, str], None] = {}
 
     def below(node: Node, labels: tuple[int, ...]) -> Source:
-        while node.kind == "same":
-            source, slots = node.sources[0]
-            for k, slot in enumerate(slots):
-                join(source.indices[k], node.indices[slot])
-            node, labels = source, tuple(labels[slot] for slot in slots)
-        return node, labels
+        while True:
+            source, slots = node.sources[0] if len(node.sources) == 1 or node.kind == "same" else (node, ())
+            if node.kind == "same":
+                for k, slot in enumerate(slots):
+                    join(source.indices[k], node.indices[slot])
+                node, labels = source, tuple(labels[slot] for slot in slots)
+            elif node.kind == "contract" and slots and not node.factor and set(slots) == set(node.out):
+                node, labels = source, tuple(labels[node.out.index(x)] for x in slots)  # in another order alone
+            else:
+                return node, labels
 
     def change(node: Node) -> Node:
         if node.note:

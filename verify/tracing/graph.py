@@ -63,6 +63,22 @@ def join(a: Index, b: Index) -> Index:
     return a
 
 
+Entrywise = Callable[[Tensor], Tensor]
+
+
+def then(f: Entrywise, g: Entrywise) -> Entrywise:
+    """g after f."""
+    return lambda x: g(f(x))
+
+
+def product_of(f: Entrywise, g: Entrywise) -> Entrywise:
+    return lambda x: f(x) * g(x)
+
+
+def total_of(f: Entrywise, g: Entrywise) -> Entrywise:
+    return lambda x: f(x) + g(x)
+
+
 Source = tuple["Node", tuple[int, ...]]
 """A node that is read, and the label of each of its slots."""
 

@@ -128,7 +128,7 @@ def _doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
     return {x: n * (2 if x == axis or (axis == "M" and x == "K") else 1) for x, n in sizes.items()}
 
 
-def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "model") -> Traced:
+def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "traced") -> Traced:
     """The equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
@@ -144,10 +144,9 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "mod
     asked = Asked(base or {})
     first = _recorded(build, _tell(build, asked))
     start = {axis: n for axis, n in asked.items()}
-    if "K" in start and "M" in start:
-        if start["K"] != start["M"]:
-            start["K"] = start["M"]
-            first = _recorded(build, start)
+    if "K" in start and "M" in start and start["K"] != start["M"]:
+        start["K"] = start["M"]
+        first = _recorded(build, start)
     builds, runs, loops = [start], [first], []
     for axis in start:
         if axis == "K":
@@ -169,16 +168,11 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "mod
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
         _extend(order, list(walk(_read(others, "L" in start)[0].node)), axis)
-        builds = [*builds, _doubled(start, axis)] if axis else builds
-    writer = Writer(output, _lengthened(builds, start, loops), name)
+    writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
     text = writer.text()
     calls = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     network = from_toml(text, name)
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
-
-
-def _lengthened(builds: list[dict[str, int]], start: dict[str, int], loops: list[str]) -> list[dict[str, int]]:
-    return builds
 
 
 def _tell(build: Build, asked: Asked) -> Asked:
@@ -223,19 +217,16 @@ def _extend(order: list[Node], other: list[Node], axis: str) -> None:
         at = next((k for k, (a, b) in enumerate(zip(order, other, strict=False)) if kind(a) != kind(b)), len(order) - 1)
         where = order[at].where or "model"
         raise Unreadable(f"{where}: a loop whose length grows with {axis} does not fold: its turns are not alike")
-    seen: dict[int, tuple[Index, int]] = {}
+    seen: dict[Index, int] = {}
     for a, b in zip(order, other, strict=True):
         pairs = [*zip(a.indices, b.indices, strict=True), *zip(a.labels.values(), b.labels.values(), strict=False)]
-        for x, y in pairs:
-            seen[id(x.root())] = (x.root(), y.root().sizes[0])
-        if a.factor or b.factor:
-            a.factor = (*(a.factor or (1.0,) * len(order[0].indices and seen)), 0.0)[:-1] if False else a.factor
-    for index, size in seen.values():
+        seen |= {x.root(): y.root().sizes[0] for x, y in pairs}
+    builds = len(next(iter(seen)).sizes)
+    for index, size in seen.items():
         index.sizes = (*index.sizes, size)
     for a, b in zip(order, other, strict=True):
-        n = len(next(iter(seen.values()))[0].sizes) - 1
         if a.factor or b.factor:
-            a.factor = (*(a.factor or (1.0,) * n), b.factor[0] if b.factor else 1.0)
+            a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
 
 
 def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .entries import classified
-from .graph import Index, Node, Restart, Sizes, Unreadable, Vector, View, join, whole_of
+from .graph import Index, Node, Restart, Sizes, Unreadable, Vector, View, join, product_of, then, total_of, whole_of
 from .recording import Call, Recording, Ref, refs
 
 GATES = ("softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "topk")
@@ -57,7 +57,7 @@ class Bound:
 
 
 class Reader:
-    """One reading. splits: what is known of how leaves are taken apart; the only state of a reading that begins again."""
+    """One reading. splits: how leaves are taken apart, which a reading that begins again keeps."""
 
     def __init__(self, runs: Sequence[Recording], splits: dict[tuple[Any, ...], tuple[Sizes, Sizes]]) -> None:
         self.runs, self.builds, self.splits = runs, len(runs), splits
@@ -105,7 +105,7 @@ class Reader:
     def constant(self, values: Sequence[Tensor]) -> View:
         """Values that come from no parameter and no input."""
         shapes = zip(*(v.shape for v in values), strict=True)
-        dims = [() if set(sizes) == {1} else (Index(sizes),) for sizes in shapes]
+        dims: list[tuple[int | Index, ...]] = [() if set(sizes) == {1} else (Index(sizes),) for sizes in shapes]
         return View(Node("const", [], value=list(values)), dims)
 
     def read(self) -> View:
@@ -149,14 +149,8 @@ class Reader:
         from .rules import apply
 
         call = calls[0]
-        if bad := call.stale - self.repaired:
-            if any(
-                r.number in bad and self.view(r).node.kind != "const" or r.number in self.pieces
-                for r in refs((call.arguments, call.keywords))
-            ):
-                raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
-            for number in bad:  # a constant that was written: its values of now are not known
-                raise self.fail("reads a buffer that was written in place through a view; make it with torch.cat")
+        if call.stale - self.repaired:  # the values of now are not known
+            raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         results = list(refs(call.result))
@@ -353,12 +347,7 @@ class Reader:
         out = self.contract(operands, range(n))
         if out.node.kind == "contract" and len(out.node.sources) == 2:
             out.node.entry = (
-                tuple(
-                    (r, lambda u, f=f, g=g: f(u) * g(u))
-                    for r, f in a.node.entries()
-                    for s, g in b.node.entries()
-                    if r is s
-                )
+                tuple((r, product_of(f, g)) for r, f in a.node.entries() for s, g in b.node.entries() if r is s)
                 if a.dims == b.dims
                 else ()
             )
@@ -369,8 +358,8 @@ class Reader:
             return None
         for root, f in a.node.entries():
             for other, g in b.node.entries():
-                if root is other and (name := classified(lambda u, f=f, g=g: f(u) * g(u))):
-                    return self.function(name, View(root, a.dims), lambda u, f=f, g=g: f(u) * g(u))
+                if root is other and (name := classified(product_of(f, g))):
+                    return self.function(name, View(root, a.dims), product_of(f, g))
         return None
 
     def scaled(self, x: View, by: View | Vector) -> View:
@@ -422,7 +411,7 @@ class Reader:
         node = Node("same", list(x.node.indices), self.where, ((x.node, slots),), note=note)
         node.exact = lambda v: x.taken_back(exact(x.laid_out(v)), v)
         if entry is not None:
-            node.entry = tuple((r, lambda u, f=f: entry(f(u))) for r, f in x.node.entries())
+            node.entry = tuple((r, then(f, entry)) for r, f in x.node.entries())
         return View(node, x.dims)
 
     def function(
@@ -432,7 +421,7 @@ class Reader:
         slots = tuple(range(len(x.node.indices)))
         node = Node("func", list(x.node.indices), self.where, ((x.node, slots),), name=name, over=over, exact=exact)
         if entrywise:
-            node.entry = tuple((r, lambda u, f=f: exact(f(u))) for r, f in x.node.entries())
+            node.entry = tuple((r, then(f, exact)) for r, f in x.node.entries())
         return View(node, x.dims)
 
     def shifted(self, x: View, by: View | Vector, what: str = "add") -> View:
@@ -448,7 +437,7 @@ class Reader:
         out = self.same(self.spread(x, by), lambda v: v + c.to(v.dtype))
         out.node.kind, out.node.value, out.node.name = "shift", values, f"{float(c.abs().max()):g}"
         if c.numel() == 1:
-            out.node.entry = tuple((r, lambda u, f=f: f(u) + float(c)) for r, f in x.node.entries())
+            out.node.entry = tuple((r, then(f, lambda u: u + float(c))) for r, f in x.node.entries())
         return out
 
     def _norm(self, x: View, other: View) -> View | None:
@@ -510,7 +499,7 @@ class Reader:
         node = Node("add", [classes[x] for x in order], self.where, sources)
         if all(v.dims == views[0].dims for v in views) and len(views) == 2:
             a, b = (v.node.entries() for v in views)
-            node.entry = tuple((r, lambda u, f=f, g=g: f(u) + g(u)) for r, f in a for s, g in b if r is s)
+            node.entry = tuple((r, total_of(f, g)) for r, f in a for s, g in b if r is s)
             for root, f in node.entry:
                 if name := classified(f):
                     return self.function(name, View(root, views[0].dims), f)
@@ -557,8 +546,8 @@ class Reader:
             indices = [new if j == slot else x for j, x in enumerate(node.indices)]
             made = node.but(sources=tuple(parts), indices=indices, entry=(), call=None)
             if node.kind in ("same", "shift"):
-                f = node.entry[0][1]
-                made.exact = f if node.entry[0][0] is node.source else None
+                root, known = node.entry[0]
+                made.exact = known if root is node.source else None
                 if made.exact is None:
                     raise self.fail("a slice along an axis that grows, of a product with constants; slice before")
         elif node.kind == "cat" and node.slot == slot and len(node.sources) == len(sizes):
@@ -636,11 +625,15 @@ class Reader:
         indices = [Index((len(at),) * self.builds) if k == keep else i for k, i in enumerate(x.node.indices)]
         node = Node("same", indices, self.where, ((x.node, tuple(slots)),), name="entries")
         node.exact = lambda v: v.index_select(keep, at)
+        count, rest = divmod(x.index(keep).sizes[0], len(at))
+        node.part = None if rest else (x.node, keep, 0, count)
         return View(node, x.dims)
 
     def stepped(self, x: View, d: int, first: int, step: int) -> View:
         """x[first::step] along a dimension: one of the interleaved parts of a parameter's slot."""
         e, whole = x.dims[d], x.sizes(d, self.builds)
+        if len(e) == 1 and x.index(e[0]).fixed:
+            return self.entries_of(x, d, torch.arange(first, whole[0], step))
         if len(e) != 1 or not isinstance(e[0], int) or any(n % step for n in whole):
             raise self.fail("a slice with a step, across axes")
         index = x.index(e[0])

@@ -21,24 +21,26 @@ from .reading import Bound, Number, Reader
 Rule = Callable[[Reader, Bound], Any]
 RULES: dict[str, Rule] = {}
 ALIASES = {
-    "radd": "add", "rmul": "mul", "rsub": "rsub", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
-    "imul": "mul", "isub": "sub", "itruediv": "div", "idiv": "div", "multiply": "mul", "divide": "div", "subtract": "sub",
-    "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose", "unsafe_view": "view",
-    "safe_softmax": "softmax", "special_softmax": "softmax", "rpow": "rpow", "imatmul": "matmul", "clip": "clamp",
-    "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "amax": "max", "take_along_dim": "gather",
+    "radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
+    "imul": "mul", "isub": "sub", "itruediv": "div", "idiv": "div", "multiply": "mul", "divide": "div",
+    "subtract": "sub", "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose",
+    "unsafe_view": "view", "safe_softmax": "softmax", "special_softmax": "softmax", "imatmul": "matmul",
+    "clip": "clamp", "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "amax": "max",
+    "take_along_dim": "gather",
 }  # fmt: skip
 ENTRYWISE = {
-    "tanh", "relu", "silu", "gelu", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu", "leaky_relu",
-    "relu6", "hardtanh", "mish", "log1p", "sin", "cos", "selu", "celu", "softsign", "hardswish", "logsigmoid",
+    "tanh", "relu", "silu", "gelu", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
+    "leaky_relu", "relu6", "hardtanh", "mish", "log1p", "sin", "cos", "selu", "celu", "softsign", "hardswish",
+    "logsigmoid",
 }  # fmt: skip
 """Functions of one tensor, entry by entry; those that the language lacks are told apart by their values."""
 SAME = {
-    "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu", "alias",
-    "requires_grad", "lift_fresh", "native_dropout", "get_data", "_to_copy", "to_copy", "is_floating_point", "pos", "feature_dropout",
+    "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
+    "alias", "requires_grad", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
 }  # fmt: skip
 COUNTS = {
     "nonzero", "ne", "eq", "gt", "lt", "any", "argsort", "sort", "cumsum", "bincount", "ge", "le", "isin", "all", "sum",
-    "floor_divide", "histc", "sub", "add", "max", "min", "flatten_counts", "remainder", "mul",
+    "floor_divide", "histc", "sub", "add", "max", "min", "remainder", "mul",
 }  # fmt: skip
 """Calls whose result, made of chosen experts' numbers, is the same whatever the values: all are chosen."""
 
@@ -412,11 +414,6 @@ def topk(reader: Reader, call: Bound) -> list[View]:
     return [chosen, View(places, x.dims)]
 
 
-@rule("sigmoid_of_topk")
-def _unused(reader: Reader, call: Bound) -> View:  # pragma: no cover
-    raise reader.fail("no such call")
-
-
 @rule("max")
 def largest(reader: Reader, call: Bound) -> list[View]:
     x, d = call.args[0], call.get("dim", 1)
@@ -729,7 +726,7 @@ def stack(reader: Reader, call: Bound) -> View:
 
 
 def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
-    """Along an axis that grows: kept apart, until a product sums over it. Along a Theta(1) axis: of the size of each."""
+    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum."""
     live = [p for p in parts if p.node.kind != "const"]
     wholes = [whole_of(p.node) for p in parts]
     first = wholes[0]
@@ -765,7 +762,7 @@ def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
     indices = [*(classes[x] for x in order), whole]
     own = {x: k for k, x in enumerate(order)}
     sources = []
-    for (node, mine), p in zip(terms, live, strict=True):
+    for node, mine in terms:
         kept = tuple(own[x] if x >= 0 else len(order) for x in mine)
         if kept.count(len(order)) > 1:
             raise reader.fail("a concatenation along several axes")

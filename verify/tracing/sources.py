@@ -6,19 +6,27 @@ and no hub is asked. Read next: ``models.py``.
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from scaling_algebra import files
-from scaling_algebra.errors import UsageError, missing
+from scaling_algebra.errors import UsageError, missing, shown
 from scaling_algebra.recipes.files import size_names
+from scaling_algebra.recipes.sizes import read_sizes
 
 from .graph import Unreadable
 
+BESIDE = "SCALING"
+"""A dict in the file of a function, with sizes and options."""
 HUGGING_FACE = "hf:"
 HEAD = 8
 """Dimension of a head; the number of heads grows."""
@@ -39,7 +47,16 @@ FIXED: Mapping[str, Any] = {
     "num_nextn_predict_layers": 0, "moe_layer_freq": 1, "interleave_moe_layer_step": 1,
 }  # fmt: skip
 """Everything else that is a size, or a list of layers: small, and alike for all layers."""
-DROPPED = ("layer_types", "architectures", "transformers_version", "torch_dtype", "dtype", "quantization_config", "auto_map", "_name_or_path")
+DROPPED = (
+    "layer_types",
+    "architectures",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "quantization_config",
+    "auto_map",
+    "_name_or_path",
+)
 
 
 def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping[str, int]]:
@@ -53,9 +70,6 @@ def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping
     """
     if text.startswith(HUGGING_FACE):
         return _configured(Path(text.removeprefix(HUGGING_FACE)), deep), {}
-    from scaling_algebra.recipes.sizes import read_sizes
-    from scaling_algebra.verify.apply.loading import function_of
-
     build, beside = function_of(text)
     base = beside.get("base", {})
     return build, read_sizes(base, "base") if base else {}
@@ -80,11 +94,11 @@ def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[n
         raise UsageError(f"transformers knows no family {family} (model_type of {path}); give FILE.py:build") from None
 
     def build(sizes: Mapping[str, int]) -> tuple[nn.Module, dict[str, Any]]:
-        import torch
-
         n, options = sizes["N"], {k: v for k, v in record.items() if k not in (*DROPPED, "model_type")}
         options |= {k: v for k, v in FIXED.items() if k in known or k in record}
-        options |= {k: max(1, int(n * times)) for k, times in WIDE.items() if (record.get(k) or known.get(k)) is not None}
+        options |= {
+            k: max(1, int(n * times)) for k, times in WIDE.items() if (record.get(k) or known.get(k)) is not None
+        }
         heads = n // HEAD
         options |= dict.fromkeys((k for k in HEADS if k in known), heads)
         shared = record.get(next((k for k in HEADS if k in record), ""), 1) // (record.get(KEYS[0]) or 10**9) or 1
@@ -106,3 +120,43 @@ def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[n
         return model, {"input_ids": ids, "use_cache": False}
 
     return build
+
+
+def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+    """``build``, and the dict beside it.
+
+    Raises:
+        UsageError: no such file, module or function, its code fails, or what stands beside it is no dict.
+    """
+    where, colon, name = text.rpartition(":")
+    if not (colon and where and name.isidentifier()):
+        raise UsageError(f"cannot read the model {shown(text)}; write FILE.py:NAME, for example mymodel.py:build")
+    module = _module(where)
+    build = getattr(module, name, None)
+    if not callable(build):
+        lacks = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
+        functions = [x for x, y in vars(module).items() if isfunction(y)]
+        raise UsageError(f"{where} {lacks} {name}: {', '.join(functions) or 'none'}; write FILE.py:NAME of yours")
+    beside = getattr(module, BESIDE, {})
+    if not isinstance(beside, dict):
+        raise UsageError(f"{BESIDE} in {where} is {shown(beside)}; give a dict of keywords, such as base and target")
+    return build, beside
+
+
+def _module(where: str) -> Any:
+    path, file = Path(where), where.endswith(".py")
+    if file and not path.is_file():
+        raise UsageError(f"no file {where}; give the file of your model as FILE.py:NAME")
+    folder = str(path.parent.resolve()) if file else ""
+    sys.path.insert(0, folder)
+    try:
+        spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
+        if spec is None:
+            return importlib.import_module(where)
+        module = sys.modules[spec.name] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:
+        raise UsageError(f"{where} raises {type(error).__name__}: {error}; it must run by itself") from error
+    finally:
+        sys.path.remove(folder)

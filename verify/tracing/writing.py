@@ -88,7 +88,7 @@ class Writer:
             if powers is None or len(powers) > 1 or any(p != 1 for p in powers.values()):
                 whose = sorted({str(leaf[1]) for leaf in index.leaves}) or ["an axis"]
                 raise Unreadable(
-                    f"{', '.join(whose[:3])}: a size that is {index.sizes} at the builds is no multiple of one axis of build"
+                    f"{', '.join(whose[:3])}: sizes {index.sizes} at the builds are no multiple of one axis of build"
                 )
             inputs = [leaf for leaf in index.leaves if leaf[0] == "data"]
             axis = next(iter(powers), "")
@@ -236,16 +236,10 @@ class Writer:
             gates, core = gates[:-1], gates[-1:]
         rest, chain, have = list(tensors), list[Any](), {x for _, mine in signals for x in mine}
         while rest:  # those nearest to the signals act first
-
-            def acts(k: int) -> bool:
-                return any(
-                    x in have and x not in node.out and not any(x in m for j, (_, m) in enumerate(rest) if j != k)
-                    for x in rest[k][1]
-                )
-
-            at = next(
-                (k for k in range(len(rest)) if acts(k)), next((k for k, (_, m) in enumerate(rest) if set(m) & have), 0)
-            )
+            free = [[x for x in m if x in have and x not in node.out] for _, m in rest]
+            others = [{x for j, (_, m) in enumerate(rest) if j != k for x in m} for k in range(len(rest))]
+            acts = [k for k in range(len(rest)) if set(free[k]) - others[k]]
+            at = (acts or [k for k, (_, m) in enumerate(rest) if set(m) & have] or [0])[0]
             chain.insert(0, rest.pop(at))
             have |= set(chain[0][1])
         text = [self.ref(c, [letters[x] for x in mine]) for c, mine in [*gates, *chain, *core]]
@@ -283,9 +277,8 @@ class Writer:
             or self.gauge.get(tensors[0][0].name, own) != own
             or len(self.acts[tensors[0][0].name]) > 1
         ):
-            name = self._fresh("scale")
             raise Unreadable(
-                f"{node.where or 'model'}: the module multiplies by {_shown(own)} here, beside no one tensor ({name}); leave it out"
+                f"{node.where or 'model'}: the module multiplies by {_shown(own)}, beside no one tensor; leave it out"
             )
         self.gauge[tensors[0][0].name] = own
 
@@ -310,13 +303,16 @@ class Writer:
         """A tensor that is added acts on the data."""
         if node.kind != "param":
             raise Unreadable(f"{node.where or 'model'}: a sum or product of weights is added to a signal")
-        tokens, of_data = [x for x in there if x and self.axes[x] == "S"], []
+        tokens = [x for x in there if x and self.axes[x] == "S"]
         letters = self.letters(range(len(self.data.indices)), dict(enumerate(self.data.indices)))
-        for k, index in enumerate(self.data.indices):
-            if letters[k]:
-                of_data.append(tokens[0] if self.axis(index) == "S" and tokens else letters[k])
-        read = [x for x in of_data if self.axes[x] == "D" and x not in mine]
-        return f"{self.ref(node, [*mine, *read])} {self.ref(self.data, of_data)}"
+        own = [(letters[k], self.axis(x)) for k, x in enumerate(self.data.indices) if letters[k]]
+        read = [x for x, axis in own if axis == "D" and x not in mine]
+        sequence = any(axis == "S" for _, axis in own)
+        needed = [x for x in tokens if x not in mine] or tokens[:1] or [x for x, axis in own if axis == "S"]
+        datas = []
+        for token in needed if sequence else [""]:
+            datas.append(self.ref(self.data, [token if axis == "S" else x for x, axis in own]))
+        return f"{self.ref(node, [*mine, *read])} {' '.join(datas)}"
 
     def _function(self, node: Node) -> None:
         name, source = node.name, node.source
@@ -332,12 +328,10 @@ class Writer:
             self.held[node.number] = {} if "sigmoid" in name or name == "topk" else {kept: Fraction(-1)}
             name, over = "gate", ""
         elif name in GATES and "topk" in name:
-            raise Unreadable(
-                f"{node.where or 'model'}: a top-K along an axis that is not M; build must take the number of experts as M"
-            )
+            raise Unreadable(f"{node.where or 'model'}: a top-K along an axis that is not M; build(sizes) must take M")
         if name not in FUNCTIONS or (node.over and name in NAMES):
             raise Unreadable(
-                f"{node.where or 'model'}: {name} is no function of the equations; give this model's equations with --network"
+                f"{node.where or 'model'}: {name} is no function of the equations; give them with --network"
             )
         several = sum(map(bool, letters.values())) > 1
         self._line(

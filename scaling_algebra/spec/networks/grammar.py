@@ -29,7 +29,7 @@ from .functions import FUNCTIONS
 from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
 
-ROLE = re.compile(r"[^\W\d]\w*([.\[]([\w*]+)\]?)*")
+ROLE = re.compile(r"[^\W\d]\w*|\w+([.\[][\w*]+\]?)+")
 """A role: a name, or that of a parameter of a torch module, such as ``experts.*.w1.weight`` or ``qkv.weight[0]``."""
 LONG, MOST = 2**16, 1_000
 """Most characters, and most lines, of equations."""
