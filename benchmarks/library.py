@@ -1,7 +1,7 @@
-"""Derives every network of the library in fresh processes, with the CPU time of each; prints the tables of the docs.
+"""Derives every network of the library in fresh processes, with the CPU time of each.
 
-Run: ``python benchmarks/library.py run [--seconds 60]`` (a quarter of an hour; goes on where it stopped),
-``... tell`` (muP of every network and what training said, as in docs/library.md), ``... times`` (as in docs/speed.md).
+Run: ``python benchmarks/library.py run [--seconds 60]`` (a quarter of an hour; goes on where it stopped), then
+``... tell``, which writes benchmarks/library.md (exponents, training, times) and prints the table of docs/library.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence"
+WRITTEN = Path(__file__).with_suffix(".md")
 DERIVED, TRAINED = EVIDENCE / "library.json", EVIDENCE / "measure" / "library.json"
 OPTIMIZERS = ("sgd", "adam", "adamw", "muon")
 DEEP = "N=1,N_e=1,M=1,L=1"
@@ -101,16 +102,43 @@ def run(seconds: int) -> None:
 
 @main.command()
 def tell() -> None:
-    """Exponents of every network, and the verdicts of its training."""
+    """Write the page of all tables and print the verdicts."""
+    WRITTEN.write_text(page(), encoding="utf-8")
+    print(verdicts())
+
+
+def page() -> str:
+    """Exponents, verdicts of training, CPU seconds."""
+    parts = ["# Every network of the library", "Written by `python benchmarks/library.py tell`."]
     for rule in SHOWN:
         rows = [
             (f"`{x['network']}`", x["where"], x["answer"] if x["verdict"] == "found" else _without(x))
             for x in records()
-            if x["optimizer"] == rule and not x["network"].startswith("routers-")
+            if x["optimizer"] == rule
         ]
         powers = "init std, learning rate" + ("" if rule == "sgd" else ", epsilon")
-        print(table(("network", f"with `{rule}` on", powers), rows), "\n")
-    print(table(("trained", "agree", "refuted", "open", "of the refuted at small sizes"), measured()))
+        parts += [f"## muP, {rule}", table(("network", "on", powers), rows)]
+    parts += [
+        "## Training",
+        table(("trained", "agree", "refuted", "open", "of the refuted at small sizes"), measured()),
+    ]
+    return "\n\n".join([*parts, "## CPU seconds", times(), ""])
+
+
+def verdicts() -> str:
+    """Of every network where muP with SGD and with Adam is found, where none exists, and where the search ends."""
+    rows: dict[str, list[str]] = {}
+    for rule in SHOWN:
+        for name in dict.fromkeys(x["network"] for x in records()):
+            by: dict[str, list[str]] = {}
+            for x in records():
+                if (x["network"], x["optimizer"]) == (name, rule):
+                    by.setdefault(x["verdict"], []).append(x["where"])
+            rows.setdefault(name, []).append("; ".join(f"{v} on {', '.join(w)}" for v, w in by.items()))
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in rows.items():
+        groups.setdefault(tuple(dict.fromkeys(cells)), []).append(f"`{name}`")
+    return table(("networks", "muP"), ((", ".join(names), " / ".join(cells)) for cells, names in groups.items()))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -132,19 +160,22 @@ def measured() -> Iterator[tuple[str, str, int, int, str]]:
             yield f"`{run}`", f"{agree} of {agree + refuted + left}", refuted, left, ", ".join(test["excused"])
 
 
-@main.command()
-def times() -> None:
+def times() -> str:
     """CPU seconds of cold processes; in italics where muP is not decided."""
     rows: dict[tuple[str, str], list[str]] = {}
     for x in records():
         cell = f"{x['seconds']:.1f}"
         decided = x["verdict"] in ("found", "none exists")
         rows.setdefault((f"`{x['network']}`", x["where"]), []).append(cell if decided else f"*{cell}*")
-    print(table(("network", "on", *OPTIMIZERS), ((*k, *v) for k, v in rows.items())))
+    return table(("network", "on", *OPTIMIZERS), ((*k, *v) for k, v in rows.items())) + f"\n\n{summary()}"
+
+
+def summary() -> str:
+    """The times in a line."""
     seconds = sorted(x["seconds"] for x in records())
     late = sum(x > 5 for x in seconds)
     open_ = sum(x["verdict"] not in ("found", "none exists") for x in records())
-    print(f"\n{len(seconds)} answers: median {statistics.median(seconds):.1f} s, {late} over 5 s, {open_} undecided.")
+    return f"{len(seconds)} answers: median {statistics.median(seconds):.1f} s, {late} over 5 s, {open_} undecided."
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ WHOLE = (
     ["phases", "--parameterization", "mup", "--optimizer", "sgd"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mup", "--prove"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mssp", "--prove"],
-    ["derive", "--regime", "II", "--optimizer", "adam", "--parameterization", "mup", "--prove", "--drop"],
+    ["derive", "--regime", "II", "--optimizer", "adam", "--parameterization", "mup", "--prove"],
     ["signals", "--regime", "II", "--optimizer", "adam", "--parameterization", "mssp", "--steps", "3"],
 )
 """Commands that are timed as a user runs them."""

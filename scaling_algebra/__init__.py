@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from .errors import UsageError
     from .explanations.explanations import explain
     from .formulas.formula import Formula, formula
-    from .laws.balance import Balance, balance
-    from .laws.feasible import feasible, read_assumptions
+    from .laws.law import law
     from .proofs.prover import prove
-    from .proofs.relaxation import relax
     from .recipes.horizon import horizon
     from .recipes.recipe import Recipe, recipe
     from .solver.demands import Infeasible, NotFound
@@ -47,10 +45,8 @@ _HOME = {
         "errors": "UsageError",
         "explanations.explanations": "explain",
         "formulas.formula": "Formula formula",
-        "laws.balance": "Balance balance",
-        "laws.feasible": "feasible read_assumptions",
+        "laws.law": "law",
         "proofs.prover": "prove",
-        "proofs.relaxation": "relax",
         "recipes.horizon": "horizon",
         "recipes.recipe": "Recipe recipe",
         "solver.demands": "Infeasible NotFound",
@@ -68,10 +64,9 @@ _HOME = {
     for name in names.split()
 }
 __all__ = [
-    "REGIMES", "Balance", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Power", "Ray", "Recipe",
-    "Signals", "Theorems", "UsageError", "__version__", "audit", "balance", "check_model", "derive", "errata",
-    "explain", "feasible", "formula", "horizon", "network", "phases", "prove", "read_assumptions", "read_network",
-    "recipe", "relax", "signals", "table", "theorems",
+    "REGIMES", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Power", "Ray", "Recipe",
+    "Signals", "Theorems", "UsageError", "__version__", "audit", "check_model", "derive", "errata", "explain",
+    "formula", "horizon", "law", "network", "phases", "prove", "read_network", "recipe", "signals", "table", "theorems",
 ]  # fmt: skip
 
 

@@ -33,9 +33,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "theorems": ("commands.theorems", "What is proved for whole cones of rays: existence, uniqueness, none."),
     },
     "Laws": {
-        "balance": ("commands.balance", "The minimum of a sum of monomials: optimum, exponents, terms that balance."),
         "law": ("commands.law", "Laws of risk or loss: exponents, identities, models, fits; your own in TOML."),
-        "feasible": ("commands.feasible", "What assumptions between growing quantities allow, or why nothing."),
         "horizon": ("commands.horizon", "Learning rate, epsilon, betas and decay over batch and number of tokens."),
     },
     "Ask": {

@@ -25,7 +25,7 @@ from scaling_algebra.proofs.clauses import AllRays
 from scaling_algebra.proofs.prover import APART, EPSILON, provable
 from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import open_axes
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -173,7 +173,7 @@ def nowhere(
         demands: of the parameterization, by default all.
     """
     demands = parameterization.demanded(network, structure) if demands is None else demands
-    axes = [axis for axis in AXES if axis in network.axes.values()]
+    axes = list(network.may_grow)
     names = dict.fromkeys(d.label for d in demands)
     left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
     rays = [*((x,) for x in (*directions(axes, where.fixed), *where.sides)), *left_out]

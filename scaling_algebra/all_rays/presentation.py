@@ -1,4 +1,4 @@
-"""What theorems, the map of rays and the rays next to one say: verdicts, formulas, walls, regimes, model families.
+"""What theorems and the map of rays say: verdicts, formulas, walls, regimes, model families.
 
 Read next: ``picture.py`` (draws the map), ``documents`` (how the rest is printed).
 """
@@ -18,7 +18,6 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 from .claims import Theorem
 from .families import families
-from .nearest import Nearest
 from .phases import PLANE_AXES, MapCell, Phases
 from .theorems import Theorems, statement
 
@@ -79,21 +78,6 @@ def phases(p: Phases) -> Document:
     return Document(tuple(blocks), _record(p))
 
 
-@document_of.register(Nearest)
-def nearest(n: Nearest) -> Document:
-    """The failure on a ray, and the rays next to it without one."""
-    title, rows = n.map.parameterization.title, []
-    for x in n.rays:
-        changes = ", ".join(f"{axis} from {n.ray[axis]} to {x.ray[axis]}" for axis in x.moved)
-        rows.append((_rates(x.ray), changes or "nothing", x.where or "the ray itself", x.structure))
-    why = typeset(f"no {title} found: {n.why}" if n.why else f"{title} is found on this ray")
-    blocks: list[Block] = [Heading(typeset(n.about)), Lines.of(why)]
-    blocks += [Grid.of(("nearest ray", "what changes", "on", "interventions"), rows)] if rows else []
-    rays = [{"ray": _strings(x.ray), "moved": list(x.moved), "on": x.where, "structure": x.structure} for x in n.rays]
-    chart = {"parameterization": n.map.parameterization.name, "optimizer": n.map.optimizer.name}
-    return Document(tuple(blocks), {**chart, "ray": _strings(n.ray), "why": n.why or None, "nearest": rays})
-
-
 def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -> Grid:
     """Init std, learning rate and epsilon of every tensor."""
     return Grid.of(("tensor", *columns), (row[: len(columns) + 1] for row in powers(s)))
@@ -115,10 +99,6 @@ def span(p: Phases, e: MapCell) -> str:
 
 def _rates(ray: Ray) -> str:
     return ",".join(f"{axis}={ray[axis]}" for axis in PLANE_AXES)
-
-
-def _strings(ray: Ray) -> dict[str, str]:
-    return {axis: str(ray[axis]) for axis in PLANE_AXES}
 
 
 def _edge(e: MapCell) -> Piece:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from scaling_algebra.documents import Document
+from scaling_algebra.documents import Document, format_of
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.obstacles import EACH, functions, obstacles, without
-from scaling_algebra.proofs.necessity import freed
 from scaling_algebra.proofs.presentation import proved
-from scaling_algebra.proofs.prover import prove, settled
-from scaling_algebra.proofs.relaxation import Undetermined, relax
+from scaling_algebra.proofs.prover import Verdict, provable, prove, settled
 from scaling_algebra.proofs.smtlib import RESET, scripts_of
 from scaling_algebra.solver.demands import Infeasible, NotFound
-from scaling_algebra.solver.derivation import derive
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.solver.presentation import alike, brief, table
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import OWN
@@ -39,6 +40,14 @@ from .options import (
     write,
 )
 
+TERMINAL = ""
+"""No format: text on a terminal, which is brief; every other form is whole."""
+PROOF = "proof that nothing else meets the demands: --prove"
+MORE = (
+    "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
+    "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
+)
+"""Where the rest is to be had."""
 CODES = {True: 0, False: 1, None: 3}
 """Exit code by whether a parameterization is the only one."""
 
@@ -50,8 +59,8 @@ CODES = {True: 0, False: 1, None: 3}
         "scalecalc derive --ray N=1,N_e=1/2,M=3/2 --optimizer sgd --parameterization mup -o mup.tex",
         "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
         "scalecalc derive --regime III --parameterization mup --given router.init=N^-1/2 --given readout.init=0",
-        "scalecalc derive --ray N=1,N_e=1/2,M=0 --optimizer sgd --parameterization mup --relax",
         "scalecalc derive --architecture moe-rmsnorm --regime I --optimizer sgd --without each",
+        "scalecalc derive --regime III --optimizer adam --format latex --table-only",
     ),
 )
 @WHERE
@@ -60,10 +69,9 @@ CODES = {True: 0, False: 1, None: 3}
 @READOUT_INIT
 @GIVEN
 @GAUGE
+@click.option("--why", is_flag=True, help="Also the reason of each number, and what the assumptions mean.")
+@click.option("--exponents", is_flag=True, help="Also b, c, d: init std n^-b, learning rate n^-c, epsilon n^-d.")
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
-@click.option(
-    "--relax", "relaxing", is_flag=True, help="If no parameterization meets every desideratum, derive the nearest."
-)
 @click.option(
     "--without",
     "left_out",
@@ -71,84 +79,106 @@ CODES = {True: 0, False: 1, None: 3}
     metavar="NAME",
     help=f"Leave a function out: its value is its argument (repeatable); '{EACH}': every one by itself.",
 )
-@click.option("--drop", is_flag=True, help="With --prove: drop every desideratum in turn and say what it determines.")
 @SMTLIB
 @STRICT
+@click.option("--table-only", "alone", is_flag=True, help="The table, and nothing else.")
 @printed()
 def command(
     parameterization: str | None,
     gauge: str,
-    strict: bool,
-    left_out: tuple[str, ...],
+    why: bool,
+    exponents: bool,
     proving: bool,
-    relaxing: bool,
-    drop: bool,
+    left_out: tuple[str, ...],
     smtlib: Path | None,
+    strict: bool,
+    alone: bool,
     **where: Any,
 ) -> Answer | tuple[Answer, int]:
-    """Derive init std, learning rate and epsilon of every tensor, with the reason for each number.
+    """Derive init std, learning rate and epsilon of every tensor.
 
+    Files, and every format but text, are complete: exponents, reasons, rejected structures.
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
     --given holds exponents, derives the others, and names every desideratum that does not hold.
     --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
-    --relax keeps every signal O(1) and lets other desiderata vanish, as slowly as possible; exit code 1 if one does.
     --without derives another network, without a function: it shows which function makes an answer undecided.
-    --strict: exit code 3 where the answer assumes more than counting powers (see the notes, "assumes").
+    --strict: exit code 3 where the answer assumes more than counting powers (--why says what).
     --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
-    if (drop or smtlib) and not proving:
-        raise UsageError("--drop and --smtlib need --prove")
-    if strict and (proving or relaxing):
-        raise UsageError("--strict is about what is derived; leave out --prove and --relax")
-    if relaxing and proving:
-        raise UsageError("--relax is a search of its own; leave out --prove")
-    if drop and where["given"]:
-        raise UsageError("--drop is about the desiderata alone; leave out --given")
-    if EACH in left_out and (proving or relaxing or strict or gauge != OWN or len(left_out) > 1):
-        others = "--prove, --relax, --strict, --gauge and other names"
+    each = EACH in left_out
+    if smtlib and not proving:
+        raise UsageError("--smtlib needs --prove")
+    if strict and proving:
+        raise UsageError("--strict is about what is derived; leave out --prove")
+    if each and (proving or strict or alone or gauge != OWN or len(left_out) > 1):
+        others = "--prove, --strict, --table-only, --gauge and other names"
         raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
+    if alone and proving:
+        raise UsageError("--table-only prints no proof; leave out --prove")
     tried(smtlib, "text", "--smtlib")
-    if EACH not in left_out:
+    form = _form()
+    if alone and form == "json":
+        raise UsageError("json is complete; leave out --table-only")
+    if not each:
         where["network"] = without(where["network"], left_out)
-    both = ("mup", "mssp") if where["network"] == MOE_BLOCK and not relaxing else ("mup",)
+    both = ("mup", "mssp") if where["network"] == MOE_BLOCK else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     names = [parameterization] if parameterization else both
     configurations = [Configuration.of(regime, optimizer, name, **where) for name in names]
-    if EACH in left_out:
+    if each:
         return [obstacles(configuration).document() for configuration in configurations]
     if proving:
-        return _prove(configurations, gauge, drop, smtlib)
-    codes, documents = [0], []
+        above = partial(brief, more=MORE, why=why, exponents=exponents) if form == TERMINAL else None
+        return _prove(configurations, gauge, smtlib, above)
+    found, codes = _derive(configurations, gauge, strict)
+    ds = [x for x in found if isinstance(x, Derivation)]
+    groups = [ds] if all(alike(ds[0], d) for d in ds[1:]) else [[d] for d in ds]
+    answer = [x.document() if isinstance(x, Derivation) else x for x in found]
+    if alone:
+        answer = [Document((table(group, exponents),), {}) for group in groups if group]
+    elif form == TERMINAL:
+        c = configurations[0]
+        more = MORE if provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
+        answer = [brief(group, more, why, exponents) for group in groups if group]
+    return answer, 1 if 1 in codes else max(codes)
+
+
+def _form() -> str:
+    """The format in force; ``TERMINAL`` for a text that goes to no file."""
+    asked = click.get_current_context().params
+    form = asked["form"] or (format_of(asked["output"], "text") if asked["output"] else TERMINAL)
+    return TERMINAL if form == "text" and asked["output"] is None else str(form)
+
+
+def _derive(
+    configurations: Sequence[Configuration], gauge: str, strict: bool
+) -> tuple[list[Derivation | Document], list[int]]:
+    """Derivations, a record where there is none, and exit codes."""
+    found, codes = list[Derivation | Document](), [0]
     for configuration in configurations:
         try:
-            d = (relax if relaxing else derive)(configuration).in_gauge(gauge)
-            if strict and d.assumes:
-                raise Undetermined(f"{configuration}: UNDECIDED, since it assumes {listed(d.assumes)}")
-            codes.append(1 if relaxing and d.unmet else 0)
-            documents.append(d.document())
+            d = derive(configuration).in_gauge(gauge)
         except NotFound as error:
             code, document = missing(error)
             codes.append(code)
-            documents.append(document)
-        except Undetermined as error:
-            click.echo(f"scalecalc: {error}", err=True)
+            found.append(document)
+            continue
+        if strict and d.assumes:
+            line = f"{configuration}: UNDECIDED, since it assumes {listed(d.assumes)}"
+            click.echo(f"scalecalc: {line}", err=True)
             codes.append(3)
-            documents.append(_record(configuration, None, "UNDECIDED", str(error)))
-    return documents, 1 if 1 in codes else max(codes)
+            found.append(_record(configuration, None, "UNDECIDED", line))
+        else:
+            found.append(d)
+    return found, codes
 
 
 def missing(error: NotFound) -> tuple[int, Document]:
     """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
     verdict, line = settled(error)
-    c, decided = error.configuration, verdict == "impossible"
-    hints = []
-    if c.network == MOE_BLOCK and c.ray["K"] == c.ray["M"] and c.ray["N"] and not c.given:
-        hints.append(f"phases --parameterization {c.parameterization.name} --near RATES names rays that have one")
-    if decided and not c.parameterization.structural and not c.given:
-        hints.append("derive --relax gives the one that breaks least")
-    if not decided and functions(c.network):
-        hints.append(f"derive --without {EACH} names functions that stand in the way")
-    click.echo("; ".join([f"scalecalc: {line}", *hints]), err=True)
+    c, decided = error.configuration, verdict is Verdict.IMPOSSIBLE
+    hint = f"; derive --without {EACH} names functions that stand in the way"
+    click.echo(f"scalecalc: {line}{'' if decided or not functions(c.network) else hint}", err=True)
     return (1 if decided else 3), _record(c, False if decided else None, verdict.upper(), line)
 
 
@@ -156,8 +186,13 @@ def _record(configuration: Configuration, unique: bool | None, verdict: str, why
     return Document((), {**configuration.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
 
-def _prove(configurations: list[Configuration], gauge: str, drop: bool, file: Path | None) -> tuple[Answer, int]:
-    """Derivations with their proofs; the proof alone where nothing was derived."""
+def _prove(
+    configurations: Sequence[Configuration],
+    gauge: str,
+    file: Path | None,
+    above: Callable[[Sequence[Derivation]], Document] | None,
+) -> tuple[Answer, int]:
+    """Derivations, in brief or whole, with their proofs; the proof alone where nothing was derived."""
     codes, documents, scripts = [0], [], []
     for configuration in configurations:
         proof = prove(configuration)
@@ -172,7 +207,8 @@ def _prove(configurations: list[Configuration], gauge: str, drop: bool, file: Pa
             raise Infeasible(f"{name}: the derived parameterization is not the only one that the proof leaves")
         codes.append(CODES[proof.unique])
         scripts.append(scripts_of(proof))
-        documents.append(proved(proof, derived, freed(proof) if drop else None))
+        shown = None if derived is None else above([derived]) if above else derived.document()
+        documents.append(proved(proof, shown))
     if file is not None:
         if systems := RESET.join(filter(None, scripts)):
             write(file, systems)

@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain
+from scaling_algebra.explanations.graph import dot
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import COMPLETED, PathType, configured, examples, printed, tried
+from .options import COMPLETED, Answer, configured, examples, printed
+
+DOT = "dot"
+"""A format of this command alone: the leading monomial as a graph."""
 
 
 @click.command(
     "explain",
     epilog=examples(
         "scalecalc explain router.lr --regime III --optimizer sgd",
-        "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph h3.svg",
+        "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph -o h3.dot",
     ),
 )
 @click.argument("what", metavar="WHAT", **COMPLETED)
 @configured
-@click.option(
-    "--graph", type=PathType(), metavar="FILE", help="Also draw the leading monomial: FILE.svg, FILE.png or FILE.dot."
-)
-@printed()
-def command(configuration: Configuration, what: str, graph: Path | None) -> Document:
+@click.option("--graph", is_flag=True, help="The leading monomial as a graph in dot, which Graphviz draws.")
+@printed({DOT: ".dot"}, " dot is --graph.")
+def command(configuration: Configuration, what: str, graph: bool, form: str | None) -> Answer:
     """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
     parameter (expert_out.lr, W3.lr, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
     of every linear map.
     """
-    if what == "alignment" and graph is not None:
+    drawn = graph or form == DOT
+    if graph and form not in (None, DOT):
+        raise UsageError(f"--graph prints dot; leave out --format {form}")
+    if what == "alignment" and drawn:
         raise UsageError("--graph draws one monomial: give a quantity instead of alignment")
-    tried(graph, "graph", "--graph")
     explanation = explain(what, configuration)
-    if graph is not None:
-        from scaling_algebra.explanations.graph import draw
-
-        picture = behind(explanation)
-        if picture is None:
-            raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
-        draw(picture, graph)
-    return explanation.document()
+    if not drawn:
+        return explanation.document()
+    leading = behind(explanation)
+    if leading is None:
+        raise UsageError(f"{what} was chosen, not solved: there is no monomial to draw")
+    return dot(leading)

@@ -7,7 +7,6 @@ import click
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.limits import real
 from scaling_algebra.recipes import horizon as laws
-from scaling_algebra.recipes.published_rules import audit as rules
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 
 from .options import Answer, Name, examples, printed
@@ -21,7 +20,6 @@ BASE |= {"warmup": "warmup"}
     epilog=examples(
         "scalecalc horizon --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
         "scalecalc horizon --hold sde,sde-time",
-        "scalecalc horizon --audit",
     ),
 )
 @click.option(
@@ -45,7 +43,6 @@ BASE |= {"warmup": "warmup"}
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run before and after.")
 @click.option("--base", metavar="NAME=X,...", help="Values before: lr, eps, beta1, beta2, wd, warmup.")
 @click.option("--experts", is_flag=True, help="Also by what an expert under top-K differs, in K/M.")
-@click.option("--audit", is_flag=True, help="Rules of papers and public code, and the invariants each keeps.")
 @printed()
 def command(
     hold: str | None,
@@ -55,17 +52,12 @@ def command(
     tokens: str | None,
     base: str | None,
     experts: bool,
-    audit: bool,
-) -> Answer | tuple[Answer, int]:
+) -> tuple[Answer, int]:
     """What learning rate, epsilon, betas and weight decay do when batch B and number of tokens T change.
 
     Invariants are monomials that stay Theta(1); what they determine, what they leave free and which of them contradict
     each other is solved exactly. Exit code 1: they contradict each other.
     """
-    if audit:
-        if any(x is not None for x in (hold, batch, tokens, base)):
-            raise UsageError("--audit is about every rule; leave out --hold, --batch, --tokens and --base")
-        return rules().document()
     h = laws.horizon(optimizer, None if hold is None else _names(hold), _names(axes))
     values = {} if base is None else _base(base)
     numbers = None

@@ -1,86 +1,129 @@
-"""``scalecalc law``: what a law says, at concrete models, inverted, and beside fitted exponents."""
+"""``scalecalc law``: exponents of growing quantities, by a sum, a law or assumptions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from scaling_algebra.errors import UsageError
 
-from .balance import names, parameters
 from .options import Answer, PathType, examples, printed
-
-FIT = "fit"
 
 
 @click.command(
     "law",
     epilog=examples(
-        "scalecalc law moe-transformer",
+        'scalecalc law "N**(-2*beta/d) + N/n" --min N --in n',
+        'scalecalc law "N**(-2*beta/d) + N/n" --min N --in C --constraint "C = n*N" --at beta=1,d=32 --check C',
         "scalecalc law moe-transformer --axis compute --at beta=1,d=32 --check C=1,R=1/4",
-        "scalecalc law moe-transformer --axis charts --count total",
         "scalecalc law moe-transformer --at d=32 --invert alpha_N=0.076",
+        "scalecalc law switch-cluster --drop Groenwall --set 'K=d**kappa'",
         "scalecalc law mine.toml",
-        "scalecalc law fit FITS.csv --against moe-transformer",
     ),
 )
-@click.argument("name", metavar="NAME|FILE.toml|fit")
-@click.argument("fits", required=False, type=PathType(), metavar="[FITS.csv]")
-@click.option("--axis", metavar="NAME", help="One way to grow, in full: model, data, compute, experts, charts.")
-@click.option("--rate", metavar="NAME", help="Of moe-transformer: fast (1/n), or slow (n^-1/2), which its proof gives.")
-@click.option("--count", metavar="NAME", help="Of moe-transformer: the parameters that are estimated, active or total.")
-@click.option("--choose", multiple=True, metavar="OPTION=CHOICE", help="Of a law with options of its own (repeatable).")
-@click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents: beta=1,d=32.")
-@click.option("--invert", metavar="NAME=VALUE", help="The parameter that gives an exponent this value: alpha_N=0.076.")
-@click.option("--check", "rates", metavar="RATES", help="With --axis: minimise numerically, e.g. n=1,R=1/4.")
-@click.option("--against", default="moe-transformer", show_default=True, metavar="NAME", help="With fit: the law.")
+@click.argument("what", metavar="SUM|NAME|FILE.toml")
+@click.option("--min", "minimise", default="", metavar="NAMES", help="Of a sum: quantities to choose, e.g. N or N,D.")
+@click.option("--in", "grows", default="", metavar="NAMES", help="Of a sum: what grows, the answer's powers.")
+@click.option(
+    "--constraint", "constraints", multiple=True, metavar="RELATION", help='"C = n*N", "k <= M" (repeatable).'
+)
+@click.option("--fixed", default="", metavar="NAMES", help="Positive constants, kept in prefactors.")
+@click.option("--at", "values", default="", metavar="VALUES", help="Parameters in exponents, constants: beta=1,d=32.")
+@click.option("--reach", metavar="MONOMIAL", help="Also the size at which the minimum equals this: 0.01, eps**2.")
+@click.option("--check", "rates", metavar="RATES", help="Minimise numerically over twelve decades, e.g. n=1,R=1/2.")
+@click.option("--axis", metavar="NAME", help="Of a law: one way to grow, in full.")
+@click.option("--choose", multiple=True, metavar="OPTION=CHOICE", help="Of a law with options: rate=slow (repeatable).")
+@click.option("--invert", metavar="NAME=VALUE", help="Of a law: the parameter at which an exponent has this value.")
+@click.option("--fits", type=PathType(), metavar="FITS.csv", help="Of a law: fitted exponents beside its identities.")
+@click.option("--set", "given", multiple=True, metavar="Q=LAW", help="Into assumptions: K=d**kappa (repeatable).")
+@click.option("--drop", multiple=True, metavar="NAME", help="Leave out an assumption (repeatable).")
 @printed()
 def command(
-    name: str,
-    fits: Path | None,
-    axis: str | None,
-    rate: str | None,
-    count: str | None,
-    choose: tuple[str, ...],
+    what: str,
+    minimise: str,
+    grows: str,
+    fixed: str,
     values: str,
-    invert: str | None,
     rates: str | None,
-    against: str,
+    choose: tuple[str, ...],
+    invert: str | None,
+    fits: Path | None,
+    given: tuple[str, ...],
+    **more: Any,
 ) -> tuple[Answer, int]:
-    """What a law says: on every axis the optimum and the exponents, with the identities between them.
+    """The powers that growing quantities have.
 
-    NAME is a law that ships (moe-transformer, chinchilla) or a TOML file of your own: sum = "N**-alpha + N/n",
-    minimise = ["N"], grows = ["n"]. `law fit FITS.csv` holds fitted exponents against the identities of a law.
+    A SUM of monomials with --in: the powers of its minimum, of where it lies, and which terms balance. Names in bases
+    are quantities, names in exponents positive parameters. Without --min: which term is the largest where.
 
-    Exit code 1: an exponent, or the axis that is asked for, is below what nothing can be below, numbers disagree, or a
-    fit refutes an identity. An axis without an exponent of its own is only reported among others.
+    A law that ships (moe-transformer, chinchilla) or a TOML file: every axis with its exponents and identities.
+
+    Assumptions (switch-cluster, or a TOML file with assume): the window of every exponent, and what binds it. Exit code
+    1: assumptions or constraints that contradict each other, or numbers that disagree.
     """
+    from scaling_algebra.laws.balance import Balance
     from scaling_algebra.laws.expressions import exponent
-    from scaling_algebra.laws.fits import compared, read_fits
-    from scaling_algebra.laws.law import answer, inverted, law
+    from scaling_algebra.laws.fits import compared
+    from scaling_algebra.laws.law import LawAnswer, inverted, law
     from scaling_algebra.laws.numeric import checked
 
-    if (fits is not None) != (name == FIT):
-        raise UsageError("a file of fits goes with fit: scalecalc law fit FITS.csv")
-    choices = {option: choice for option, choice in (("rate", rate), ("count", count)) if choice is not None}
-    for text in choose:
-        option, equals, choice = text.partition("=")
-        if not equals or option in choices:
-            raise UsageError(f"cannot read {text!r}; give an option once with its choice, as rate=slow")
-        choices[option] = choice
-    a = answer(law(against if name == FIT else name), axis, choices, parameters(values))
-    if rates is not None and len(a.axes) != 1:
-        raise UsageError(f"--check is about one axis; give --axis, one of {', '.join(a.axes)}")
-    if fits is not None:
-        comparison = compared(a, read_fits(fits, list(a.exponents)))
-        return comparison.document(), 0 if comparison.agrees else 1
-    if invert is not None:
-        of, equals, number = invert.partition("=")
-        if not equals or len(names(of)) != 1:
-            raise UsageError(f"cannot read {invert!r}; give an exponent and its value, as alpha_N=0.076")
-        a = replace(a, inverted=(of.strip(), number.strip(), inverted(a, of.strip(), exponent(number))))
+    pairs: dict[str, Any] = {
+        "choose": _pairs("--choose", choose, "rate=slow"),
+        "given": _pairs("--set", given, "K=d**kappa"),
+    }
+    a = law(what, names(minimise), names(grows), fixed=names(fixed), at=parameters(values), **pairs, **more)
     if rates is not None:
-        a = replace(a, axes={n: replace(b, checks=(checked(b, parameters(rates, "1")),)) for n, b in a.axes.items()})
+        ray = parameters(rates, "1")
+        if isinstance(a, Balance):
+            a = replace(a, checks=(checked(a, ray),))
+        elif isinstance(a, LawAnswer) and len(a.axes) == 1:
+            a = replace(a, axes={n: replace(b, checks=(checked(b, ray),)) for n, b in a.axes.items()})
+        else:
+            raise UsageError("--check is about one minimum; give a sum, or a law with --axis")
+    if (invert is not None or fits is not None) and not isinstance(a, LawAnswer):
+        raise UsageError("--invert and --fits are about a law; give one that ships, or a TOML file with identities")
+    if invert is not None and isinstance(a, LawAnswer):
+        ((of, number),) = _pairs("--invert", [invert], "alpha_N=0.076").items()
+        a = replace(a, inverted=(of, number, inverted(a, of, exponent(number))))
+    if fits is not None and isinstance(a, LawAnswer):
+        return compared(a, fits).document(), 0
     return a.document(), 0 if a.agrees else 1
+
+
+def names(text: str) -> list[str]:
+    """``N, D`` as a list."""
+    values = [x.strip() for x in text.split(",")] if text.strip() else []
+    if wrong := [x for x in values if not (x.isascii() and x.isidentifier())]:
+        raise UsageError(f"{wrong[0]!r} in {text!r} is no name of a quantity; give names with commas between, as N,D")
+    return values
+
+
+def parameters(text: str, default: str = "") -> dict[str, object]:
+    """``beta=1, d=32`` as exact numbers by name; without ``=`` the default."""
+    from scaling_algebra.laws.expressions import exponent
+
+    values: dict[str, object] = {}
+    for part in text.split(",") if text.strip() else []:
+        name, equals, value = part.partition("=")
+        (name,) = names(name) or [""]
+        if name in values or not name or not (value.strip() or (default and not equals)):
+            raise UsageError(f"cannot read {part!r} in {text!r}; give each name once with its value, as beta=1,d=32")
+        number = exponent(value if equals else default)
+        if not (number.is_Rational and number > 0):
+            raise UsageError(f"{name} is {value.strip()}; give a positive number")
+        values[name] = number
+    return values
+
+
+def _pairs(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (x.strip() for x in text.partition("="))
+        if not equals or not name or name in pairs:
+            raise UsageError(f"cannot read {option} {text!r}; give each name once with its value, as {example}")
+        pairs[name] = value
+    return pairs

@@ -13,7 +13,7 @@ from scaling_algebra.documents.blocks import Grid, Heading, Lines, Text, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.mechanisms import TITLES
-from scaling_algebra.spec.axes import AXES, FIXED, REGIMES
+from scaling_algebra.spec.axes import AXES, REGIMES, about
 from scaling_algebra.spec.desiderata import ABOUT
 from scaling_algebra.spec.glossary import TERMS
 from scaling_algebra.spec.networks.language import Network
@@ -68,8 +68,7 @@ def network_document(network: Network) -> Document:
     """One network: its equations, what its letters and tensors are, its quantities."""
     rows = zip(as_text(network).splitlines(), latex_sides(network), strict=True)
     equations = [Text(f"  {line}", f"${left} = {right}$") for line, (left, right) in rows]
-    titles = {**AXES, **FIXED}
-    letters = {x: f"{axis} ({titles[axis]})" for x, axis in network.axes.items()}
+    letters = {x: f"{axis} ({about(axis)})" if about(axis) != axis else axis for x, axis in network.axes.items()}
     tensors = {role: indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
     record = {
         "architecture": network.name,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import lcm
 
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
@@ -22,14 +22,19 @@ FIELD = 24
 
 
 class Packing:
-    """Packs and unpacks exponents on one ray, for one list of unknowns."""
+    """Packs and unpacks exponents on one ray, for one list of unknowns.
+
+    Attributes:
+        counted: axes whose powers are counted.
+    """
 
     def __init__(self, ray: Ray, unknowns: Sequence[str]) -> None:
         self.ray = ray
         self.unknowns = tuple(unknowns)
-        finest = _UNIT * lcm(*((ray[axis] / ray.largest).denominator for axis in AXES))
+        self.counted = ray.axes
+        finest = _UNIT * lcm(*((ray[axis] / ray.largest).denominator for axis in ray.axes))
         self._unit = finest / ray.largest
-        self._shift = FIELD * (len(AXES) + len(self.unknowns) + 1)
+        self._shift = FIELD * (len(self.counted) + len(self.unknowns) + 1)
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
         """One integer for an exponent: its value, powers of the axes (multiples of 1/2) and counts of the unknowns.
@@ -41,12 +46,12 @@ class Packing:
         if scaled.denominator != 1:
             raise ValueError(f"exponent {value} is finer than the unit {1 / self._unit} of this ray")
         packed = scaled.numerator << self._shift
-        for k, axis in enumerate(AXES):
+        for k, axis in enumerate(self.counted):
             if axis in axes:
                 packed += int(2 * axes[axis]) << FIELD * k
         for k, name in enumerate(self.unknowns):
-            packed += unknowns.get(name, 0) << FIELD * (len(AXES) + k)
-        return packed - (sum(map(abs, unknowns.values())) << FIELD * (len(AXES) + len(self.unknowns)))
+            packed += unknowns.get(name, 0) << FIELD * (len(self.counted) + k)
+        return packed - (sum(map(abs, unknowns.values())) << FIELD * (len(self.counted) + len(self.unknowns)))
 
     def scale(self, axes: Mapping[str, Fraction | int]) -> int:
         """Packed exponent of a product of powers of the axes."""
@@ -60,11 +65,11 @@ class Packing:
     def form(self, packed: int) -> Form:
         """The linear form behind a packed exponent."""
         counts = []
-        for _ in range(len(AXES) + len(self.unknowns)):
+        for _ in range(len(self.counted) + len(self.unknowns)):
             low = packed & (1 << FIELD) - 1
             low -= low >> FIELD - 1 << FIELD
             counts.append(low)
             packed = packed - low >> FIELD
-        axes = {axis: Fraction(c, 2) for axis, c in zip(AXES, counts, strict=False)}
-        named = zip(self.unknowns, counts[len(AXES) :], strict=True)
+        axes = {axis: Fraction(c, 2) for axis, c in zip(self.counted, counts, strict=False)}
+        named = zip(self.unknowns, counts[len(self.counted) :], strict=True)
         return Form(Power.of(axes), tuple((u, c) for u, c in named if c))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Self
 
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 
 from .canonical import Leaf, canonical
 from .kernels import DOUBT, Contraction, Exhausted, Kernel, multiply, population
@@ -59,10 +59,10 @@ class KernelStore(Packing):
         self.axes = dict(letters)
         self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
         self._half = dict.fromkeys(letters.values(), 0)
-        self._half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in AXES}
-        self._later = 1 << FIELD * (len(AXES) + len(self.unknowns)) + 8
+        self._half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in self.counted}
+        self._later = 1 << FIELD * (len(self.counted) + len(self.unknowns)) + 8
         """Taken off the exponent of what may cancel: of equal exponents the one that cannot comes first."""
-        self._unit_gap = max(ray[axis] for axis in AXES)
+        self._unit_gap = ray.largest
         self._step = self.pack(self._unit_gap / 2, {}, {})
         self._ids: dict[Kernel, int] = {}
         self._kernels: list[Kernel] = []
@@ -84,7 +84,7 @@ class KernelStore(Packing):
 
     def rate(self, axis: str) -> Fraction:
         """How fast an axis grows."""
-        return self.ray[axis] if axis in AXES else Fraction(0)
+        return self.ray[axis]
 
     def at(self, rung: Rung) -> Self:
         """A copy on another rung, with which kernels and their products are shared."""

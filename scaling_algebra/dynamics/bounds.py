@@ -276,7 +276,7 @@ class BoundRun(Trajectory):
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         """All updates so far: as many as one for the exponents."""
-        if not t:
+        if not t or role in self.point.frozen:
             return []
         rule, rates = self.optimizer.of(role), self._learning_rate(role)
         if rule.relative:

@@ -15,8 +15,8 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Term
+from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
@@ -31,8 +31,6 @@ Modes = Mapping[str, Mode]
 Certified = Callable[[str, int], "int | None"]
 """Packed size of a quantity after t updates where it is certified, else None."""
 MODES: tuple[Mode, ...] = ("init", "update")
-SHARE = "K/M"
-"""The multiplier of sums over experts in a batch of which every token has K of M; no unknown."""
 
 
 class BeyondPowerCounting(Exception):
@@ -40,8 +38,10 @@ class BeyondPowerCounting(Exception):
 
 
 def unknowns(network: Network) -> tuple[str, ...]:
-    """Names of b, c, d of every tensor, and of the multipliers: ``("b.input", ..., "alpha")``."""
-    return (*(f"{x}.{role}" for x in "bcd" for role in network.tensors), *network.free_multipliers)
+    """Names of b, of c and d of what trains, and of the multipliers: ``("b.input", ..., "alpha")``."""
+    trained = [role for role in network.tensors if role not in network.frozen]
+    names = {"b": [*network.tensors], "c": trained, "d": trained}
+    return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *network.free_multipliers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class TrainingRun:
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
         axis = self.network.letters[letter]
-        return axis in self.context.growing or (axis in AXES and self.algebra.ray[axis] > 0)
+        return axis in self.context.growing or self.algebra.ray[axis] > 0
 
     def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
         """The size of a signal that something is divided by, and whether it is certified."""

@@ -20,11 +20,12 @@ from scaling_algebra.counting.signals import EntrySize, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
+from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .run import SHARE, BeyondPowerCounting, Increment, Modes, RunContext, Which, unknowns
+from .run import BeyondPowerCounting, Increment, Modes, RunContext, Which, unknowns
 from .trajectory import Trajectory
 
 

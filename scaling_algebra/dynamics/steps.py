@@ -12,7 +12,7 @@ from itertools import combinations
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.language import Factor, Function, Sum
 from scaling_algebra.spec.networks.roles import matrix
 
@@ -217,6 +217,6 @@ def _entries(tr: TrainingRun, letters: str) -> dict[str, int]:
     powers: dict[str, int] = {}
     for c in letters:
         axis = tr.network.letters[c]
-        if axis in AXES:
+        if axis not in FIXED:
             powers[axis] = powers.get(axis, 0) + 1
     return powers

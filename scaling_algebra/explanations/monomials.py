@@ -16,7 +16,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.canonical import Leaf
 from scaling_algebra.counting.kernels import INDICATOR, Kernel
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import about
 from scaling_algebra.spec.powers import Power
 
 
@@ -86,7 +86,7 @@ class Index:
     @property
     def text(self) -> str:
         """``width N``."""
-        return f"{AXES[self.axis]} {self.axis}"
+        return f"{about(self.axis)} {self.axis}" if about(self.axis) != self.axis else self.axis
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
-from scaling_algebra.spec.axes import AXES, FIXED
+from scaling_algebra.spec.axes import about
 
 from .alignments import Alignments
 from .monomials import Index
@@ -116,8 +116,7 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
         ]
         blocks.append(Grid.of(("no.", "initial tensor", "indices", "matched"), factors))
     if m.indices:
-        axes = {**AXES, **FIXED}
-        sums = [(Text(i.name, f"${i.name}$"), axes[i.axis], _weight(i), i.gives) for i in m.indices.values()]
+        sums = [(Text(i.name, f"${i.name}$"), about(i.axis), _weight(i), i.gives) for i in m.indices.values()]
         blocks.append(Grid.of(("index", "runs over", "weight", "gives"), sums))
     if term.constants:
         times = Counter(term.constants)

@@ -29,7 +29,7 @@ from scaling_algebra.limits import LONGEST, rational
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import Linear, eliminate
 from scaling_algebra.linear.maxform import leading
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network, Product
@@ -325,7 +325,7 @@ def _fixed(axes: Iterable[str], network: Network, sparse: bool) -> frozenset[str
     Raises:
         UsageError: an axis that the network does not have, K without M, or nothing left that grows.
     """
-    widths = [axis for axis in AXES if axis in network.axes.values() and axis != "L"]
+    widths = [axis for axis in network.may_grow if axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
         if axis not in widths:

@@ -18,7 +18,7 @@ from scaling_algebra.linear.clauses import Clause, ClauseSolver
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import SIDES, Linear, Vector, direction
 from scaling_algebra.linear.maxform import Counts, MaxForm, max_form
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray, ordered
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
@@ -60,8 +60,8 @@ class FormulaSearch:
     ) -> None:
         self.network, self.optimizer, self.structure = network, optimizer, structure
         self.sparse, self.fixed, self.sized = sparse, fixed, sized
-        axes = {*network.axes.values(), "K"} - ({"L"} if sparse else {"K", "L"}) - fixed
-        self.axes = tuple(axis for axis in AXES if axis in axes)
+        axes = {*network.may_grow, "K"} - ({"L"} if sparse else {"K", "L"}) - fixed
+        self.axes = tuple(ordered(axes))
         self.growing = frozenset(self.axes) | ({"K"} if "M" in axes else set())
         self.cone = Cone(self.axes)
         self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.cone.rays]

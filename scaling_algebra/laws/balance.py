@@ -1,10 +1,6 @@
-"""The minimum of a sum of monomials, exactly: which terms balance, where, at which optimum.
+"""The minimum of a sum of monomials under constraints, exactly: which terms balance, where, at which optimum.
 
-With logarithms of the quantities this is a linear program: minimise over x the largest of ``a_i x + b_i``. By duality
-the minimum is the maximum over the corners of ``{l >= 0, sum l = 1, sum l_i a_i = 0}``, and a corner is a circuit. A
-circuit is a nullspace, so parameters may stay symbols; at the optimum every term is its share of the minimum (the
-inequality of the means), hence the prefactors.
-Read next: ``circuits.py`` (how), ``law.py`` (laws that are built of balances), ``numeric.py`` (the same in numbers).
+Read next: ``minima.py`` (finds the cells), ``numeric.py`` (the same in numbers), ``law.py`` (laws with several sums).
 """
 
 from __future__ import annotations
@@ -20,10 +16,10 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece,
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.solver.demands import Infeasible
 
-from .circuits import Minimum, minima, stationary
-from .expressions import expression, relation
-from .inequalities import Inequality, contradiction, leave_gaps
+from .expressions import expression, monomial, relation
+from .minima import Minimum, minima, reached
 from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
+from .systems import Row, System, leave_gaps
 
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
 """Terms with constraints, those with open parameters, and quantities to minimise over."""
@@ -70,9 +66,10 @@ class Balance(Rendered):
     """A minimum in cells.
 
     Attributes:
-        total, constraints: as they are written. reduced: the sum with the equations put in; bounds: what is at most 1.
+        total, constraints: as they are written. reduced: the sum with the equations put in; bounds: so the rest.
         minimised, growing, fixed: quantities by what becomes of them.
         cells: of terms that balance; one, unless parameters or several growing quantities decide.
+        irreducible: a constant of the sum, which the minimum is above; 0 for none.
         notes: what else is known.
         reach: a monomial; the size at which the minimum equals it is shown, too.
         checks: the same in numbers.
@@ -80,12 +77,13 @@ class Balance(Rendered):
 
     total: Posynomial
     reduced: Posynomial
-    bounds: tuple[Monomial, ...]
+    bounds: tuple[Relation, ...]
     constraints: tuple[Relation, ...]
     minimised: tuple[str, ...]
     growing: tuple[str, ...]
     fixed: tuple[str, ...]
     cells: tuple[Minimum, ...]
+    irreducible: Expr = sympy.S.Zero
     notes: tuple[str, ...] = ()
     reach: str | None = None
     checks: tuple[NumericCheck, ...] = ()
@@ -105,11 +103,30 @@ class Balance(Rendered):
     @property
     def names(self) -> frozenset[str]:
         """Quantities and parameters that stand in it."""
-        sums = (self.total, *(s for c in self.constraints for s in (c.left, c.right)))
-        return frozenset[str]().union(*(x.quantities | x.parameters for x in sums))
+        parts: list[Posynomial | Relation] = [self.total, *self.constraints]
+        return frozenset[str]().union(*(x.quantities | x.parameters for x in parts))
 
     def sizes(self, cell: Minimum) -> dict[str, Monomial]:
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
+
+    def reached(self, cell: Minimum) -> dict[str, Monomial]:
+        """Sizes at which the minimum, its irreducible part included, is ``reach``; empty where nothing is asked.
+
+        Raises:
+            UsageError: no size reaches it.
+        """
+        if self.reach is None:
+            return {}
+        target, grows = monomial(self.reach), self.growing[0]
+        if cell.minimum[grows] == 0:
+            raise UsageError(f"the minimum does not depend on {grows}; no size of it reaches {self.reach}")
+        if self.irreducible != 0:
+            above = target.coefficient - self.irreducible
+            if target.powers or not above.is_number or above <= 0:
+                raise UsageError(f"{self.reach} is not above the irreducible {written(self.irreducible)}; "
+                                 "give a larger number")  # fmt: skip
+            target = Monomial(above)
+        return reached(cell, str(target), grows)
 
     @property
     def agrees(self) -> bool:
@@ -125,27 +142,21 @@ class Balance(Rendered):
             if cell.where:
                 blocks.append(Heading(literal("where " + ", ".join(map(str, cell.where))), 3))
             blocks += self._cell(cell)
-        notes = list(self.notes)
-        for name in self.minimised:
-            if (best := stationary(self.reduced, name)) is not None:
-                notes.append(f"with the logarithm, {name} = {best}")
-        if notes := [*notes, *(line for c in self.checks for line in c.lines())]:
+        if notes := [*self.notes, *(line for c in self.checks for line in c.lines())]:
             blocks.append(Lines.of(*map(literal, notes), listed=True))
         return Document(tuple(blocks), self.record())
 
     def _cell(self, cell: Minimum) -> list[Block]:
-        header = ("", "grows as", "times")[: 2 + cell.exact]
-        rows = [(n, power(m), _factor(m.coefficient))[: len(header)] for n, m in self.sizes(cell).items()]
         shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
-        lines: list[list[Piece]] = [["terms that balance: ", *_joined(shares)]]
+        lines: list[list[Piece]] = [["terms that balance: ", *[p for s in shares for p in ("; ", *s)][1:]]]
         if cell.binding:
             lines.append(["held with equality: ", literal(", ".join(cell.binding))])
         if cell.window:
             lines.append(["left open: ", literal(", ".join(map(str, cell.window)))])
-        if self.reach is not None:
-            sizes = [(f"{name} = ", power(m)) for name, m in cell.reach(self.reach, self.growing[0]).items()]
-            lines.append([f"minimum {literal(self.reach)} at ", *_joined(sizes)])
-        return [Grid.of(header, rows), Lines.of(*lines, listed=True)]
+        blocks: list[Block] = [_grid("", self.sizes(cell), cell.exact), Lines.of(*lines, listed=True)]
+        if sizes := self.reached(cell):
+            blocks.append(_grid(f"minimum {self.reach} at", sizes, cell.exact))
+        return blocks
 
     def record(self) -> dict[str, Any]:
         """The JSON contract."""
@@ -154,15 +165,15 @@ class Balance(Rendered):
             def shown(m: Monomial) -> dict[str, Any]:
                 return {"powers": strings(m), "prefactor": written(m.coefficient) if c.exact else None}
 
-            reached = {} if self.reach is None else {"reached": c.reach(self.reach, self.growing[0])}
-            return {
+            record = {
                 "where": [*map(str, c.where)],
                 "minimum": shown(c.minimum),
                 "optimum": {name: shown(m) for name, m in c.optimum.items()},
                 "active": [{"term": str(t), "share": written(x)} for t, x in zip(c.active, c.shares, strict=True)],
                 "binding": list(c.binding),
                 "open": [*map(str, c.window)],
-            } | {key: {name: strings(m) for name, m in sizes.items()} for key, sizes in reached.items()}
+            }
+            return record | ({"reached": {n: shown(m) for n, m in self.reached(c).items()}} if self.reach else {})
 
         return {
             "sum": str(self.total),
@@ -170,6 +181,7 @@ class Balance(Rendered):
             "minimise": list(self.minimised),
             "grow": list(self.growing),
             "fixed": list(self.fixed),
+            "irreducible": written(self.irreducible),
             "cells": [cell(c) for c in self.cells],
             "notes": list(self.notes),
             "reach": self.reach,
@@ -183,27 +195,13 @@ def balance(
     growing: Sequence[str] = (),
     constraints: Iterable[str | Relation] = (),
     fixed: Sequence[str] = (),
-    values: Mapping[str, Expr] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Balance:
-    """Minimises a sum of monomials.
-
-    Args:
-        total: the sum, such as ``"N**(-2*beta/d) + N/n"``.
-        minimise: quantities to choose; with none, the largest term is looked for.
-        growing: quantities that grow; the answer is in their powers.
-        constraints: equations of monomials, which eliminate a quantity each (one that is not named elsewhere, else the
-            last to be minimised over), or bounds: ``sum <= monomial``, ``monomial >= sum``, ``<<`` and ``>>`` as well.
-        fixed: positive constants, kept in prefactors.
-        values: of parameters in exponents, exact.
+    """Minimises a sum of monomials; ``law`` says what its arguments are.
 
     Raises:
         UsageError: unknown quantities; no minimum, or none that determines its quantities.
         Infeasible: constraints that contradict each other.
-
-    Examples:
-        >>> cell = balance("N**(-2*beta/d) + N/n", ["N"], ["n"]).cell
-        >>> str(cell.optimum["N"]), cell.minimum["n"]
-        ('(2*beta/d)^(d/(2*beta + d))*n^(d/(2*beta + d))', -2*beta/(2*beta + d))
     """
     whole = expression(total) if isinstance(total, str) else total
     given = [relation(c) if isinstance(c, str) else c for c in constraints]
@@ -212,36 +210,46 @@ def balance(
         raise UsageError(f"{twice[0]} is named twice; a quantity is minimised over, grows, or is fixed")
     if not growing:
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
-    sums = (whole, *(s for c in given for s in (c.left, c.right)))
-    quantities, parameters = {q for x in sums for q in x.quantities}, {p for x in sums for p in x.parameters}
+    quantities, parameters = (
+        {x for s in (whole, *given) for x in getattr(s, kind)} for kind in ("quantities", "parameters")
+    )
     check_names("quantity", (*growing, *fixed), sorted(quantities))
     at = {name: exact(value) for name, value in (values or {}).items()}
-    check_names("parameter in an exponent", sorted(at), sorted(parameters))
-    problem, relations = whole.substituted(at), [c.substituted(at) for c in given]
-    dependent = _dependent([c for c in relations if c.sign == "="], minimise, named)
-    reduced, free = problem.substituted(dependent), [name for name in minimise if name not in dependent]
+    check_names("parameter in an exponent, nor fixed quantity,", sorted(at), sorted({*parameters, *fixed}))
+    put = {name: Monomial(x) if name in fixed else x for name, x in at.items()}
+    problem, relations = whole.substituted(put), [c.substituted(put) for c in given]
+    dependent = _dependent([c for c in relations if c.equation], minimise, named)
+    constant = [t for t in problem.terms if t.quantities <= {*fixed}]
+    constant = constant if len(constant) < len(problem.terms) else []
+    reduced = Posynomial(tuple(t for t in problem.terms if t not in constant)).substituted(dependent)
+    free = [name for name in minimise if name not in dependent]
     terms = [_constants(t, fixed) for t in reduced.terms]
-    at_most = ((_constants(m, fixed), c) for c in relations if c.sign != "=" for m in c.substituted(dependent).ratios())
-    bounds = list(dict.fromkeys(Inequality(m, c.strict, c.text, growing[0]) for m, c in at_most))
-    rows = [*zip(map(str, reduced.terms), terms, strict=True), *((bound.label, bound.ratio) for bound in bounds)]
-    _check(rows, free, growing, problem)
-    if core := contradiction(bounds, growing):
+    left = (c.substituted(dependent) for c in dict.fromkeys(relations) if not c.equation)
+    bounds = [replace(c, ratios=tuple(_constants(m, fixed) for m in c.ratios)) for c in left]
+    labels = [*map(str, reduced.terms), *(c.text for c in bounds for _ in c.ratios)]
+    rows = [Row(m, c.strict, c.text) for c in bounds for m in c.ratios]
+    _check([*zip(labels, (*terms, *(row.ratio for row in rows)), strict=True)], free, growing, problem)
+    if core := System(rows, growing[0], growing[1:]).core(strict=True):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
+    least = sympy.Add(*(_constants(t, fixed).coefficient for t in constant))
     cells = tuple(minima(terms, bounds, free, growing, dependent))
     if not cells:
-        raise UsageError(f"no minimum over {', '.join(free)}: {problem} can be made as small as one likes; "
+        low = f"as near to {written(least)}" if constant else "as small"
+        raise UsageError(f"no minimum over {', '.join(free)}: {problem} can be made {low} as one likes; "
                          "add a term that grows where the others fall, or a constraint")  # fmt: skip
     notes = []
+    if constant:
+        notes.append(f"above the irreducible {written(least)}, whose exponent is 0")
     if any(t.logs for t in reduced.terms):
         cells = tuple(replace(c, exact=False) for c in cells)
         notes.append("up to logarithms, which count as constants")
-    if all(c.where for c in cells) and leave_gaps((c.where for c in cells), growing):
+    if all(c.where for c in cells) and leave_gaps(((w.ratio for w in c.where) for c in cells), growing):
         notes.append(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )
-    limits, roles = tuple(bound.ratio for bound in bounds), (tuple(minimise), tuple(growing), tuple(fixed))
-    return Balance(problem, reduced, limits, tuple(relations), *roles, cells, tuple(notes))
+    roles = (tuple(minimise), tuple(growing), tuple(name for name in fixed if name not in at))
+    return Balance(problem, reduced, tuple(bounds), tuple(relations), *roles, cells, least, tuple(notes))
 
 
 def power(m: Monomial) -> Text:
@@ -265,7 +273,7 @@ def _dependent(equations: Iterable[Relation], minimise: Sequence[str], named: Se
     """The quantities that equations eliminate, as monomials in the others."""
     dependent: dict[str, Monomial] = {}
     for c in (e.substituted(dependent) for e in equations):
-        quantities = sorted(c.quantities)
+        quantities = sorted(c.ratios[0].quantities)
         choice = [q for q in quantities if q not in named] + [q for q in reversed(minimise) if q in quantities]
         if not choice:
             raise UsageError(f"the constraint {c.text!r} leaves nothing to choose; minimise over one of its quantities")
@@ -300,8 +308,9 @@ def _check(
         raise UsageError(f"only products of {', '.join(free)} stand in {total}; minimise over fewer of them")
 
 
-def _joined(groups: Iterable[Sequence[Piece]]) -> list[Piece]:
-    return [piece for group in groups for piece in ("; ", *group)][1:]
+def _grid(title: str, sizes: Mapping[str, Monomial], times: bool) -> Grid:
+    header = (literal(title), "grows as", "times")[: 2 + times]
+    return Grid.of(header, [(n, power(m), _factor(m.coefficient))[: len(header)] for n, m in sizes.items()])
 
 
 def _sized(m: Monomial) -> Text:

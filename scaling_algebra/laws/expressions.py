@@ -66,12 +66,17 @@ def exponent(text: str) -> Expr:
 
 
 def relation(text: str) -> Relation:
-    """Two sums with a sign of ``RELATIONS`` between them."""
+    """Two sums with a sign of ``RELATIONS`` between them, one monomial on the larger side."""
     parts = re.split(r"(<<|>>|<=|>=|==?)", text) if isinstance(text, str) and len(text) <= LONG else []
     if len(parts) != 3:
         raise UsageError(f"{_shown(text)} is no relation; write two expressions with one of {', '.join(RELATIONS)} "
                          "between, as C = n*N")  # fmt: skip
-    return Relation(expression(parts[0]), parts[1].replace("==", "="), expression(parts[2]), text.strip())
+    left, right, sign = expression(parts[0]).terms, expression(parts[2]).terms, parts[1]
+    ordered = {"<": [(left, right)], ">": [(right, left)], "=": [(left, right), (right, left)]}[sign[0]]
+    if any(len(large) != 1 for _, large in ordered):
+        raise UsageError(f"{_shown(text)} has a sum on its larger side; write one monomial there")
+    ratios = tuple(t / large[0] for small, large in ordered for t in small)
+    return Relation(text.strip(), ratios, sign in ("<<", ">>"), sign[0] == "=")
 
 
 def identity(text: str) -> Identity:
@@ -184,6 +189,8 @@ class _Parser:
                 if isinstance(node.op, ast.Div) and sympy.cancel(right) == 0:
                     raise self.wrong("an exponent divides by zero")
                 return self.bounded(_OPERATORS[type(node.op)](left, right))
+            case ast.Call(func=ast.Name(id="log" | "ln")):
+                raise self.wrong("an exponent with a logarithm is no constant power; give its value at one size")
             case ast.BinOp(op=ast.Pow()):
                 base, e = self.exponent(node.left), self.exponent(node.right)
                 if not (e.is_Integer and 0 < e <= 10):

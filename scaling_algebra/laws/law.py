@@ -1,12 +1,12 @@
-"""Laws that are written down, and what they say: the balance on each axis, exponents, identities, the floor.
+"""The one question about growing quantities, ``law``: a sum to minimise, a law that is written down, or assumptions.
 
-Adding a law: one more TOML file in ``given/``. Read next: ``balance.py`` (how an axis is answered), ``fits.py`` (fitted
-exponents beside a law).
+A law is a TOML file: ``sum``, ``minimise``, ``grows`` and so on, several ``axes`` of those, or ``assume``.
+Adding one: one more file in ``given/``. Read next: ``balance.py`` (a minimum), ``assumptions.py`` (windows).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -18,10 +18,10 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, check_names, named
 
+from .assumptions import Assumption, Definition, Windows, windows
 from .balance import Balance, balance, power, term
 from .entries import keys, read, read_file, shipped
 from .expressions import exponent, monomial
-from .inequalities import Inequality, sign
 from .monomials import Expr, Identity, Monomial, Posynomial, Relation, exact, parameter, simplified, written
 
 
@@ -31,7 +31,6 @@ class LawAxis:
 
     Attributes:
         exponent: name of that with which the minimum falls. ratios: names of exponents of quantities at the optimum.
-        floored: the floor of the law applies to the minimum.
     """
 
     sum: Posynomial
@@ -41,7 +40,6 @@ class LawAxis:
     fixed: tuple[str, ...] = ()
     exponent: str = ""
     ratios: Mapping[str, Monomial] = field(default_factory=dict)
-    floored: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,32 +47,32 @@ class Law:
     """A law as it is written down.
 
     Attributes:
-        identities: equations between exponents of its axes.
-        floor: what no minimum may be below, in the first quantity that grows. names: what its names are.
+        identities: equations between exponents of its axes. names: what its names are.
         options: what each choice of each option replaces. at: values of parameters.
+        assume, define: assumptions between powers of what ``grows``, and quantities that are defined by others.
     """
 
-    axes: Mapping[str, LawAxis]
+    axes: Mapping[str, LawAxis] = field(default_factory=dict)
     name: str = ""
     title: str = ""
     source: str = ""
     identities: tuple[Identity, ...] = ()
-    floor: Monomial | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     at: Mapping[str, Expr] = field(default_factory=dict)
+    assume: tuple[Assumption, ...] = ()
+    define: tuple[Definition, ...] = ()
+    grows: str = "d"
 
 
 @dataclass(frozen=True, repr=False)
 class LawAnswer(Rendered):
-    """The balances of a law, and their exponents, identities and floor.
+    """The balances of a law, their exponents and identities.
 
     Attributes:
         choices: of its options. axes: the balance on each. values: of parameters.
         exponents: with which the first cell of an axis falls, by their names.
         identities: each with whether it holds for every parameter.
-        below: axes whose minimum is below the floor: everywhere (True), or where a condition holds.
-        repairs: choices of options, one for each text, with which such an axis is not below it.
         inverted: an exponent, the value that it is given, and what a parameter must be.
     """
 
@@ -84,15 +82,12 @@ class LawAnswer(Rendered):
     values: Mapping[str, Expr]
     exponents: Mapping[str, Expr]
     identities: Mapping[str, bool]
-    below: Mapping[str, Inequality | bool]
-    repairs: Mapping[str, tuple[str, ...]]
     inverted: tuple[str, str, Mapping[str, Expr]] | None = None
 
     @property
     def agrees(self) -> bool:
-        """The axis that was asked for, or each with an exponent, is above the floor; numbers do not contradict it."""
-        wrong = any(len(self.axes) == 1 or self.law.axes[name].exponent for name in self.below)
-        return not wrong and all(b.agrees for b in self.axes.values())
+        """Numbers do not contradict it."""
+        return all(b.agrees for b in self.axes.values())
 
     @property
     def about(self) -> str:
@@ -100,7 +95,7 @@ class LawAnswer(Rendered):
         return self.law.title + (f" ({options})" if options else "")
 
     def document(self) -> Document:
-        """Every axis in lines, or one axis in full; exponents, identities, and what contradicts it."""
+        """Every axis in lines, or one axis in full; exponents and identities."""
         blocks: list[Block] = [Heading(literal(self.about), 2)]
         if len(self.axes) == 1:
             blocks += next(iter(self.axes.values())).document().blocks
@@ -112,7 +107,6 @@ class LawAnswer(Rendered):
             if numbers:
                 blocks += [Heading("exponents", 3), Grid.of(("exponent", "is", "number"), numbers)]
                 blocks += _listed(f"{text}: {'holds' if x else 'does not hold'}" for text, x in self.identities.items())
-        blocks += _listed(map(self._wrong, self.below), "below the floor")
         names = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
         blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in names), "names")
         if self.inverted is not None:
@@ -120,12 +114,6 @@ class LawAnswer(Rendered):
             solved = [f"{of} = {number} at {name} = {x} = {float(x):.4f}" for name, x in solution.items()]
             blocks.append(Lines.of(*map(literal, solved)))
         return Document(tuple(blocks), self.record())
-
-    def _wrong(self, axis: str) -> str:
-        place = "" if (where := self.below[axis]) is True else f" where {where}"
-        repaired = f"; not with {', '.join(self.repairs[axis])}" if self.repairs[axis] else ""
-        least = power(self.axes[axis].cells[-1].minimum).plain
-        return f"{axis}: the minimum {least} is below {self.law.floor}{place}: a term is missing{repaired}"
 
     def record(self) -> dict[str, Any]:
         """The JSON contract."""
@@ -136,32 +124,93 @@ class LawAnswer(Rendered):
             "axes": {name: b.record() for name, b in self.axes.items()},
             "exponents": {name: written(e) for name, e in self.exponents.items()},
             "identities": dict(self.identities),
-            "below_floor": {name: True if where is True else str(where) for name, where in self.below.items()},
-            "repairs": {name: list(choices) for name, choices in self.repairs.items()},
         } | ({} if self.inverted is None else {"inverted": {n: str(x) for n, x in self.inverted[2].items()}})
+
+
+def law(
+    what: str,
+    minimise: Sequence[str] = (),
+    grows: Sequence[str] = (),
+    constraints: Iterable[str] = (),
+    fixed: Sequence[str] = (),
+    at: Mapping[str, Any] | None = None,
+    *,
+    reach: str | None = None,
+    axis: str | None = None,
+    choose: Mapping[str, str] | None = None,
+    given: Mapping[str, str] | None = None,
+    drop: Iterable[str] = (),
+) -> Balance | LawAnswer | Windows:
+    """The powers that growing quantities have: at the minimum of a sum, by a law, or under assumptions.
+
+    Args:
+        what: with ``grows`` a sum, such as ``"N**(-2*beta/d) + N/n"``; else the name of a law or of assumptions that
+            ship, or a TOML file with some.
+        minimise: quantities to choose; with none, the largest term is looked for.
+        grows: quantities that grow; the answer is in their powers.
+        constraints: equations of monomials, which eliminate a quantity each (one that is not named elsewhere, else the
+            last to be minimised over), or bounds: ``sum <= monomial``, ``monomial >= sum``, ``<<`` and ``>>`` as well.
+        fixed: positive constants, kept in prefactors.
+        at: exact values of parameters in exponents, and of fixed constants.
+        reach: a monomial; the size at which the minimum equals it is part of the answer.
+        axis: one way to grow of a law, in full. choose: choices of its options.
+        given: growth laws to put into assumptions, by quantity: ``{"K": "d**kappa"}``. A name in an exponent is one
+            more unknown. drop: names of assumptions to leave out.
+
+    Raises:
+        UsageError: something is not known, cannot be read, or has no minimum.
+        Infeasible: constraints that contradict each other.
+
+    Examples:
+        >>> cell = law("N**(-2*beta/d) + N/n", ["N"], ["n"]).cell
+        >>> str(cell.optimum["N"]), cell.minimum["n"]
+        ('(2*beta/d)^(d/(2*beta + d))*n^(d/(2*beta + d))', -2*beta/(2*beta + d))
+        >>> law("moe-transformer").exponents["alpha_C"]
+        beta/(beta + d)
+        >>> w = law("switch-cluster").windows["sigma_0"]
+        >>> print(w.low.value, w.high.value)
+        -1/3 -1/100
+    """
+    constraints, drop = tuple(constraints), tuple(drop)
+    of_sums = {"minimise": minimise, "grows": grows, "constraints": constraints, "fixed": fixed}
+    of_laws = {"axis": axis, "choose": choose}
+    of_assumptions = {"given": given, "drop": drop}
+    if grows:
+        _only("a sum", of_laws | of_assumptions)
+        return replace(balance(what, minimise, grows, constraints, fixed, at), reach=reach)
+    found = read_law(what)
+    if found.assume:
+        _only("assumptions", of_sums | of_laws | {"at": at, "reach": reach})
+        laws = {name: monomial(text) for name, text in (given or {}).items()}
+        return windows(found.name, found.title, found.grows, found.assume, found.define, laws, drop)
+    _only("a law", of_sums | of_assumptions)
+    if reach is not None and axis is None and len(found.axes) > 1:
+        raise UsageError(f"reach is about one axis; give axis, one of {', '.join(found.axes)}")
+    a = answer(found, axis, choose, at)
+    return a if reach is None else replace(a, axes={n: replace(b, reach=reach) for n, b in a.axes.items()})
+
+
+def _only(kind: str, others: Mapping[str, Any]) -> None:
+    if strange := [name for name, x in others.items() if x]:
+        raise UsageError(f"{kind} has no {strange[0]}; leave it out")
 
 
 @cache
 def laws() -> Mapping[str, Law]:
-    """Every law that ships, by name."""
-    return {name: read_law(path) for name, path in shipped("given").items()}
+    """Every law, and every set of assumptions, that ships, by name."""
+    return {name: _file(path) for name, path in shipped("given").items()}
 
 
-def law(name: str) -> Law:
-    """A law that ships, or one in a TOML file."""
-    return read_law(Path(name)) if name.endswith(".toml") else named("law", name, laws())
-
-
-def read_law(path: Path) -> Law:
-    """The law in a TOML file: ``sum``, ``minimise``, ``grows`` and so on, or several axes of those."""
-    return read_file(path, "a law", _law)
+def read_law(name: str) -> Law:
+    """A law or assumptions that ship, or those in a TOML file."""
+    return _file(Path(name)) if name.endswith(".toml") else named("law", name, laws())
 
 
 def answer(
     law: Law,
     axis: str | None = None,
     choices: Mapping[str, str] | None = None,
-    values: Mapping[str, Expr] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> LawAnswer:
     """The answer of a law on one axis, or on all.
 
@@ -170,9 +219,9 @@ def answer(
     """
     picked = _picked(law, choices or {})
     swaps = _swaps(law, picked)
-    parameters = {p for a in law.axes.values() for p in a.sum.substituted(swaps).parameters}
+    known = frozenset[str]().union(*(_known(a, swaps) for a in law.axes.values()))
     at = {**law.at, **{name: exact(value) for name, value in (values or {}).items()}}
-    check_names("parameter of this law", sorted(at), sorted(parameters))
+    check_names("parameter of this law", sorted(at), sorted(known))
     axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
     balances = {n: _balanced(a, swaps, at) for n, a in law.axes.items() if n in axes or a.exponent}
     exponents: dict[str, Expr] = {}
@@ -182,12 +231,10 @@ def answer(
             exponents[a.exponent] = simplified(-cell.minimum[grows])
             exponents |= {key: ratio.substituted(cell.optimum)[grows] for key, ratio in a.ratios.items()}
     identities = {i.text: _identical(i, exponents) for i in law.identities if axis is None}
-    below = {n: b for n in axes if (b := _below(law, n, balances[n], at))}
-    repairs = {n: tuple(_repairs(law, n, picked, at)) for n in below}
-    return LawAnswer(law, picked, {n: balances[n] for n in axes}, at, exponents, identities, below, repairs)
+    return LawAnswer(law, picked, {n: balances[n] for n in axes}, at, exponents, identities)
 
 
-def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
+def inverted(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
     """The parameter that gives an exponent a value, with what it must be.
 
     Raises:
@@ -206,16 +253,40 @@ def inverted(a: LawAnswer, name: str, value: Expr) -> dict[str, Expr]:
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _law(name: str, data: Mapping[str, Any]) -> Law:
+def _file(path: Path) -> Law:
+    return read_file(path, "a law", _law)
+
+
+def _law(name: str, data: dict[str, Any]) -> Law:
+    if "assume" in data and "sum" not in data:
+        return _assumptions(name, data)
     flat = {key: value for key, value in data.items() if key in keys(LawAxis)}
     rest = {key: value for key, value in data.items() if key not in flat}
     check_names("key", rest, [*keys(LawAxis), *keys(Law)])
     if flat and "axes" in data:
         raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
     if not flat and not data.get("axes"):
-        raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n"')
-    law: Law = read(Law, {"name": name, "title": name, "axes": {}} | rest)
+        raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n", or assume')
+    law: Law = read(Law, {"name": name, "title": name} | rest)
     return replace(law, axes={"law": read(LawAxis, flat)}) if flat else law
+
+
+def _assumptions(name: str, data: dict[str, Any]) -> Law:
+    if isinstance(listed := data["assume"], list):
+        data["assume"] = [x if isinstance(x, dict) else {"relation": x} for x in listed]
+    law: Law = read(Law, {"name": name, "title": name} | data)
+    assume = tuple(replace(a, name=a.name or str(a.relation)) for a in law.assume)
+    if not assume:
+        raise UsageError('assume is empty; write assume = ["n**(-1/2) << sigma", ...]')
+    if not law.grows.isidentifier() or not law.grows.isascii():
+        raise UsageError(f"grows is {law.grows!r}; write the name of the quantity that grows, as d")
+    for k, d in enumerate(law.define):
+        if d.name == law.grows or d.is_.quantities & {later.name for later in law.define[k:]}:
+            raise UsageError(f"define {k + 1}: {d.name} needs what is defined at or after it, or is what grows")
+    for kind, names in (("assumption", [a.name for a in assume]), ("definition", [d.name for d in law.define])):
+        if twice := {n for n in names if names.count(n) > 1}:
+            raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
+    return replace(law, assume=assume)
 
 
 def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
@@ -242,34 +313,19 @@ def _balanced(axis: LawAxis, swaps: Mapping[str, Any], at: Mapping[str, Expr]) -
     total = axis.sum.substituted(swaps)
     present = {q for t in total.terms for q, _ in t.powers}.union(*(c.quantities for c in axis.constraints))
     grows = [q for q in axis.grows if q in present]
-    values = {p: x for p, x in at.items() if p in total.parameters}
+    values = {p: x for p, x in at.items() if p in _known(axis, swaps)}
     return balance(total, axis.minimise, grows or axis.grows[:1], axis.constraints, axis.fixed, values)
+
+
+def _known(axis: LawAxis, swaps: Mapping[str, Any]) -> frozenset[str]:
+    """The parameters and constants of an axis."""
+    return axis.sum.substituted(swaps).parameters.union(axis.fixed, *(c.parameters for c in axis.constraints))
 
 
 def _identical(i: Identity, exponents: Mapping[str, Expr]) -> bool:
     check_names(f"exponent in {i.text!r}", sorted({i.name} | i.needs), exponents)
     put = {parameter(n): e for n, e in exponents.items()}
     return bool(simplified(exponents[i.name] - i.right.xreplace(put)) == 0)
-
-
-def _repairs(law: Law, name: str, picked: Mapping[str, str], at: Mapping[str, Expr]) -> Iterator[str]:
-    """One other choice with which an axis is not below the floor."""
-    for option, choice in ((o, c) for o in law.options for c in law.options[o] if c != picked[o]):
-        b = _balanced(law.axes[name], _swaps(law, {**picked, option: choice}), at)
-        if not _below(law, name, b, at):
-            yield f"{option} {choice}"
-
-
-def _below(law: Law, name: str, b: Balance, at: Mapping[str, Expr]) -> Inequality | bool:
-    """Is a minimum in one quantity alone below the floor? False, True, or where a condition holds."""
-    n = b.growing[0]
-    for cell in b.cells if law.floor is not None and law.axes[name].floored else ():
-        if cell.minimum.quantities <= {n}:
-            assert law.floor is not None
-            gap = simplified(cell.minimum[n] - law.floor.substituted(at)[n])
-            if (above := sign(gap)) not in (0, 1):
-                return True if above == -1 else Inequality(Monomial.of({n: gap}), True)
-    return False
 
 
 def _listed(lines: Iterable[str], title: str = "") -> list[Block]:

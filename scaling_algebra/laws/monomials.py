@@ -1,13 +1,13 @@
 """Exact monomials, sums of them, and relations between sums: what laws and assumptions are made of.
 
 A name in a base is a quantity, which grows; a name in an exponent is a parameter, a positive number.
-Read next: ``expressions.py`` (how people write them), ``inequalities.py`` (how they compare).
+Read next: ``expressions.py`` (how people write them), ``systems.py`` (how they compare).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log, nan, prod
 from typing import Any
@@ -169,51 +169,43 @@ class Posynomial:
 
 @dataclass(frozen=True)
 class Relation:
-    """``left << right``, ``<=``, ``=`` and their mirrors: of two sums."""
+    """Monomials that are at most 1: one for each term of the smaller side of ``sum <= monomial``, both ways for ``=``.
 
-    left: Posynomial
-    sign: str
-    right: Posynomial
+    Attributes:
+        text: as it is written. strict: ``<<`` or ``>>``.
+    """
+
     text: str
-
-    @property
-    def strict(self) -> bool:
-        return self.sign in ("<<", ">>")
+    ratios: tuple[Monomial, ...]
+    strict: bool = False
+    equation: bool = False
 
     @property
     def quantities(self) -> frozenset[str]:
-        return self.left.quantities | self.right.quantities
+        return frozenset[str]().union(*(m.quantities for m in self.ratios))
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        return frozenset[str]().union(*(m.parameters for m in self.ratios))
 
     def substituted(self, values: Mapping[str, Any]) -> Relation:
-        return Relation(self.left.substituted(values), self.sign, self.right.substituted(values), self.text)
-
-    def ratios(self) -> list[Monomial]:
-        """The monomials that are at most 1: one for each term on the smaller side, both ways for ``=``."""
-        up, down = (self.left, self.right), (self.right, self.left)
-        ratios = []
-        for small, large in {"<": [up], ">": [down], "=": [up, down]}[self.sign[0]]:
-            if len(large.terms) != 1:
-                raise UsageError(f"{self.text!r} has a sum on its larger side; write one monomial there")
-            ratios += [t / large.terms[0] for t in small.terms]
-        return ratios
+        return replace(self, ratios=tuple(m.substituted(values) for m in self.ratios))
 
     def solved(self, quantity: str) -> Monomial:
-        """The monomial that a quantity equals, if this is an equation of two monomials.
+        """The monomial that a quantity equals in an equation.
 
         Examples:
             >>> from .expressions import relation
             >>> str(relation("C = 6*n*N**2").solved("N"))
             'sqrt(6)/6*C^(1/2)/n^(1/2)'
         """
-        if self.sign != "=" or len(self.left.terms) != 1 or len(self.right.terms) != 1:
-            raise UsageError(f"the constraint {self.text!r} is no equation of two monomials; write one such as C = n*N")
-        ratio = self.left.terms[0] / self.right.terms[0]
-        if ratio[quantity] == 0 or any(quantity in a.quantities for a, _ in ratio.logs):
+        ratio = self.ratios[0]
+        if not self.equation or ratio[quantity] == 0 or any(quantity in a.quantities for a, _ in ratio.logs):
             raise UsageError(f"the constraint {self.text!r} does not give {quantity} as a power of the rest")
         return ratio.solved(quantity)
 
     def __str__(self) -> str:
-        return f"{self.left} {self.sign} {self.right}"
+        return self.text
 
 
 @dataclass(frozen=True)

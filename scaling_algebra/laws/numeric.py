@@ -1,4 +1,4 @@
-"""A balance in numbers: minimised over twelve decades with scipy. Read next: ``balance.py`` (what is checked)."""
+"""A balance in numbers: the sum itself, minimised over twelve decades with scipy."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def checked(b: Balance, rates: Mapping[str, Expr]) -> NumericCheck:
 
     if set(rates) != set(b.growing):
         raise UsageError(f"rates of {', '.join(rates)} were given; give those of {', '.join(b.growing)}, as n=1")
-    if open_ := sorted(b.total.parameters.union(*(m.parameters for m in b.bounds))):
+    if open_ := sorted(b.total.parameters.union(*(c.parameters for c in b.bounds))):
         raise UsageError(f"no number for {', '.join(open_)}; give values of all parameters with --at")
     ray = {name: float(x) for name, x in rates.items()}
     cell = next((c for c in b.cells if all(w.holds(ray) for w in c.where)), None)
     if cell is None:
         raise UsageError(f"there is no minimum where {', '.join(f'{n} = n^{x}' for n, x in rates.items())}")
     ones = {parameter(name): sympy.S.One for name in b.fixed}
-    free = [name for name in b.minimised if any(t[name] != 0 for t in (*b.reduced.terms, *b.bounds))]
-    terms, bounds = ([Monomial(m.coefficient.xreplace(ones), m.powers, m.logs) for m in some]
-                     for some in (b.reduced.terms, b.bounds))  # fmt: skip
+    every = [b.reduced.terms, *(c.ratios for c in b.bounds)]
+    free = [name for name in b.minimised if any(m[name] != 0 for some in every for m in some)]
+    terms, *bounds = ([Monomial(m.coefficient.xreplace(ones), m.powers, m.logs) for m in some] for some in every)
 
     def at(x: Any, n: float) -> dict[str, float]:
         return dict(zip(free, x, strict=True)) | {name: rate * log(n) for name, rate in ray.items()}
 
-    def total(x: Any, n: float) -> float:
-        sizes = [_logarithm(t, at(x, n)) for t in terms]
+    def total(x: Any, n: float, of: list[Monomial] = terms) -> float:
+        sizes = [_logarithm(t, at(x, n)) for t in of]
         return max(sizes) + log(sum(exp(s - max(sizes)) for s in sizes))
 
     points, start = [], [0.0] * len(free)
     for n in SIZES:
-        held = [{"type": "ineq", "fun": lambda x, m=m, n=n: -_logarithm(m, at(x, n))} for m in bounds]
+        held = [{"type": "ineq", "fun": lambda x, of=of, n=n: -total(x, n, of)} for of in bounds]
         options = {"maxiter": 2000, "ftol": 1e-14}
         if free:
             start = list(minimize(total, start, (n,), method="SLSQP", constraints=held, options=options).x)

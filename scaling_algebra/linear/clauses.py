@@ -9,12 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
+from operator import mul
 from typing import Any
 
 from .linear import COMPARED, Linear
 
 _SIMPLE = 48
 """A fraction is simple if its denominator divides this."""
+TIMES = "*"
+"""Between the unknowns of a product, which is a name, too: ``p*x``."""
+STEPS = 2_000_000
+"""Steps (rlimit) that z3 may take where there are products: the same on every machine."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +77,16 @@ class ClauseSolver:
         """Are there values of the unknowns under the clauses with these labels?"""
         return bool(self._solver.check(*(self._label(name) for name in labels)) == self._z3.sat)
 
-    def anew(self, clauses: Iterable[Clause]) -> dict[str, Fraction] | None:
-        """Values of the unknowns under clauses, by a solver that was asked nothing before; None if there are none.
+    def held(self, clauses: Iterable[Clause]) -> bool | None:
+        """Can clauses hold, with names that may be products? None where ``STEPS`` do not decide it.
 
-        What it has learned from easy questions may cost z3 minutes at a hard one.
+        Each question has a solver of its own, without assumptions: with them z3 does not keep to its steps.
         """
-        solver = self._z3.SolverFor("QF_LRA", ctx=self._context)
-        for clause in clauses:
-            solver.add(self._any(clause.atoms))
-        model = self._model(solver=solver)
-        return None if model is None else self._values(model)
+        solver = self._z3.Solver(ctx=self._context)
+        solver.set("rlimit", STEPS)
+        solver.add([self._any(clause.atoms) for clause in clauses])
+        answer = solver.check()
+        return None if answer == self._z3.unknown else bool(answer == self._z3.sat)
 
     def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
         """The smallest value of an unknown under clauses; None if nothing meets them.
@@ -100,25 +106,6 @@ class ClauseSolver:
         if "oo" in str(search.lower(bound)):
             raise Undecided(f"nothing bounds {name} from below")
         return self._value(search.model(), self._reals[name]) * self._unit
-
-    def leave_out_one(self, labels: Iterable[str]) -> None:
-        """From now on the clauses of exactly one of these labels need not hold."""
-        self._solver.add(self._z3.PbEq([(self._z3.Not(self._label(name)), 1) for name in labels], 1))
-
-    def where_left_out(self, name: str, atoms: Sequence[Linear]) -> None:
-        """One of the atoms holds where the clauses of a label are left out."""
-        self._solver.add(self._z3.Or(self._label(name), self._any(atoms)))
-
-    def keep(self, name: str) -> None:
-        """From now on the clauses of a label are not left out."""
-        self._solver.add(self._label(name))
-
-    def left_out(self) -> tuple[str, dict[str, Fraction]] | None:
-        """A label that can be left out, and values of the unknowns without it; None if there is none."""
-        model = self._model()
-        if model is None:
-            return None
-        return next(n for n, x in self._labels.items() if self._z3.is_false(model.eval(x))), self._values(model)
 
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
         """Labels of clauses that are unsatisfiable together with ``more``, none of which can be left out; and these
@@ -145,9 +132,9 @@ class ClauseSolver:
     def _assert(self, clause: Clause) -> None:
         self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
-    def _model(self, *assumed: Any, solver: Any = None) -> Any:
+    def _model(self, *assumed: Any) -> Any:
         """A model, with simple fractions one after the other as far as that goes; None if there is none."""
-        solver = self._solver if solver is None else solver
+        solver = self._solver
         answer = solver.check(*assumed)
         if answer == self._z3.unknown:
             raise Undecided(f"z3 gave up: {solver.reason_unknown()}")
@@ -183,10 +170,13 @@ class ClauseSolver:
 
     def _compared(self, atom: Linear) -> Any:
         if atom not in self._atoms:
-            for name, _ in atom.counts:
-                if name not in self._reals:
-                    self._reals[name] = self._z3.Real(name, self._context)
-            total = self._z3.Sum([n * self._reals[name] for name, n in atom.counts])
+            total = self._z3.Sum([n * self._product(name) for name, n in atom.counts])
             against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)
             self._atoms[atom] = COMPARED[atom.sense](total, against)
         return self._atoms[atom]
+
+    def _product(self, names: str) -> Any:
+        for name in names.split(TIMES):
+            if name not in self._reals:
+                self._reals[name] = self._z3.Real(name, self._context)
+        return reduce(mul, (self._reals[name] for name in names.split(TIMES)))

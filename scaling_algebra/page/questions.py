@@ -21,7 +21,6 @@ from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError, check_names, named
 from scaling_algebra.explanations.explanations import explain
-from scaling_algebra.explanations.results import behind
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
@@ -48,8 +47,7 @@ _FILE = "mine.toml"
 
 
 PageAnswer = tuple[Document, Mapping[str, Any]]
-"""A document, and the rest that the page uses, by name; ``picture`` is the SVG of the leading
-monomial of an explanation, ``place`` says where the ray lies on the map, in a line."""
+"""A document, and the rest that the page uses, by name; ``place`` says where the ray lies on the map, in a line."""
 
 
 def answer(question: str) -> str:
@@ -68,7 +66,7 @@ def answered(question: Question) -> dict[str, Any]:
         if "as" in question:
             return {"text": copied(question, question["as"])}
         document, more = named("question", question.get("ask", ""), ASKS)(question)
-        return {"html": fragment([document]), "picture": "", "place": "", **more}
+        return {"html": fragment([document]), "place": "", **more}
     except ModuleNotFoundError as error:
         return {"needs": error.name}
     except UsageError as error:
@@ -127,12 +125,7 @@ def _lies(configuration: Configuration) -> str:
 
 
 def _explain(question: Question) -> PageAnswer:
-    from scaling_algebra.explanations.graph import picture
-
-    explanation = explain(question.get("what", ""), _configuration(question))
-    reasons = behind(explanation)
-    drawn = picture(reasons) if reasons is not None and reasons.terms else ""
-    return explanation.document(), {"picture": drawn}
+    return explain(question.get("what", ""), _configuration(question)).document(), {}
 
 
 def _prove(question: Question) -> PageAnswer:
@@ -144,7 +137,7 @@ def _prove(question: Question) -> PageAnswer:
         derived = replace(derive(configuration), unique=proof.unique)
     except Infeasible:
         derived = None
-    return proved(proof, derived), {"unique": proof.unique}
+    return proved(proof, None if derived is None else derived.document()), {"unique": proof.unique}
 
 
 def _recipe(question: Question) -> PageAnswer:

@@ -7,7 +7,6 @@ Read next: ``prover.py`` (adds clauses until the question is decided).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,20 +31,11 @@ _PARTS = ("propagating", "effective", "cross")
 """Parts of the change of what a linear map or an aggregation computes."""
 
 
-def shortfall(name: str) -> str:
-    """The unknown by which a demand with this label may fall short of Theta(1), where demands are relaxed."""
-    return f"shortfall of {name}"
-
-
 class Facts:
-    """Clauses of demands, from bounds on the sizes of their quantities.
+    """Clauses of demands, from bounds on the sizes of their quantities."""
 
-    Args:
-        relaxed: instead of Theta(1), what a demand wants is at least n^-x, with an unknown ``shortfall`` x >= 0.
-    """
-
-    def __init__(self, network: Network, relaxed: bool = False) -> None:
-        self.network, self.relaxed, self._table = network, relaxed, quantities(network)
+    def __init__(self, network: Network) -> None:
+        self.network, self._table = network, quantities(network)
         self._remembered: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
@@ -67,9 +57,7 @@ class Facts:
             return []
         if demand.kind == "balanced":
             return self._balance(demand)
-        name, clauses, reached = demand.label, [], []
-        complete, short = demand.kind == "theta", shortfall(demand.label)
-        less = ((short, 1),) if self.relaxed else ()
+        name, clauses, reached, complete = demand.label, [], [], demand.kind == "theta"
         for q in demand.quantities:
             signal = q.removesuffix(".change")
             if signal in self.network.signals:
@@ -81,8 +69,7 @@ class Facts:
                     complete = False
                     continue
                 clauses += [Clause(name, (self.atom(f, "<="),), f"{part} at t={t} is O(1)") for f in bounds.lower]
-                reached += [self.atom(f, ">=", *less) for f in bounds.upper]
-        clauses += [Clause(name, (Linear(less, ">="),), "a shortfall is not negative")] if less else []
+                reached += [self.atom(f, ">=") for f in bounds.upper]
         if complete:
             clauses.append(Clause(name, tuple(reached), f"{' + '.join(demand.quantities)} reaches Theta(1)"))
         return clauses
@@ -114,31 +101,17 @@ class Facts:
 class RayFacts(Facts):
     """What holds on one ray, at every parameter point, under one structure."""
 
-    def __init__(
-        self,
-        network: Network,
-        forms: FormAlgebra,
-        demands: Iterable[Demand],
-        structure: Structure,
-        relaxed: bool = False,
-    ) -> None:
-        super().__init__(network, relaxed)
+    def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
+        super().__init__(network)
         self.forms = forms
         forms.climb(replace(forms.rung, total=_TOTAL))
         self._runs = [
             FormTrajectory(network, forms, structure),
             FormTrajectory(network, forms, structure, sized(demands)),
         ]
-        self._small: list[Form] = []
-        if relaxed:
-            self._small = self._arguments(demands)
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
-
-    def bounds(self, name: str, t: int) -> Bounds | None:
-        bounds = super().bounds(name, t)
-        return bounds and Bounds(self._lasting(bounds.lower), self._lasting(bounds.upper))
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
         """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
@@ -147,28 +120,6 @@ class RayFacts(Facts):
             with suppress(Exhausted), run.ledger.question():
                 return run.bounds(quantity, t)
         return None
-
-    def _arguments(self, demands: Iterable[Demand]) -> list[Form]:
-        """Sizes of monomials in the arguments of functions, as far as these are demanded to be O(1)."""
-        limited = {q for d in demands for q in d.quantities if d.kind in ("theta", "bounded")}
-        names = {x.name for f in self.network.functions for x in f.inputs[:1] if x.name in limited}
-        known_bounds = filter(None, (self.bounds(name, t) for name in sorted(names) for t in (0, 1)))
-        return [f for bounds in known_bounds for f in bounds.lower if all(n < 0 for _, n in f.unknowns)]
-
-    def _lasting(self, forms: tuple[Form, ...]) -> tuple[Form, ...]:
-        """Without products of another form and an argument of a function, which is O(1): higher powers of it."""
-        ray, by_counts = self.forms.ray, {frozenset(f.unknowns): f.power.on(self.forms.ray) for f in forms}
-
-        def product_of_two(form: Form) -> bool:
-            for small in self._small:
-                rest = Counter(dict(form.unknowns))
-                rest.subtract(dict(small.unknowns))
-                size = by_counts.get(frozenset((u, n) for u, n in rest.items() if n))
-                if size is not None and form.power.on(ray) <= size + small.power.on(ray):
-                    return True
-            return False
-
-        return tuple(f for f in forms if not product_of_two(f)) if self._small else forms
 
 
 class AllRays(Facts):

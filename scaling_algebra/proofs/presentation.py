@@ -1,32 +1,24 @@
-"""What a proof says: verdict, the desiderata behind it, and what each of them determines.
-
-Read next: ``documents`` (how that is printed).
-"""
+"""What a proof says: the verdict and the desiderata behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from scaling_algebra.documents import document_of
-from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.documents.blocks import Block, Document, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
-from scaling_algebra.solver.derivation import Derivation
 
-from .prover import Outcome, Proof
+from .prover import Outcome, Proof, Verdict
 
-Freed = Mapping[str, tuple[str, ...] | None]
-"""The unknowns that each desideratum determines, as ``necessity.freed`` finds them."""
 VERDICTS = {
-    "unique": "exactly one parameterization with these interventions; every other point breaks one of",
-    "impossible": "no parameterization; these contradict each other",
-    "several": "more than one parameterization",
-    "undecided": "undecided",
+    Verdict.UNIQUE: "exactly one parameterization with these interventions; every other point breaks one of",
+    Verdict.IMPOSSIBLE: "no parameterization; these contradict each other",
+    Verdict.SEVERAL: "more than one parameterization",
+    Verdict.UNDECIDED: "undecided",
 }
 
 
 @document_of.register(Proof)
-def proof(p: Proof, freed: Freed | None = None) -> Document:
-    """What was proved, from which desiderata, and what each of them determines."""
+def proof(p: Proof) -> Document:
+    """What was proved, and from which desiderata."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     verdict = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
@@ -35,20 +27,14 @@ def proof(p: Proof, freed: Freed | None = None) -> Document:
         blocks.append(Lines.of(f"after any number of updates: {holds}", *map(typeset, p.later.open), listed=True))
     for a in p.attempts:
         blocks += _attempt(p, a)
-    if freed:
-        rows = [(typeset(name), _freed(names)) for name, names in freed.items()]
-        blocks += [Heading("dropping one desideratum", 2), Grid.of(("desideratum", "without it"), rows)]
-    drops = {} if freed is None else {"freed": {k: v if v is None else list(v) for k, v in freed.items()}}
-    head = {**p.configuration.as_json(), "unique": p.unique}
-    return Document(tuple(blocks), {**head, "proof": {**p.as_json(), **drops}})
+    return Document(tuple(blocks), {**p.configuration.as_json(), "unique": p.unique, "proof": p.as_json()})
 
 
-def proved(p: Proof, derived: Derivation | None, freed: Freed | None = None) -> Document:
-    """A derivation with its proof below it; the proof alone where nothing was derived."""
-    below = proof(p, freed)
-    if derived is None:
+def proved(p: Proof, above: Document | None) -> Document:
+    """What is derived with its proof below it; the proof alone where nothing was derived."""
+    below = proof(p)
+    if above is None:
         return below
-    above = derived.document()
     doubt = [Lines.of("the numbers above do not meet the desiderata, or not they alone")] if p.unique is False else []
     blocks = (*above.blocks, below.blocks[0], *doubt, *below.blocks[1:])
     return Document(blocks, {**above.record, **below.record})
@@ -59,7 +45,3 @@ def _attempt(p: Proof, a: Outcome) -> list[Block]:
     why = f": {a.why}" if a.why else ""
     head = Heading(typeset(f"{a.structure}: {VERDICTS[a.verdict]}{why}"), 3)
     return [head, Lines.of(*lines, listed=True)] if lines else [head]
-
-
-def _freed(names: tuple[str, ...] | None) -> str:
-    return "undecided" if names is None else f"frees {', '.join(names)}" if names else "frees nothing"

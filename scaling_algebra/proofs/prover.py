@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
@@ -47,7 +48,14 @@ _FORMS = 100
 APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
-Verdict = Literal["unique", "impossible", "several", "undecided"]
+
+class Verdict(StrEnum):
+    """What is shown of all parameterizations under one structure: how many there are."""
+
+    UNIQUE = "unique"
+    IMPOSSIBLE = "impossible"
+    SEVERAL = "several"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Proof(Rendered):
 
         False also if none does; None if undecided.
         """
-        return {"unique": True, "impossible": False, "several": False, "undecided": None}[self.outcome.verdict]
+        return None if self.outcome.verdict is Verdict.UNDECIDED else self.outcome.verdict is Verdict.UNIQUE
 
     def agrees(self, scaling: Scaling) -> bool:
         """Is this the parameterization that was proved to be the only one?"""
@@ -132,7 +140,7 @@ class Proof(Rendered):
 
     def claim(self, attempt: Outcome) -> str:
         """What the unsatisfiable system of one attempt shows."""
-        claimed = "exactly one point meets" if attempt.verdict == "unique" else "no point meets"
+        claimed = "exactly one point meets" if attempt.verdict is Verdict.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
@@ -189,16 +197,16 @@ def prove(
     return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
-def settled(missing: NotFound) -> tuple[Literal["impossible", "undecided"], str]:
+def settled(missing: NotFound) -> tuple[Verdict, str]:
     """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
     asked = missing.configuration
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
-        if proof.outcome.verdict == "impossible":
-            return "impossible", missing.line("proved: none exists; derive --prove names the conflict")
+        if proof.outcome.verdict is Verdict.IMPOSSIBLE:
+            return proof.outcome.verdict, missing.line("proved: none exists; derive --prove names the conflict")
         reason = f"the proof says {proof.outcome.verdict}"
-    return "undecided", missing.line(f"UNDECIDED, searched and not proved: {reason}")
+    return Verdict.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
 
 
 def _faithful(optimizer: Trained) -> bool:
@@ -259,7 +267,7 @@ class Prover:
             interventions(self.network, base) if parameterization.structural else [base]
         ):
             outcomes.append(self.decide(parameterization, structure))
-            if outcomes[-1].verdict != "impossible":
+            if outcomes[-1].verdict is not Verdict.IMPOSSIBLE:
                 break
         return outcomes
 
@@ -267,7 +275,7 @@ class Prover:
 class System:
     """The demands of one parameterization under one structure, as clauses that grow with every counterexample."""
 
-    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure, relaxed: bool = False) -> None:
+    def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
         self.network = prover.network
         self.demands = list(demands)
@@ -275,7 +283,7 @@ class System:
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
         self.names += self.network.free_multipliers
-        self.facts = RayFacts(self.network, prover.forms, self.demands, structure, relaxed)
+        self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
         clauses = [clause for demand in self.demands for clause in self.facts.of(demand)]
         self._solver = ClauseSolver(clauses, self.ray.largest)
         self.held = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
@@ -292,15 +300,15 @@ class System:
         """
         outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x[0] in "cd" and x not in self._equations()}
-        if not left or outcome.verdict in ("impossible", "undecided"):
+        if not left or outcome.verdict in (Verdict.IMPOSSIBLE, Verdict.UNDECIDED):
             return outcome
-        if outcome.verdict == "several":
-            return replace(outcome, verdict="undecided", why=f"several points before {', '.join(left)}")
+        if outcome.verdict is Verdict.SEVERAL:
+            return replace(outcome, verdict=Verdict.UNDECIDED, why=f"several points before {', '.join(left)}")
         point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:
             return outcome
-        return Outcome(self.structure, "impossible", core=(*outcome.core, *broken))
+        return Outcome(self.structure, Verdict.IMPOSSIBLE, core=(*outcome.core, *broken))
 
     def _equations(self) -> set[str]:
         """The held unknowns that clauses are about."""
@@ -314,7 +322,7 @@ class System:
             while len(points) < 2:
                 values = self.next(apart)
                 if values is None:
-                    verdict: Verdict = "unique" if points else "impossible"
+                    verdict = Verdict.UNIQUE if points else Verdict.IMPOSSIBLE
                     core, needed = self._solver.conflict(apart)
                     core = tuple(x for x in core if x != APART)
                     if _faithful(self.prover.optimizer):
@@ -323,26 +331,17 @@ class System:
                 points.append(self.point(values))
                 apart.append(Clause(APART, self.other(values), "not the one found"))
         except Undecided as reason:
-            return Outcome(self.structure, "undecided", tuple(points), why=str(reason))
-        return Outcome(self.structure, "several", tuple(points))
+            return Outcome(self.structure, Verdict.UNDECIDED, tuple(points), why=str(reason))
+        return Outcome(self.structure, Verdict.SEVERAL, tuple(points))
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
 
         def propose() -> dict[str, Fraction] | None:
-            model = self.model(apart)
+            model = self._solver.model(apart)
             return None if model is None else {name: model.get(name, Fraction(0)) for name in self.names}
 
         return refine(propose, lambda values: self.examine(self.demands, values), self._solver.add)
-
-    def model(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
-        """Values of the unknowns under all clauses; None if there are none."""
-        return self._solver.model(apart)
-
-    @property
-    def clauses(self) -> list[Clause]:
-        """Those of the demands, and what was learned at counterexamples."""
-        return self._solver.clauses
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""

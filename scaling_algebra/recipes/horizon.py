@@ -1,15 +1,13 @@
 """What learning rate, epsilon, betas and weight decay do when the batch B and the number of tokens T change.
 
-Law: an invariant holds monomials in these quantities, B and T at Theta(1). With each quantity a power of B and T, every
-monomial is one linear equation for each axis. Read next: ``horizon.toml`` (invariants, and rules of papers and code),
-``published_rules.py`` (rules against invariants), ``recipe.py`` (which reads the factors).
+Law: an invariant holds monomials in these quantities, B and T at Theta(1): equations of the same kind as those of laws,
+which ``laws/minima.py`` solves. Read next: ``horizon.toml`` (invariants), ``recipe.py`` (which reads the factors).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache, reduce
 from operator import mul
 from pathlib import Path
@@ -21,11 +19,10 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.errors import UsageError, check_names, shown
-from scaling_algebra.laws.circuits import circuits
 from scaling_algebra.laws.entries import read, read_file
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.monomials import Monomial, parameter
-from scaling_algebra.linear.linear import eliminate
+from scaling_algebra.laws.minima import circuits, solved
+from scaling_algebra.laws.monomials import Expr, Monomial, parameter
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {
@@ -64,28 +61,11 @@ class Invariant:
 
 
 @dataclass(frozen=True)
-class PublishedRule:
-    """A published rule for some quantities.
-
-    Attributes:
-        axes: what the rule is about; along others it says nothing.
-        powers: of B and T, by quantity.
-    """
-
-    name: str
-    optimizer: str
-    axes: tuple[str, ...]
-    powers: Mapping[str, Monomial]
-    source: str
-
-
-@dataclass(frozen=True)
 class HorizonData:
     """The content of ``horizon.toml``; ``default`` names invariants."""
 
     default: tuple[str, ...]
     invariant: tuple[Invariant, ...]
-    rule: tuple[PublishedRule, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +77,7 @@ class Conflict:
         product: their product, in which no unknown is left: a power of B and T.
     """
 
-    parts: tuple[tuple[HeldMonomial, Fraction], ...]
+    parts: tuple[tuple[HeldMonomial, Expr], ...]
     product: Monomial
 
 
@@ -226,9 +206,9 @@ class Horizon(Rendered):
 
 @cache
 def data() -> HorizonData:
-    """Invariants and rules, as they are written down."""
+    """Invariants, as they are written down."""
     path = Path(__file__).with_suffix(".toml")
-    whole: HorizonData = read_file(path, "invariants and rules", lambda _, tables: read(HorizonData, tables))
+    whole: HorizonData = read_file(path, "invariants", lambda _, tables: read(HorizonData, tables))
     return whole
 
 
@@ -268,18 +248,18 @@ def horizon(optimizer: str = "adamw", hold: Sequence[str] | None = None, axes: I
     if not names or not changing:
         raise UsageError(f"nothing to hold or to change; give --hold {','.join(default)}, and --axes B,T")
     held = tuple(invariants[name] for name in dict.fromkeys(names))
-    fixed = dict.fromkeys(m for i in held for m in i.fixed)
-    parts = [(", ".join(i.name for i in held if m in i.fixed), m) for m in fixed]
+    changed = {axis: Monomial() for axis in AXES if axis not in changing}
+    fixed = dict.fromkeys(m.substituted(changed) for i in held for m in i.fixed)
     quantities = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
-    left = [{q: Fraction(str(m[q])) for q in QUANTITIES if m[q] != 0} for m in fixed]
-    by_axis = {x: eliminate(zip(left, (-Fraction(str(m[x])) for m in fixed), strict=True), ORDER) for x in changing}
-    if not all(consistent for _, consistent in by_axis.values()):
+    powers = solved([*fixed], ORDER)
+    if any(m.substituted(powers).powers for m in fixed):
+        parts = [
+            (", ".join(i.name for i in held if m in i.fixed), m)
+            for m in dict.fromkeys(m for i in held for m in i.fixed)
+        ]
         return Horizon(optimizer, held, changing, {}, (), tuple(_conflicts(parts, changing)))
-    powers = {}
-    for name in (q for q in quantities if q in by_axis[changing[0]][0]):
-        free = {k: sympy.Rational(-x) for k, x in by_axis[changing[0]][0][name][0].items()}
-        powers[name] = Monomial.of({axis: sympy.Rational(by_axis[axis][0][name][1]) for axis in changing} | free)
-    return Horizon(optimizer, held, changing, powers, tuple(q for q in quantities if q not in powers))
+    ordered = {q: powers[q] for q in quantities if q in powers}
+    return Horizon(optimizer, held, changing, ordered, tuple(q for q in quantities if q not in powers))
 
 
 def text(m: Monomial | str) -> str:
@@ -298,8 +278,8 @@ def strings(m: Monomial) -> dict[str, str]:
 def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[Conflict]:
     """Every smallest set in whose product no unknown is left, but an axis; smaller ones first."""
     for places, weights in circuits([m for _, m in parts], tuple(QUANTITIES)):
-        powers = {k: Fraction(str(w / weights[0])) for k, w in zip(places, weights, strict=True)}
-        whole = reduce(mul, (parts[k][1] ** sympy.Rational(e) for k, e in powers.items()))
+        powers = {k: w / weights[0] for k, w in zip(places, weights, strict=True)}
+        whole = reduce(mul, (parts[k][1] ** e for k, e in powers.items()))
         product = Monomial.of({axis: whole[axis] for axis in axes})
         if product.powers:
             yield Conflict(tuple((parts[k], e) for k, e in powers.items()), product)

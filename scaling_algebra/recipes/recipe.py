@@ -233,7 +233,8 @@ def _horizon(optimizer: str) -> Horizon:
 def _followed(t: TensorScaling) -> dict[str, Power | None]:
     """The power that each of ``WHAT`` follows: torch multiplies weight decay by the learning rate, and their product
     stays."""
-    return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": 1 / t.lr}
+    decay = None if t.lr is None else 1 / t.lr
+    return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}
 
 
 def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimizer]) -> dict[str, float]:

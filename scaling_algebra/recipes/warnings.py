@@ -71,7 +71,7 @@ def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
             continue
         for role in roles:
             here, adamw = d[role].lr, theirs[role].lr
-            if here.on(d.ray) != adamw.on(d.ray):
+            if here and adamw and here.on(d.ray) != adamw.on(d.ray):
                 apart.append(f"{role} ({here}, AdamW's {adamw})")
     if apart:
         listed = ", ".join(dict.fromkeys(apart))

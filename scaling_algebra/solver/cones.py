@@ -114,7 +114,8 @@ def reach(
 def descent(scaling: Scaling) -> Scaling:
     """Gradient descent with learning rate over epsilon, which is what mu-3 makes of an optimizer with an epsilon."""
     tensors = {
-        role: t if t.eps is None else replace(t, lr=t.lr / t.eps, eps=None) for role, t in scaling.tensors.items()
+        role: t if t.lr is None or t.eps is None else replace(t, lr=t.lr / t.eps, eps=None)
+        for role, t in scaling.tensors.items()
     }
     return replace(scaling, tensors=tensors)
 

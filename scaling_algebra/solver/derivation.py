@@ -47,11 +47,11 @@ class Derivation(Rendered):
         configuration: what was asked.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
-        structure: why tensors are zero or tied, one line each, in the order of the interventions.
+        chosen: the interventions; None without any.
+        rejected: structures with as few interventions or fewer, each with the demand that fails.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
-        unmet: the desiderata that do not hold with the exponents that are given, or where nothing meets all of them, a
-            line each.
+        unmet: the desiderata that do not hold with the exponents that are given, a line each.
         assumes: what the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``.
         gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
@@ -59,7 +59,8 @@ class Derivation(Rendered):
     configuration: Configuration
     scaling: Scaling
     reasons: Mapping[tuple[str, str], str]
-    structure: tuple[str, ...] = ()
+    chosen: Structure | None = None
+    rejected: tuple[tuple[Structure, str], ...] = ()
     fixed_by: Mapping[str, Fixing] = field(default_factory=dict)
     unique: bool | None = None
     unmet: tuple[str, ...] = ()
@@ -83,6 +84,13 @@ class Derivation(Rendered):
     def tensors(self) -> Mapping[str, TensorScaling]:
         """Every tensor by role, in the gauge of this derivation."""
         return GAUGES[self.gauge].tensors(self.scaling.tensors, self.network, self.ray, self.optimizer)
+
+    @property
+    def structure(self) -> tuple[str, ...]:
+        """One line for each structural choice: the interventions, and each structure that was rejected."""
+        if self.chosen is None:
+            return ()
+        return f"chosen: {self.chosen}", *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
 
     @property
     def ray(self) -> Ray:
@@ -127,18 +135,18 @@ class Derivation(Rendered):
 
         asked, rule = self.configuration, self.optimizer
         generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        as_defined = asked.readout_init == asked.parameterization.readout_init and not asked.given and not self.unmet
+        as_defined = asked.readout_init == asked.parameterization.readout_init and not asked.given
         proper = as_defined and asked.parameterization.name == "mup"
         if not (generic and proper and self.network == MOE_BLOCK and isinstance(rule, Optimizer)):
             return None
         return cone(self.scaling, rule, asked.parameterization, Structure(), self.ray)
 
-    def exponents(self, role: str) -> tuple[Fraction | None, Fraction, Fraction | None]:
-        """b, c, d of a tensor on the ray; b is None for zero init, d is None without an epsilon."""
+    def exponents(self, role: str) -> tuple[Fraction | None, Fraction | None, Fraction | None]:
+        """b, c, d of a tensor on the ray; b is None for zero init, c for a frozen tensor, d without an epsilon."""
         s = self.tensors[role]
         return (
             None if s.init_std is None else -s.init_std.on(self.ray),
-            -s.lr.on(self.ray),
+            None if s.lr is None else -s.lr.on(self.ray),
             None if s.eps is None else -s.eps.on(self.ray),
         )
 
@@ -293,8 +301,7 @@ def _derived(asked: Configuration) -> Derivation:
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
-        lines, assumes = _structure(solution, asked), solution.assumes
-        return Derivation(asked, solution.scaling, reasons, lines, solution.fixed_by, unmet=unmet, assumes=assumes)
+        return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet)
     solution = solved(asked.but(readout_init=rule.readout_init))
     scaling, reasons = solution.scaling, _reasons(asked.network, solution)
     if asked.readout_init != rule.readout_init:
@@ -302,8 +309,7 @@ def _derived(asked: Configuration) -> Derivation:
         std = None if asked.readout_init == "zero" else solved(largest).scaling.tensors["readout"].init_std
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
-    lines = _structure(solution, asked)
-    return Derivation(asked, scaling, reasons, lines, solution.fixed_by, assumes=solution.assumes)
+    return _found(asked, solution, scaling, reasons)
 
 
 @lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
@@ -341,14 +347,22 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
-    return reasons | {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
+    reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
+    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in network.gauges}
+
+
+def _gauge_reason(network: Network, multiplier: str) -> str:
+    """Which tensors take the place of a multiplier that is a choice of gauge."""
+    uses = (s for s in network.linear if multiplier in s.multipliers)
+    roles = " and ".join(dict.fromkeys(s.tensor.name for s in uses if s.tensor))
+    return f"a gauge: init and rate of {roles} take its place; give {multiplier}, or one of them, and the rest follows"
 
 
 def _settings(network: Network) -> list[tuple[str, str]]:
     """Everything that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in network.free_multipliers),
+        *(("aggregation", name) for name in (*network.free_multipliers, *network.gauges)),
     ]
 
 
@@ -367,12 +381,15 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     return reasons
 
 
-def _structure(solution: Solution, asked: Configuration) -> tuple[str, ...]:
-    """One line for each structural choice: what failed without it."""
+def _found(
+    asked: Configuration, solution: Solution, scaling: Scaling, reasons: Mapping[tuple[str, str], str]
+) -> Derivation:
+    """A derivation with the structure of its solution; what is given and the readout are no interventions."""
     chosen = solution.structure
-    if chosen == Structure(zero=chosen.zero & (asked.given.zero | {"readout"})):
-        return ()
-    return f"chosen: {chosen}", *(f"rejected: {tried}: {why}" for tried, why in solution.rejected)
+    own = chosen != Structure(zero=chosen.zero & (asked.given.zero | {"readout"}))
+    return Derivation(
+        asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by, assumes=solution.assumes
+    )
 
 
 def _borrowed(asked: Configuration) -> Derivation:
@@ -441,7 +458,8 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     scaling = replace(scaling, tensors={r: replace(s, eps=eps) for r, s in scaling.tensors.items()})
     size = look(scaling)(f"{first}.change", 1).exponent
     factor = Power() if size is None else Power.of({"N": -size / ray["N"]})
-    return replace(scaling, tensors={r: replace(s, lr=s.lr * factor) for r, s in scaling.tensors.items()})
+    tensors = {r: s if s.lr is None else replace(s, lr=s.lr * factor) for r, s in scaling.tensors.items()}
+    return replace(scaling, tensors=tensors)
 
 
 def _with_readout(scaling: Scaling, std: Power | None) -> Scaling:

@@ -19,7 +19,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.networks.language import Network
@@ -275,7 +275,8 @@ class Solver:
         other.
         """
         plain = Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
-        roles = {role: x for role, x in self.network.tensors.items() if self.optimizer.of(role).epsilon}
+        trained = ((role, x) for role, x in self.network.tensors.items() if role not in self.network.frozen)
+        roles = {role: x for role, x in trained if self.optimizer.of(role).epsilon}
         values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in roles if f"c.{role}" in held]
         for _ in range(_ROUNDS if rates else 1):
@@ -324,13 +325,13 @@ class Solver:
             plain = all((2 * e).denominator == 1 for _, e in power.terms)
             if name in powers and power.on(self.ray) == values[name] and plain:
                 powers[name] = power
-        fixed = {axis for axis in AXES if not self.ray[axis]}  # their powers are constants: nothing determines them
-        powers = {name: Power.of({a: e for a, e in p.terms if a not in fixed}) for name, p in powers.items()}
+        # Powers of axes that do not grow are constants: nothing determines them.
+        powers = {name: Power.of({a: e for a, e in p.terms if self.ray[a]}) for name, p in powers.items()}
         powers |= given.held
         tensors = {
             role: TensorScaling(
                 None if look.point.b[role] is None else 1 / powers[f"b.{role}"],
-                1 / powers[f"c.{role}"],
+                None if role in self.network.frozen else 1 / powers[f"c.{role}"],
                 1 / powers[f"d.{role}"] if f"d.{role}" in powers else None,
             )
             for role in self.network.tensors
@@ -361,7 +362,8 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
     """The linear system of the winning forms, solved once per axis instead of once for the ray."""
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
-    for axis in AXES:
+    behind = [*(fixing.form.power for fixing in forms.values()), *held.values()]
+    for axis in dict.fromkeys(axis for power in behind for axis, _ in power.terms):
         rows: list[Row] = []
         for fixing in forms.values():
             counts, constant = dict(fixing.form.unknowns), fixing.form.power[axis]

@@ -1,7 +1,8 @@
-"""What a derivation and a table of signals say. Read next: ``documents`` (how that is printed)."""
+"""What a derivation and a table of signals say: whole for files, and in brief for a terminal."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from scaling_algebra.documents import document_of
@@ -17,70 +18,56 @@ from scaling_algebra.documents.blocks import (
     Size,
     literal,
 )
-from scaling_algebra.documents.notation import formula, typeset
+from scaling_algebra.documents.notation import formula, plain, typeset
 from scaling_algebra.dynamics.answers import Answer
-from scaling_algebra.spec.assumptions import listed
+from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
+from scaling_algebra.spec.axes import about
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
+from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import HORIZON
 from .derivation import Derivation, Signals
 
+# the whole ---------------------------------------------------------------------------------------------------------
+
 
 @document_of.register(Derivation)
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
-    blocks: list[Block] = [Heading(literal(d.about))]
-    if d.network.free_multipliers:
-        summed = {m for s in d.network.aggregations for m in s.multipliers}
-        blocks += [
-            Lines.of((
-                f"{'aggregation multiplier' if name in summed else f'multiplier {name}'}: ",
-                1 / power, "   (", typeset(d.reasons["aggregation", name]), ")",
-            ))
-            for name, power in d.scaling.multipliers.items()
-        ]  # fmt: skip
-    if d.gauge == OWN:
-        blocks.append(Grid.of(("tensor", "b", "c", "d", "init std", "lr", "eps", "tied"), _rows(d)))
-    else:
-        blocks.append(Lines.of(typeset(f"gauge {d.gauge}: {GAUGES[d.gauge].about}")))
-        header = ("tensor", "a", "b", "c", "d", "multiplier", "init std", "lr", "eps", "tied")
-        blocks.append(Grid.of(header, _gauged(d)))
-    if d.configuration.given and d.configuration.parameterization.derived:
-        unmet = Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)
-        blocks += unmet if d.unmet else [Lines.of("every desideratum holds with what is given")]
-    elif d.unmet:
-        least = "nothing meets every desideratum on this ray; these fall short, each as little as those before it allow"
-        blocks += [Heading(least, 2), Lines.of(*map(typeset, d.unmet), listed=True)]
-    reasons = [(role, what, typeset(why)) for (role, what), why in d.reasons.items() if role != "aggregation"]
-    blocks += [Heading("why", 2), Grid.of(("tensor", "what", "because"), reasons)]
+    blocks: list[Block] = [Heading(literal(d.about)), *_multipliers([d], reasons=True), table([d], exponents=True)]
+    blocks += [*_unmet(d), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
-    notes: list[Sequence[Piece]] = []
-    if d.cone is not None:
-        bounds = [piece for x in d.cone.inequalities for piece in (", ", formula(x))][1:]
-        until = f" (proved for t = 0 .. {HORIZON})"
-        notes.append(("the same formula for all rays with K = M and: ", *bounds, until))
-    notes += [(typeset(note),) for note in dict.fromkeys(rule.note for rule in d.optimizer.rules) if note]
-    if d.assumes:
-        notes.append((f"assumes {listed(d.assumes)}",))
-    if d.unmet and not d.configuration.given:
-        notes.append((f"that no signal grows is examined at t = 0 .. {HORIZON + 1}",))
-    if notes:
+    if notes := [*_cone(d), *_notes(d), *([f"assumes {listed(d.assumes)}"] if d.assumes else [])]:
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)]
     return Document(tuple(blocks), d.as_json())
 
 
-def _rows(d: Derivation) -> Iterator[tuple[Piece | None, ...]]:
-    for role, std, lr, eps, *_ in powers(d.scaling, marked=False):
-        b, c, e = d.exponents(str(role))
-        yield role, "zero" if b is None else b, c, e, std, lr, eps, "tied" if role in d.scaling.tied else ""
+def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
+    """One row for each tensor; parameterizations after the first in a column that says how they differ.
 
-
-def _gauged(d: Derivation) -> Iterator[tuple[Piece | None, ...]]:
-    for (role, b, c, e, *_, tied), t in zip(_rows(d), d.tensors.values(), strict=True):
-        std = ZERO if t.init_std is None else t.init_std
-        yield role, -t.multiplier.on(d.ray), b, c, e, t.multiplier, std, t.lr, t.eps, tied
+    Args:
+        exponents: b, c, d, and a with multipliers, too.
+    """
+    first, *others = ds
+    gauged, eps = first.gauge != OWN, any(t.eps is not None for t in first.tensors.values())
+    header = ["tensor", *(["a"] if gauged else []), "b", "c", *(["d"] if eps else [])] if exponents else ["tensor"]
+    header += [*(["multiplier"] if gauged else []), "init std", "lr", *(["eps"] if eps else [])]
+    header += ["tied"] if first.scaling.tied else []
+    rows = []
+    for role, t in first.tensors.items():
+        row: list[Piece | None] = [role]
+        if exponents:
+            b, c, e = first.exponents(role)
+            row += [-t.multiplier.on(first.ray)] if gauged else []
+            row += ["zero" if b is None else b, c, *([e] if eps else [])]
+        cells = _cells(first, role)
+        row += [cells[name] for name in header if name in cells]
+        row += [typeset(", ".join(_changes(first, other, role))) for other in others]
+        rows.append(row)
+    return Grid.of((*header, *(d.configuration.parameterization.title for d in others)), rows)
 
 
 def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece, Piece | None]]:
@@ -89,7 +76,151 @@ def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece,
         std: Piece = ZERO if t.init_std is None else t.init_std
         if marked and t.init_std is not None and role in s.tied:
             std = Marked(t.init_std, "tied")
-        yield role, std, t.lr, t.eps
+        yield role, std, "frozen" if t.lr is None else t.lr, None if t.lr is None else t.eps
+
+
+def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
+    t = d.tensors[role]
+    std: Piece = ZERO if t.init_std is None else t.init_std
+    tied = "tied" if role in d.scaling.tied else ""
+    rate, eps = ("frozen", None) if t.lr is None else (t.lr, t.eps)
+    return {"multiplier": t.multiplier, "init std": std, "lr": rate, "eps": eps, "tied": tied}
+
+
+def _changes(first: Derivation, other: Derivation, role: str) -> list[str]:
+    """How one parameterization differs from another in a tensor: ``init std 0``, ``tied``."""
+    one, two = _cells(first, role), _cells(other, role)
+    changed = [name for name in two if two[name] != one[name]]
+    return [f"{name} {plain(two[name])}" if name != "tied" else plain(two[name]) or "not tied" for name in changed]
+
+
+def _multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
+    first, *others = ds
+    lines: list[Sequence[Piece]] = []
+    summed = {m for s in first.network.aggregations for m in s.multipliers}
+    network = first.network
+    for name, power in first.scaling.multipliers.items() if network.free_multipliers or network.gauges else ():
+        line: list[Piece] = [f"{'aggregation multiplier' if name in summed else f'multiplier {name}'}: ", 1 / power]
+        for other in others:
+            if (another := other.scaling.multipliers[name]) != power:
+                line += [f"   ({other.configuration.parameterization.title}: ", 1 / another, ")"]
+        said = first.reasons.get(("aggregation", name), "")
+        line += ["   (", typeset(said), ")"] if said and (reasons or name in network.gauges) else []
+        lines.append(line)
+    if first.gauge != OWN:
+        lines.append([typeset(f"gauge {first.gauge}: {GAUGES[first.gauge].about}")])
+    return [Lines.of(*lines)] if lines else []
+
+
+def _unmet(d: Derivation) -> list[Block]:
+    if not (d.configuration.given and d.configuration.parameterization.derived):
+        return []
+    if not d.unmet:
+        return [Lines.of("every desideratum holds with what is given")]
+    return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)]
+
+
+def _reasons(ds: Sequence[Derivation]) -> Grid:
+    """The demand that fixes each number; of later parameterizations where they have another one."""
+    first, *others = ds
+    rows: list[tuple[Piece | None, ...]] = []
+    for (role, what), why in first.reasons.items():
+        if role != "aggregation":
+            rows.append((role, what, typeset(why)))
+        for other in others:
+            if (said := other.reasons.get((role, what), why)) != why:
+                rows.append((role, what, typeset(f"{other.configuration.parameterization.title}: {said}")))
+    return Grid.of(("tensor", "what", "because"), rows)
+
+
+def _cone(d: Derivation) -> Iterator[Sequence[Piece]]:
+    if d.cone is not None:
+        bounds = [piece for x in d.cone.inequalities for piece in (", ", formula(x))][1:]
+        yield "the same formula for all rays with K = M and: ", *bounds, f" (proved for t = 0 .. {HORIZON})"
+
+
+def _notes(d: Derivation) -> list[Piece]:
+    return [typeset(note) for note in dict.fromkeys(rule.note for rule in d.optimizer.rules) if note]
+
+
+# in brief ----------------------------------------------------------------------------------------------------------
+
+
+def alike(one: Derivation, two: Derivation) -> bool:
+    """Whether two parameterizations fit into one table: they differ in few cells, and nothing is given."""
+    changed = sum(len(_changes(one, two, role)) for role in one.tensors)
+    return changed <= len(one.tensors) and not one.configuration.given
+
+
+def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, exponents: bool = False) -> Document:
+    """What a terminal shows: what was asked, one table, and where the rest is to be had.
+
+    Args:
+        ds: parameterizations of one question that are ``alike``.
+        more: lines on the rest.
+        why: also the reasons, and what the assumptions mean.
+    """
+    first, assumed = ds[0], set().union(*(d.assumes for d in ds))
+    blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *_multipliers(ds)]
+    blocks.append(table(ds, exponents))
+    blocks += [block for d in ds for block in _unmet(d)]
+    if why:
+        blocks += [Heading("why", 2), _reasons(ds)]
+        lines = [line for d in ds for line in _structure(d)]
+        blocks += [Heading("structure", 2), Lines.of(*lines, listed=True)] if lines else []
+        notes = [*_notes(first), *(f"assumes {name}: {x}" for name, x in ASSUMPTIONS.items() if name in assumed)]
+        blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)] if notes else []
+    below: list[Sequence[Piece] | Piece] = [] if isinstance(blocks[-1], Grid) and not why else [""]
+    below += [*_cone(first), *map(literal, more)]
+    below += [f"assumes {listed(assumed)} (--why)"] if assumed and not why else []
+    return Document((*blocks, Lines.of(*below)), {})
+
+
+def _title(ds: Sequence[Derivation]) -> str:
+    """``muP and MSSP for adam, epsilon derived: minimal MoE block``."""
+    asked = ds[0].configuration
+    title = f"{' and '.join(d.configuration.parameterization.title for d in ds)} for {asked.optimizer.name}"
+    title += f", epsilon {asked.optimizer.regime}" if asked.optimizer.regime else ""
+    usual = asked.readout_init == asked.parameterization.readout_init or "readout.init" in asked.given
+    title += "" if usual else f", readout init {asked.readout_init}"
+    return f"{title}{f', given {asked.given}' if asked.given else ''}: {asked.network.title}"
+
+
+def _growth(asked: Configuration) -> str:
+    """``regime II: width N and number of experts M grow alike; expert width N_e is fixed``."""
+    ray = asked.ray
+    axes = [x for x in ray.axes if x in ray.rates and not (x == "K" and ray["K"] == ray["M"])]
+    growing = [axis for axis in axes if ray[axis]]
+    groups = {ray[axis]: [x for x in growing if ray[x] == ray[axis]] for axis in growing}
+    if len(groups) == 1:
+        said = f"{_named(growing)} {'grow alike' if len(growing) > 1 else 'grows'}"
+    else:
+        grow = {rate: "n" if rate == 1 else f"n^{exponent_text(rate)}" for rate in groups}
+        said = ", ".join(f"{_named(names)} as {grow[rate]}" for rate, names in groups.items())
+    fixed = [axis for axis in axes if not ray[axis] and axis != "L"]
+    said += f"; {_named(fixed)} {'are' if len(fixed) > 1 else 'is'} fixed" if fixed else ""
+    return f"regime {ray.name}: {said}" if ray.name else said
+
+
+def _named(axes: Sequence[str]) -> str:
+    """``width N, expert width N_e and number of experts M``."""
+    *first, last = (axis if about(axis) == axis else f"{about(axis)} {axis}" for axis in axes)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _structure(d: Derivation) -> Iterator[Piece]:
+    """The interventions, and one line that counts what was rejected before."""
+    if d.chosen is None:
+        return
+    title = d.configuration.parameterization.title
+    yield f"{title} chooses: {d.chosen}"
+    if d.rejected:
+        (why, most), *_ = Counter(why for _, why in d.rejected).most_common(1)
+        since = "since" if most == len(d.rejected) else f"{most} of them since"
+        yield typeset(f"structures rejected before: {len(d.rejected)}, {since} {why}")
+
+
+# signals -----------------------------------------------------------------------------------------------------------
 
 
 @document_of.register(Signals)

@@ -5,6 +5,7 @@ Read next: ``powers.py`` (powers of the axes), ``signals.py`` (where dimensions 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -20,9 +21,32 @@ AXES: dict[str, str] = {
     "K": "active experts",
     "L": "depth",
 }
-"""Every axis that may grow, with its meaning. Input dimension, batch and steps are Theta(1)."""
+"""Axes that may grow and have rules of their own, with their meaning. Input dimension, batch and steps are Theta(1)."""
 FIXED: dict[str, str] = {"D": "input dimension", "S": "tokens", "E": "head dimension", "R": "rank", "C": "constant"}
 """Axes that do not grow, with their meaning."""
+NAME = re.compile(r"[A-Za-z]\w{0,39}", re.ASCII)
+"""Names of a reader's own axes, such as ``rank`` or ``heads``: they grow where a ray gives them a rate."""
+
+
+def named_axis(name: str) -> bool:
+    """May an axis be called that?"""
+    return isinstance(name, str) and bool(NAME.fullmatch(name))
+
+
+def ordered(axes: Iterable[str]) -> list[str]:
+    """Axes in the order in which they are printed: those of ``AXES``, then others by name.
+
+    Examples:
+        >>> ordered({"rank", "M", "heads", "N"})
+        ['N', 'M', 'heads', 'rank']
+    """
+    rank = {axis: k for k, axis in enumerate(AXES)}
+    return sorted(axes, key=lambda axis: (rank.get(axis, len(rank)), axis))
+
+
+def about(axis: str) -> str:
+    """The meaning of an axis: that of the letters that have one, else its own name."""
+    return AXES.get(axis) or FIXED.get(axis) or axis
 
 
 @dataclass(frozen=True)
@@ -51,8 +75,8 @@ class Ray:
             raise UsageError(f"the rates are {self.rates!r}; give a dict, or a text to Ray.parse")
         exact: dict[str, Fraction] = {}
         for axis, rate in self.rates.items():
-            if axis not in AXES:
-                raise unknown_name("axis", axis if isinstance(axis, str) else shown(axis), AXES)
+            if axis in FIXED or not named_axis(axis):
+                raise unknown_name("axis that grows", axis if isinstance(axis, str) else shown(axis), AXES)
             exact[axis] = _rational(axis, rate)
         if "M" in exact:
             exact.setdefault("K", exact["M"])
@@ -65,12 +89,18 @@ class Ray:
             )
         if not any(exact.values()):
             raise UsageError("no axis grows on this ray; give at least one positive rate, for example N=1")
-        object.__setattr__(self, "_exact", {axis: exact.get(axis, Fraction(0)) for axis in AXES})
-        object.__setattr__(self, "rates", {axis: exact[axis] for axis in AXES if axis in exact})
+        axes = ordered({*AXES, *exact})
+        object.__setattr__(self, "_exact", {axis: exact.get(axis, Fraction(0)) for axis in axes})
+        object.__setattr__(self, "rates", {axis: exact[axis] for axis in axes if axis in exact})
 
     def __getitem__(self, axis: str) -> Fraction:
         """The rate of an axis; 0 where the ray leaves it out."""
-        return self._exact[axis]
+        return self._exact.get(axis, Fraction(0))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis that a power on this ray may have."""
+        return tuple(self._exact)
 
     @property
     def largest(self) -> Fraction:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypedDict, Unpack
 
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 
-from .axes import AXES, Ray, regime
+from .axes import AXES, Ray, ordered, regime
 from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
 from .networks.language import Network
@@ -78,10 +78,13 @@ class Configuration:
         if lacks := self.ray.lacks(self.network.axes.values()):
             axis = lacks[0]
             raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
+        mine = {*AXES, *self.network.may_grow}
+        if strange := [axis for axis in self.ray.rates if axis not in mine]:
+            raise unknown_name(f"axis of {self.network.name}", strange[0], ordered(mine))
         if self.ray["L"] and "L" not in self.network.axes.values():
             raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name
-        if name in ARCHITECTURES and ARCHITECTURES[name] != self.network:
+        if name in ARCHITECTURES and ARCHITECTURES[name] != self.network.freezing(()).holding(()):
             raise UsageError(f"{name} is another network, one that ships; give yours another name")
 
     @classmethod
@@ -125,7 +128,7 @@ class Configuration:
             if readout is not None and chosen != starts:
                 raise UsageError(f"readout init {chosen} contradicts {given}; leave it out")
             chosen = starts
-        return cls(network, the_ray(regime, where.get("ray")), stepper, rule, chosen, given)
+        return cls(given.within(network), the_ray(regime, where.get("ray")), stepper, rule, chosen, given)
 
     def but(self, **changes: Any) -> Self:
         """The same question with something changed: ``asked.but(parameterization="mup", ray=ray)``.
@@ -134,15 +137,16 @@ class Configuration:
         """
         if isinstance(changes.get("network"), str):
             changes["network"] = architecture(changes["network"])
-        network, given = changes.get("network", self.network), changes.pop("given", self.given)
+        same_network = self.network.freezing(self.network.frozen - self.given.frozen)
+        network, given = changes.get("network", same_network), changes.pop("given", self.given)
         if isinstance(changes.get("parameterization"), str):
             changes["parameterization"] = _parameterization(changes["parameterization"])
-        same = self.optimizer if network == self.network else self.optimizer.name
+        same = self.optimizer if network == same_network else self.optimizer.name
         epsilon = changes.pop("epsilon", None if "optimizer" in changes else self.optimizer.regime)
         stepper = trained(changes.get("optimizer", same), network, (self.network,))
         changes["optimizer"] = stepper if epsilon is None else stepper.with_epsilon(epsilon)
-        changed = replace(self, **changes)
-        return replace(changed, given=Given.of(given, network, changed.optimizer))
+        given = Given.of(given, network, changes["optimizer"])
+        return replace(self, **{**changes, "network": given.within(network), "given": given})
 
     def as_json(self) -> dict[str, Any]:
         """The head of every report; ``from_json`` reads it. A network that does not ship goes with it, as TOML."""

@@ -6,7 +6,7 @@ Read next: ``newton.py`` (solves them), ``quantities.py`` (what the quantities a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
@@ -72,7 +72,7 @@ class Structure:
 
         b = {role: None if role in self.zero else x for role, x in of("b").items()}
         multipliers = {name: values.get(name, Fraction(0)) for name in network.free_multipliers}
-        return Point(b, of("c"), of("d"), multipliers, self.tied)
+        return Point(b, of("c"), of("d"), multipliers, self.tied, network.frozen)
 
     def __str__(self) -> str:
         parts = [f"zero {r}" for r in sorted(self.zero - {"readout"})] + [f"tied {r}" for r in sorted(self.tied)]
@@ -121,27 +121,35 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
     for out in (s.out for s in network.statements):
         if out not in structure.exempt and out not in gates:
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
-            demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=f"the change of {out} is Theta(1)"))
+            if network.learns(out):
+                because = f"the change of {out} is Theta(1)"
+                demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=because))
     for role in network.tensors:
         demands += _of_tensor(network, structure, role)
-    demands += [_of_multiplier(network, multiplier) for multiplier in network.free_multipliers]
+    demands += [_of_multiplier(network, multiplier) for multiplier in network.multipliers if network.needs(multiplier)]
+    for multiplier in network.opened:
+        demands = _instead(network, demands, multiplier)
     for role, tensor in network.tensors.items():
+        if role in network.frozen:
+            continue
         why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
         demands.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
     return demands
 
 
 def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand]:
-    """The demands that fix init and learning rate of a tensor; none fixes the init of one that starts at zero."""
+    """The demands that fix init and learning rate of a tensor; none fixes the init of one that starts at zero, or the
+    rate of a frozen one."""
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
-    unscaled = tuple(s for s in uses if not set(s.multipliers) & set(network.free_multipliers))
+    unscaled = tuple(s for s in uses if not any(map(network.needs, s.multipliers)))
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
-    if all(_fixed(s) for s in uses):
-        why = f"{w}_0 x = Theta(1): the data is this layer's incoming signal"
+    if all(_fixed(network, s) for s in uses):
+        signal = "the data" if all(x.name == DATA for s in uses for x in s.factors) else "a signal that does not train"
+        why = f"{w}_0 x = Theta(1): {signal} is this layer's incoming signal"
         init = [Demand("mu-2", "theta", tuple(f"{s.out}.init" for s in uses), f"b.{role}", why)]
     elif role not in structure.zero:
         free = [s for s in uses if s.out in structure.exempt]
-        through = [s for s in uses if s not in free and not _fixed(s)]
+        through = [s for s in uses if s not in free and not _fixed(network, s)]
         if free:
             why = f"the aggregate of {w}_0 d{_read(free[0])} is Theta(1)"
             above = {e.source: e.aggregation.out for e in experts(network)}
@@ -150,13 +158,15 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
         else:
             why = f"propagating update {w}_0 d{_read(through[0])} = Theta(1)"
             init = [Demand("mu-2", "theta", tuple(f"{s.out}.propagating" for s in through), f"b.{role}", why)]
+    if role in network.frozen:
+        return init
     names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
     why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
 
 
 def _of_multiplier(network: Network, multiplier: str) -> Demand:
-    """The demand that fixes a free multiplier: on what the products with it learn."""
+    """The demand that fixes a multiplier: on what the products with it learn."""
     scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
     names = tuple(f"{s.out}.{part}" for s in scaled for part in _learned(network, s))
     if not any(_written(network, s) for s in scaled):
@@ -168,14 +178,25 @@ def _of_multiplier(network: Network, multiplier: str) -> Demand:
     return Demand("mu-2", "theta", names, multiplier, why)
 
 
-def _fixed(statement: Product) -> bool:
+def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
+    """The demands where a member of a gauge class is given: the demand that would fix the member fixes the multiplier
+    that was the gauge. A rate speaks before another multiplier, and this before an init."""
+    roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
+    others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
+    members = {f"{role}.lr": f"c.{role}" for role in roles} | {m: m for m in others}
+    members |= {f"{role}.init": f"b.{role}" for role in roles}
+    fixing = [u for name, u in members.items() if name in network.held and any(d.fixes == u for d in demands)]
+    return [replace(d, fixes=multiplier) if d.fixes in fixing[:1] else d for d in demands]
+
+
+def _fixed(network: Network, statement: Product) -> bool:
     """A product reads nothing that trains."""
-    return all(x.name == DATA for x in statement.factors)
+    return not any(network.learns(x.name) for x in statement.factors)
 
 
 def _written(network: Network, statement: Product) -> bool:
-    """Are there tensors in the terms of a product?"""
-    return any(term.tensors for term in network.terms(statement))
+    """Are there tensors that train in the terms of a product?"""
+    return any(x.name not in network.frozen for term in network.terms(statement) for x in term.tensors)
 
 
 def _learned(network: Network, statement: Product) -> tuple[str, ...]:
@@ -183,7 +204,7 @@ def _learned(network: Network, statement: Product) -> tuple[str, ...]:
     if not _written(network, statement):
         return ("change",)
     signals = [x for term in network.terms(statement) for x in term.signals]
-    return ("effective",) if all(x.name == DATA for x in signals) else ("effective", "cross")
+    return ("effective", "cross") if any(network.learns(x.name) for x in signals) else ("effective",)
 
 
 def _read(statement: Product) -> str:

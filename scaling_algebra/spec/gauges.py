@@ -30,7 +30,7 @@ def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> Tenso
     factors = 1 if optimizer.relative and t.init_std is None else optimizer.factors
     return TensorScaling(
         init_std=None if t.init_std is None else t.init_std / m,
-        lr=t.lr / m**factors,
+        lr=None if t.lr is None else t.lr / m**factors,
         eps=None if t.eps is None else t.eps * m,
         multiplier=multiplier,
     )

@@ -1,4 +1,5 @@
-"""Exponents that are given instead of derived: ``router.init=N^-1/2``, ``W2.lr=N^-1``, ``readout.init=0``.
+"""Exponents that are given instead of derived: ``router.init=N^-1/2``, ``W2.lr=N^-1``, ``readout.init=0``, and tensors
+that are not trained: ``W2.lr=0``.
 
 Read next: ``configuration.py`` (a part of every question), ``scaling_algebra/solver/newton.py`` (derives the rest).
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
-from .axes import AXES
+from .axes import AXES, FIXED, ordered
 from .desiderata import Structure
 from .networks.language import Network
 from .optimizers import Trained
@@ -28,9 +29,9 @@ GivenInput = Mapping[str, "Power | str | int | None"] | Iterable[str]
 
 @dataclass(frozen=True)
 class Given:
-    """What is held, as sorted (name, power) pairs; None is zero init.
+    """What is held, as sorted (name, power) pairs; None is zero init, and a rate of zero.
 
-    Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those of other free multipliers.
+    Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those of other multipliers.
     """
 
     items: tuple[tuple[str, Power | None], ...] = ()
@@ -52,11 +53,8 @@ class Given:
             if name in powers:
                 raise UsageError(f"{name} is given twice; give it once")
             powers[name] = _power(name, value, network)
-        order = [
-            *(f"{role}.{setting}" for role in network.tensors for setting in SETTINGS),
-            AGGREGATION,
-            *network.free_multipliers,
-        ]
+        settings = (f"{role}.{setting}" for role in network.tensors for setting in SETTINGS)
+        order = [*settings, AGGREGATION, *network.multipliers]
         return cls(tuple((name, powers[name]) for name in order if name in powers))
 
     def __bool__(self) -> bool:
@@ -68,7 +66,17 @@ class Given:
     @property
     def zero(self) -> frozenset[str]:
         """Roles that are given a zero init."""
-        return frozenset(name.rpartition(".")[0] for name, power in self.items if power is None)
+        return frozenset(n.removesuffix(".init") for n, power in self.items if power is None and n.endswith(".init"))
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Roles that are given a learning rate of zero."""
+        return frozenset(n.removesuffix(".lr") for n, power in self.items if power is None and n.endswith(".lr"))
+
+    def within(self, network: Network) -> Network:
+        """A network in which tensors with a rate of zero are frozen, and what is given takes up gauge freedom."""
+        network = network.freezing(network.frozen | self.frozen)
+        return network.holding("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
 
     @property
     def held(self) -> dict[str, Power]:
@@ -97,17 +105,18 @@ class Given:
             if setting == "init":
                 tensors[role] = replace(tensors[role], init_std=power)
                 continue
-            assert power is not None  # only an init can be zero
             if setting == "lr":
                 tensors[role] = replace(tensors[role], lr=power)
-            elif setting == "eps":
+                continue
+            assert power is not None  # only an init or a rate can be zero
+            if setting == "eps":
                 tensors[role] = replace(tensors[role], eps=power)
             else:
                 multipliers[unknown(name)] = 1 / power
         return replace(scaling, tensors=tensors, multipliers=multipliers)
 
     def as_json(self) -> dict[str, str]:
-        """``{"router.init": "N^(-1/2)"}``; ``"0"`` is zero init."""
+        """``{"router.init": "N^(-1/2)"}``; ``"0"`` is zero."""
         return {name: "0" if power is None else str(power) for name, power in self.items}
 
     def __str__(self) -> str:
@@ -145,20 +154,22 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
         if not network.aggregations:
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
         return label
-    if label in network.free_multipliers:
-        return AGGREGATION if label == "alpha" else label
+    if label in network.multipliers:
+        return AGGREGATION if label == "alpha" and network.aggregations else label
     tensor, _, setting = label.rpartition(".")
     if not tensor:
         tensor, setting = label, ""
     symbols = {t.symbol: role for role, t in network.tensors.items()}
     role = symbols.get(tensor, tensor)
     if role not in network.tensors:
-        others = (m for m in network.free_multipliers if m != "alpha")
+        others = (m for m in network.multipliers if m != "alpha")
         raise unknown_name(f"tensor or multiplier of {network.name}", tensor, (*network.tensors, *symbols, *others))
     if setting not in SETTINGS:
         example = " or ".join(f"{tensor}.{s}" for s in SETTINGS)
         raise UsageError(f"cannot hold {label!r}; give {example}, or {AGGREGATION}")
     rule = optimizer.of(role)
+    if setting != "init" and role in network.frozen:
+        raise UsageError(f"cannot hold {label!r}: {role} is frozen, so it has no {setting}; leave it out")
     if setting == "eps" and not rule.epsilon:
         why = "is negligible" if rule.negligible else "does not exist"
         raise UsageError(f"cannot hold {label!r}: the epsilon of {rule.name} {why}; leave it out")
@@ -168,12 +179,13 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
 def _power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
     text = value if isinstance(value, str) else shown(value)
     if value is None or text.strip() == "0":
-        if not name.endswith(".init"):
-            raise UsageError(f"{name} is given as 0; only an init can be zero: give a power such as N^-1")
+        if not name.endswith((".init", ".lr")):
+            why = "only an init or a learning rate (a tensor that is not trained) can be zero"
+            raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
         return None
-    power = value if isinstance(value, Power) else Power.parse(text)
-    axes = {*network.axes.values(), *(["K"] if network.aggregations else [])} & set(AXES)
+    axes = ordered({*network.axes.values(), *(["K"] if network.aggregations else [])} - set(FIXED))
+    power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:
-            raise unknown_name(f"axis of {network.name}, in {name}={value}:", axis, sorted(axes))
+            raise unknown_name(f"axis of {network.name}, in {name}={value}:", axis, axes)
     return power

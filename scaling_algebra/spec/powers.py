@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +16,7 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.limits import LONGEST, rational
 
-from .axes import AXES, Ray
+from .axes import AXES, Ray, ordered
 
 if TYPE_CHECKING:
     import sympy
@@ -46,12 +46,15 @@ class Power:
         """Raises TypeError for a float: exponents are exact."""
         if any(isinstance(e, float) for e in exponents.values()):
             raise TypeError(f"exponents are exact rationals, got {dict(exponents)!r}")
-        return cls(tuple((axis, Fraction(exponents[axis])) for axis in AXES if exponents.get(axis, 0) != 0))
+        return cls(tuple((axis, Fraction(exponents[axis])) for axis in ordered(exponents) if exponents[axis] != 0))
 
     @classmethod
     @checked
-    def parse(cls, text: str) -> Power:
+    def parse(cls, text: str, axes: Collection[str] = tuple(AXES)) -> Power:
         """``"M N^-1/2"``, ``"M/N"``, ``"N^(-1/2)"`` or ``"1"``.
+
+        Args:
+            axes: those that it may have.
 
         Raises:
             UsageError: not a product of powers of the axes.
@@ -60,10 +63,8 @@ class Power:
             >>> str(Power.parse("M N_e^-1/2")), str(Power.parse("1/N")), str(Power.parse("1"))
             ('M N_e^(-1/2)', 'N^-1', '1')
         """
-        if len(text) > LONGEST * len(AXES):
-            raise UsageError(
-                f"the power {text!r} is longer than {LONGEST * len(AXES)} characters; write each axis once"
-            )
+        if len(text) > (most := LONGEST * len(AXES)):
+            raise UsageError(f"the power {text!r} is longer than {most} characters; write each axis once")
         power, at, text = cls(), 0, text.strip()
         wrong = UsageError(f"cannot read the power {text!r}; write for example N^-1/2, M N^-1, M/N or 1")
         while at < len(text) or not at:
@@ -71,8 +72,8 @@ class Power:
             if factor is None or bool(factor["open"]) != bool(factor["close"]) or (not at and factor["by"]):
                 raise wrong
             if axis := factor["axis"]:
-                if axis not in AXES:
-                    raise unknown_name(f"axis in the power {text!r}", axis, AXES)
+                if axis not in axes:
+                    raise unknown_name(f"axis in the power {text!r}", axis, axes)
                 try:
                     exponent = rational(factor["e"] or 1)
                 except ValueError as error:
@@ -87,7 +88,7 @@ class Power:
     def __mul__(self, other: Power) -> Power:
         if not isinstance(other, Power):
             return NotImplemented
-        return Power.of({axis: self[axis] + other[axis] for axis in AXES})
+        return Power.of({axis: self[axis] + other[axis] for axis, _ in (*self.terms, *other.terms)})
 
     def __pow__(self, exponent: Fraction | int) -> Power:
         return Power.of({axis: e * exponent for axis, e in self.terms})

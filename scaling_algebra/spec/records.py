@@ -1,7 +1,4 @@
-"""Typed values as JSON has them: the one place where a result becomes a record.
-
-Read next: ``docs/json.md`` (the keys of every command).
-"""
+"""Typed values as JSON has them: the one place where a result becomes a record."""
 
 from __future__ import annotations
 

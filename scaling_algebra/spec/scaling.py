@@ -20,20 +20,20 @@ class TensorScaling:
 
     Attributes:
         init_std: standard deviation of the initial entries; None is zero init.
-        lr: learning rate.
+        lr: learning rate; None for a tensor that is not trained.
         eps: Adam epsilon; None when the optimizer has none.
         multiplier: what the tensor is multiplied by before it acts; 1 except in another gauge (``gauges.py``).
     """
 
     init_std: Power | None
-    lr: Power
+    lr: Power | None
     eps: Power | None = None
     multiplier: Power = field(default_factory=Power)
 
     def _repr_latex_(self) -> str:
         """What a notebook shows: the powers, without those that an optimizer or a gauge does not have."""
         powers = {r"\sigma": self.init_std, r"\eta": self.lr}
-        powers |= {} if self.eps is None else {r"\epsilon": self.eps}
+        powers |= {} if self.eps is None or self.lr is None else {r"\epsilon": self.eps}
         powers |= {} if self.multiplier == Power() else {"a": self.multiplier}
         shown = (rf"{name} \sim {'0' if power is None else power.latex}" for name, power in powers.items())
         return "$" + r",\quad ".join(shown) + "$"
@@ -79,9 +79,11 @@ class Scaling:
         if any(s.multiplier.terms for s in self.tensors.values()):
             raise ValueError("exponents are those of tensors without multipliers; take the gauge table3")
         b = {role: None if s.init_std is None else -s.init_std.on(ray) for role, s in self.tensors.items()}
-        c = {role: -s.lr.on(ray) for role, s in self.tensors.items()}
+        c = {role: Fraction(0) if s.lr is None else -s.lr.on(ray) for role, s in self.tensors.items()}
         d = {role: Fraction(0) if s.eps is None else -s.eps.on(ray) for role, s in self.tensors.items()}
-        return Point(b, c, d, {name: p.on(ray) for name, p in self.multipliers.items()}, frozenset(self.tied))
+        multipliers = {name: p.on(ray) for name, p in self.multipliers.items()}
+        frozen = frozenset(role for role, s in self.tensors.items() if s.lr is None)
+        return Point(b, c, d, multipliers, frozenset(self.tied), frozen)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Point:
     Attributes:
         b: init exponent by role; None is zero init.
         tied: roles whose initial values all experts share.
-        frozen: roles that do not learn.
+        frozen: roles of tensors that are not trained; their c and d mean nothing.
     """
 
     b: Mapping[str, Fraction | None]

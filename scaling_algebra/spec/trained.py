@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
-from .axes import AXES
+from .axes import FIXED
 from .networks.language import Network
 from .networks.roles import experts
 from .optimizers import Optimizer, Optimizers, Trained, optimizer
@@ -74,7 +74,8 @@ def hidden(network: Network) -> tuple[str, ...]:
     return tuple(
         role
         for role, x in network.tensors.items()
-        if role not in routers and all(any(network.axes[c] in AXES for c in side) for side in (x.fan_in, x.fan_out))
+        if role not in routers
+        and all(any(network.axes[c] not in FIXED for c in side) for side in (x.fan_in, x.fan_out))
     )
 
 

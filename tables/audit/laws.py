@@ -1,8 +1,7 @@
 """A printed cell about a law beside what the law, or a set of assumptions, gives.
 
-``law`` in a published table says what to ask: the axis and cell of a balance, and what of it; or the set of assumptions
-and what the printed object ``is`` in its quantities. Read next: ``comparison.py`` (who asks),
-``scaling_algebra/laws/law.py`` and ``scaling_algebra/laws/feasible.py`` (what answers).
+``law`` in a published table says what to ask: the axis of a law, or a sum of its own, the cell, and what of it; or the
+set of assumptions and what the printed object ``is`` in its quantities. ``scaling_algebra/laws/law.py`` answers.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from typing import Any
 
 import sympy
 
+from scaling_algebra.laws.assumptions import Windows
+from scaling_algebra.laws.balance import Balance, balance
 from scaling_algebra.laws.expressions import exponent, expression, monomial
-from scaling_algebra.laws.feasible import Feasible, assumptions, feasible
-from scaling_algebra.laws.law import LawAnswer, answer, law
+from scaling_algebra.laws.law import LawAnswer, answer, law, read_law
+from scaling_algebra.laws.minima import reached
 from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified, written
-from scaling_algebra.laws.windows import End
+from scaling_algebra.laws.systems import End
 from scaling_algebra.tables.published.reading import Printed
 
 Answered = tuple[bool, str, str]
@@ -30,10 +31,11 @@ def held(cell: Printed) -> Answered:
     spec, value = cell.setting["law"], str(cell.value)
     if "assumptions" in spec:
         return _allowed(spec, value)
-    choices = tuple(sorted((k, v) for k, v in spec.items() if k in ("rate", "count")))
-    a = _answered(spec.get("name", "moe-transformer"), choices)
-    options = "".join(f" --{k} {v}" for k, v in choices)
-    source = f"scalecalc law {a.law.name}{options}" + (f" --axis {spec['axis']}" if "axis" in spec else "")
+    if "sum" in spec:
+        source = f"scalecalc law '{spec['sum']}' --min {','.join(spec['minimise'])} --in {','.join(spec['grows'])}"
+        return (*_compared(balance(spec["sum"], spec["minimise"], spec["grows"]), spec, value), source)
+    a = _answered(spec.get("name", "moe-transformer"))
+    source = f"scalecalc law {a.law.name}" + (f" --axis {spec['axis']}" if "axis" in spec else "")
     if "numbers" in spec:
         return (*_numbers(a, spec, value), source)
     if "identity" in spec:
@@ -41,14 +43,7 @@ def held(cell: Printed) -> Answered:
         same = simplified(a.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
         rights = [written(i.right) for i in a.law.identities if i.name == spec["identity"]]
         return bool(same), " = ".join(rights), source
-    derived = _derived(a, spec)
-    if "of" in spec:
-        exponents = [m.terms[0][spec["of"]] for m in derived]
-        same = len(exponents) == 1 and simplified(exponents[0] - exponent(value)) == 0
-        return bool(same), ", ".join(map(written, exponents)), source
-    printed = [expression(text) for text in value.split(",")]
-    shown = (" + ".join(sorted(map(str, _sizes(d)))) for d in derived)
-    return [_sizes(p) for p in printed] == [_sizes(d) for d in derived], ", ".join(shown), source
+    return (*_compared(a.axes[spec["axis"]], spec, value), source)
 
 
 def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
@@ -60,18 +55,18 @@ def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
     """
     solution = _solved(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
     laws = "".join(f" --set '{name}={law}'" for name, law in spec.get("at", {}).items())
-    source = f"{spec['is']}, scalecalc feasible {spec['assumptions']}{laws}"
+    source = f"{spec['is']}, scalecalc law {spec['assumptions']}{laws}"
     sign = spec.get("sign", "=")
     if sign == "window":
         w = solution.window(monomial(spec["is"]))
-        derived = [_end(e, solution.system.grows) for e in (w.low, w.high)]
+        derived = [_end(e, solution.grows) for e in (w.low, w.high)]
         printed = [str(monomial(x)) if x.strip() != "-" else "-" for x in value.split(",")]
         return printed == derived, ", ".join(derived), source
-    composed = _powers(solution, spec["is"])
+    composed = solution.reduced(monomial(spec["is"]))
     if "of" in spec:
         return composed[spec["of"]] == sympy.Rational(value), str(composed[spec["of"]]), source
     if sign == "=":
-        return composed == _powers(solution, value), str(composed), source
+        return composed == solution.reduced(monomial(value)), str(composed), source
     high = solution.window(composed / monomial(value)).high
     return high.value is not None and high.value <= 0, str(composed), source
 
@@ -80,13 +75,10 @@ def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
 
 
 @lru_cache(maxsize=16)
-def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Feasible:
-    return feasible(assumptions(name), {q: monomial(text) for q, text in laws})
-
-
-def _powers(solution: Feasible, text: str) -> Monomial:
-    """A monomial in what is neither defined nor equal to something else, without its constant and logarithms."""
-    return monomial(text).substituted(solution.system.put(solution.system.equal)).power
+def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Windows:
+    solution = law(name, given=dict(laws))
+    assert isinstance(solution, Windows)
+    return solution
 
 
 def _end(end: End, grows: str) -> str:
@@ -99,13 +91,23 @@ def _sizes(total: Posynomial) -> set[Monomial]:
 
 
 @lru_cache(maxsize=16)
-def _answered(name: str, choices: tuple[tuple[str, str], ...]) -> LawAnswer:
-    return answer(law(name), choices=dict(choices))
+def _answered(name: str) -> LawAnswer:
+    return answer(read_law(name))
 
 
-def _derived(a: LawAnswer, spec: Mapping[str, Any]) -> list[Posynomial]:
-    """What the law gives: the minimum, or ``what`` of the optimum; its sum; a term; a bound; a size that is reached."""
-    axis = a.axes[spec["axis"]]
+def _compared(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
+    derived = _derived(axis, spec)
+    if "of" in spec:
+        exponents = [m.terms[0][spec["of"]] for m in derived]
+        same = len(exponents) == 1 and simplified(exponents[0] - exponent(value)) == 0
+        return bool(same), ", ".join(map(written, exponents))
+    printed = [expression(text) for text in value.split(",")]
+    shown = (" + ".join(sorted(map(str, _sizes(d)))) for d in derived)
+    return [_sizes(p) for p in printed] == [_sizes(d) for d in derived], ", ".join(shown)
+
+
+def _derived(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
+    """From a balance: the minimum, or ``what`` of the optimum; its sum; a term; a bound; a size that is reached."""
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
     if (name := spec.get("bound")) is not None:
@@ -118,7 +120,7 @@ def _derived(a: LawAnswer, spec: Mapping[str, Any]) -> list[Posynomial]:
         return [Posynomial(tuple(terms))]
     what = spec.get("what", "minimum")
     sizes = {"minimum": cell.minimum, **cell.optimum}
-    size = (cell.reach(spec["reach"], axis.growing[0]) if "reach" in spec else sizes)[what]
+    size = (reached(cell, spec["reach"], axis.growing[0]) if "reach" in spec else sizes)[what]
     return [Posynomial((size.substituted(put) ** exponent(spec.get("power", "1")),))]
 
 

@@ -46,12 +46,10 @@ NAMES = (*TABLES, "errata")
 def command(name: str | None, every: bool, form: str | None, output: Path | None, ray: str | None, check: bool) -> int:
     """Print a published table with every cell derived.
 
-    NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J), rays
-    (these as formulas, for every ray of a cell), routers1, routers2 (Tables 1, 2 of the routers paper), transfer1
-    (Table 1 of the HP-transfer paper), unified (one formula for every ray with M + N_e >= N), everett (largest stable
-    learning rates per layer, in the setting of Everett et al. 2024), laws2 (Table 2 of the MoE-laws paper), models
-    (public MoE models, and what their published values keep of muP and MSSP), errata (the printed cells that differ
-    from the derived ones).
+    NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J),
+    routers1, routers2 (Tables 1, 2 of the routers paper), transfer1 (Table 1 of the HP-transfer paper), everett
+    (largest stable learning rates per layer, in the setting of Everett et al. 2024), laws2 (Table 2 of the MoE-laws
+    paper), errata (the printed cells that differ from the derived ones).
 
     LaTeX output is one or more table* floats; the first line says what the preamble needs.
     """

@@ -15,14 +15,13 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Cell, Grid, Label, Marked, Piece, Row, Size
 from scaling_algebra.documents.notation import plain
 from scaling_algebra.errors import UsageError, named
-from scaling_algebra.laws.law import answer, law
+from scaling_algebra.laws.law import answer, read_law
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import the_ray
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.tables.models.layout import table_models
 
-from .scaling_tables import heads, table_b1, table_b2, table_g1, table_g2, table_routers, table_transfer1, table_unified
-from .signal_tables import SETTINGS, signal_table, table_rays
+from .scaling_tables import heads, table_b1, table_b2, table_g1, table_g2, table_routers, table_transfer1
+from .signal_tables import SETTINGS, signal_table
 from .stable_rates import table_everett
 
 CORPORA = (("WikiText-103", "1", 32), ("OpenWebText", "1", 45), ("OpenWebText", "3/2", 45), ("TinyStories", "1", 23))
@@ -34,7 +33,7 @@ def table_laws2() -> Grid:
     """Exponents of the risk by corpus, exact."""
     rows = []
     for corpus, beta, d in CORPORA:
-        exponents = answer(law("moe-transformer"), values={"beta": beta, "d": d}).exponents
+        exponents = answer(read_law("moe-transformer"), values={"beta": beta, "d": d}).exponents
         cells = tuple(Cell((Fraction(str(exponents[name])),)) for name in EXPONENTS)
         rows.append(Row(Label(corpus), Label(f"beta {beta}, d {d}", rf"$\beta = {beta}$, $d = {d}$"), cells))
     return Grid(
@@ -55,14 +54,11 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "g1": table_g1,
     "g2": table_g2,
     **{name: partial(signal_table, name) for name in SETTINGS},
-    "rays": table_rays,
     "routers1": partial(table_routers, "routers1", "sgd"),
     "routers2": partial(table_routers, "routers2", "adam"),
     "transfer1": table_transfer1,
-    "unified": table_unified,
     "everett": table_everett,
     "laws2": table_laws2,
-    "models": table_models,
 }
 """Every table, by name."""
 

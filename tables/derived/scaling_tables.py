@@ -259,54 +259,6 @@ def table_transfer1() -> Grid:
     )
 
 
-CONES = {
-    "B": ("N=1,N_e=1/2,M=3/2", r"$N_e \leq N \leq M$"),
-    "C": ("N=1,N_e=3/4,M=1/2", r"$N_e, M \leq N$"),
-    "D": ("N=1,N_e=3/2,M=1/2", r"$M \leq N \leq N_e$"),
-    "E": ("N=1,N_e=5/4,M=3/2", r"$N \leq N_e, M$"),
-}
-"""The cones of M + N_e >= N: a generic ray inside each, and its inequalities."""
-
-
-@cache
-def table_unified() -> Grid:
-    """One formula for every way to grow with M + N_e >= N: init std by cone, learning rates and epsilon for all."""
-    derivations = {(c, o): derive(None, o, "mup", ray=ray) for c, (ray, _) in CONES.items() for o in OPTIMIZERS}
-
-    def everywhere(role: str, optimizer: str, what: str) -> Cell:
-        return Cell(tuple(setting(derivations[c, optimizer], role, what) for c in CONES), tuple(CONES))
-
-    def cells(role: str) -> tuple[Cell, ...]:
-        stds = tuple(
-            Cell(tuple(setting(derivations[c, o], role, "init") for o in OPTIMIZERS), tuple(OPTIMIZERS)) for c in CONES
-        )
-        return (*stds, everywhere(role, "sgd", "lr"), everywhere(role, "adam", "lr"), everywhere(role, "adam", "eps"))
-
-    return Grid(
-        "unified",
-        "The unified table",
-        r"$\mu$P of the MoE block on every ray with $M + N_e \geq N$; the four columns of the init std are the cones "
-        rf"of the map of rays. {CERTIFIED}, on a generic ray of each cone and on the rays that span it; aggregation "
-        f"multiplier {_multiplier(derivations.values())}.",
-        heads("", "tensor"),
-        (
-            (Label("init std", r"init std $\sigma$"), tuple(Label(c, text) for c, (_, text) in CONES.items())),
-            (Label("SGD"), (QUANTITIES["lr"],)),
-            (Label("Adam"), (QUANTITIES["lr"], Label("eps", r"$\epsilon$"))),
-        ),
-        tuple(Row(Label(""), _tensor(MOE_BLOCK, role), cells(role)) for role in MOE_BLOCK.tensors),
-        (
-            r"$\sigma$ is the spectral condition min(1, sqrt(rows/columns)) / sqrt(columns), for the router and expert "
-            "in of the operator of all experts stacked, for expert out of one expert.",
-            r"Regime I lies on the walls $M + N_e = N$ and $N_e = N$, regime II on $M + N_e = N$ and $M = N$, regime "
-            r"III on $M = N$ and $N_e = N$: there the columns that meet agree.",
-            r"Where $M + N_e < N$ no $\mu$P is found: what meets the demands for two updates diverges at the third "
-            "(scalecalc phases; with --prove also a proof at a ray inside).",
-        ),
-        sections=True,
-    )
-
-
 def _rows(
     groups: Mapping[str, Label], quantities: Mapping[str, Label], cells: Callable[[str, str], Iterable[Cell]]
 ) -> tuple[Row, ...]:

@@ -13,15 +13,12 @@ from itertools import product
 
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Row, Size
-from scaling_algebra.documents.notation import formula
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
-from scaling_algebra.formulas.every_ray import every_ray
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
-from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 STEPS = (0, 1, 2)
@@ -206,39 +203,6 @@ def signal_table(name: str) -> Grid:
         ((Label(""), (*steps, Label("mechanism", "Mechanism"))),),
         rows,
         (*_legend(rows), *_starts(d), *NOTES.get(name, ())),
-        sections=True,
-    )
-
-
-RAYS = "N=1,N_e=3/4,M=1/2"
-"""A ray inside the cell of muP that has regimes I, II and III on its boundary."""
-
-
-@cache
-def table_rays() -> Grid:
-    """The size of every signal under muP as powers of the axes, on a whole cell of rays, and at the regimes."""
-    names = [what for sections in ROWS["j32"].values() for what in sections.split()]
-    answer = every_ray(Configuration.of(None, "sgd", "mup", ray=RAYS), steps=STEPS[-1], quantities=names)
-
-    def cells(what: str) -> tuple[Cell, ...]:
-        row = answer.sizes[what]
-        return tuple(Cell((x.piece,)) for x in row) + tuple(Cell((Size(row[-1].on(r)),)) for r in REGIMES.values())
-
-    rows = _rows("j32", cells)
-    steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
-    last = f"at $t = {STEPS[-1]}$ in regime"
-    bounds = formula(*answer.cone.inequalities).rich
-    return Grid(
-        "rays",
-        "Every signal on every ray: the signal tables of App. J of the MSSP paper as formulas",
-        r"Entry sizes after $t$ updates of SGD under $\mu$P, readout init maximal, in the minimal MoE block, for all "
-        f"rays with $K = M$ and {bounds} (rates of the axes). Each is the largest of the powers shown, certified at "
-        "the corners of the cones on which one of them leads. Regimes I, II and III are rays of this cell; their "
-        "columns are the same formulas there.",
-        (Label("part"), Label("quantity", "Quantity")),
-        ((Label("every ray", "every ray of the cell"), steps), (Label("regime", last), tuple(map(Label, REGIMES)))),
-        rows,
-        (WHERE, "0: exactly zero. Columns of regimes: exponents of $n$."),
         sections=True,
     )
 

@@ -91,7 +91,7 @@ def certified(gauge: str, rule: Optimizer) -> dict[str, Power]:
         scaling = _scaled(scaling, role, -Fraction(grown))
     assert _largest(d, scaling) == 0, (gauge, rule.name)
     assert all(_largest(d, _scaled(scaling, role, STEP)) > 0 for role in abc), (gauge, rule.name)
-    return _in_gauge(abc, rule, {role: s.lr for role, s in scaling.tensors.items()})
+    return _in_gauge(abc, rule, {role: s.lr or Power() for role, s in scaling.tensors.items()})
 
 
 @cache
@@ -139,7 +139,7 @@ def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power
 
 def _scaled(scaling: Scaling, role: str, by: Fraction) -> Scaling:
     s = scaling.tensors[role]
-    return replace(scaling, tensors={**scaling.tensors, role: replace(s, lr=s.lr * Power.of({"N": by}))})
+    return replace(scaling, tensors={**scaling.tensors, role: replace(s, lr=(s.lr or Power()) * Power.of({"N": by}))})
 
 
 def _largest(d: Derivation, scaling: Scaling) -> Fraction:

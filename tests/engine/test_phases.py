@@ -11,9 +11,8 @@ from click.testing import CliRunner
 from scaling_algebra import derive
 from scaling_algebra.all_rays import covering
 from scaling_algebra.all_rays import phases as maps
-from scaling_algebra.all_rays.nearest import nearest
 from scaling_algebra.all_rays.phases import PLANE_AXES, chart, phases
-from scaling_algebra.all_rays.picture import phases_html, phases_svg
+from scaling_algebra.all_rays.picture import phases_svg
 from scaling_algebra.all_rays.presentation import families, status
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
@@ -31,7 +30,6 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.tables.commands.table import EMITTED
-from scaling_algebra.tables.derived.scaling_tables import CONES as LAYOUT_CONES
 
 pytestmark = pytest.mark.slow
 
@@ -209,10 +207,6 @@ def test_a_derivation_names_its_cone():
     assert set(d.as_json()["cone"]) == {"N_e <= N", "M <= N", "N_e + M >= N"}
     assert "the same formula for all rays with K = M and: " in str(d)
     assert derive("III", "adam", "mup").cone is None
-    for ray, text in LAYOUT_CONES.values():
-        shown = derive(None, "sgd", "mup", ray=ray).cone.inequalities
-        bounds = {x for x in shown if x != "N_e + M >= N"}  # the table holds where M + N_e >= N
-        assert len(bounds) == 2 and all(any(a in text for a in x.split()) for x in bounds), text
 
 
 @pytest.mark.parametrize(
@@ -327,7 +321,8 @@ def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse(mup):
     assert all(e.get("aria-label") and e.find(f"{SVG}title") is not None for e in reached)
     shown = " ".join(e.text or "" for e in root.iter(f"{SVG}text"))
     assert "muP exists on this wall and beside it" in shown and "none: no muP found inside" in shown
-    assert "init std: router M^(1/2) N^-1, expert_out N^(1/2) N_e^-1" in shown and "neither side" not in shown
+    said = " ".join(e.find(f"{SVG}title").text for e in reached)
+    assert "N_e^-1" in said and "init std: input 1, router M^(1/2) N^-1" in said and "neither side" not in shown
 
 
 def test_walls_where_mssp_exists_are_marked(mssp):
@@ -337,25 +332,6 @@ def test_walls_where_mssp_exists_are_marked(mssp):
     assert svg.count('stroke-width="5"') == found + 1  # and one line of the legend
     assert svg.count("stroke-dasharray") == edges - found + 1
     assert "MSSP exists on this wall, and on neither side" in svg and "wall on which no MSSP is found" in svg
-
-
-@pytest.mark.parametrize("name", ["mup", "mssp"])
-def test_the_page_in_a_browser(name, browser):
-    """Chosen by keyboard and by touch; nothing wider than a phone; no label on another."""
-    page = phases_html(phases("sgd", name))
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
-    probe = """
-        const said = () => document.querySelector("article:not([hidden]) h2").textContent, found = {};
-        document.querySelector("line[data-choice]").focus(); found.focus = said();
-        document.querySelector("circle[data-choice]").dispatchEvent(new Event("click")); found.tap = said();
-        const boxes = [...document.querySelectorAll("svg text")].map(t => t.getBoundingClientRect());
-        found.overlaps = boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b => a.height < 30 && b.height < 30 &&
-          a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)).length;
-        found.wide = document.documentElement.scrollWidth; return found;
-    """
-    for width in (390, 1280):
-        found = browser(page, width, probe)
-        assert found == {"focus": "wall N_e + M = N", "tap": "regime I", "overlaps": 0, "wide": width}
 
 
 @pytest.mark.parametrize(
@@ -371,37 +347,3 @@ def test_the_page_in_a_browser(name, browser):
 def test_errors(args, says):
     result = CliRunner().invoke(main, ["phases", *args])
     assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
-
-
-# --- rays next to a ray ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at", [("1/3", "1/7"), (0, "3/4")])
-def test_the_nearest_rays_with_a_mup(at, mup):
-    """By hand: on x + y < 1 the foot of the perpendicular to x + y = 1, and the ends of both lines along an axis."""
-    x, y = map(Fraction, at)
-    found = nearest(mup, ray(1, x, y))
-    assert "but h" in found.why and " ~ n^(" in found.why
-    half = (1 - x - y) / 2
-    points = {(r.ray["N_e"], r.ray["M"]) for r in found.rays}
-    assert points == {(x + half, y + half), (1 - y, y), (x, 1 - x)}
-    assert found.rays[0].moved == ("N_e", "M") and found.rays[0].distance == 2 * half**2
-
-
-def test_the_nearest_rays_with_an_mssp(mssp):
-    found = nearest(mssp, ray(1, Fraction(3, 4), 1))
-    assert [(str(x.ray["N_e"]), str(x.ray["M"]), x.moved) for x in found.rays] == [
-        ("1", "1", ("N_e",)),
-        ("3/4", "1/4", ("M",)),
-    ]
-    assert "MSSP-3 forward" in found.why
-
-
-def test_a_ray_that_has_one_is_its_own_neighbour(mup):
-    """Negative control, also of rays that the map does not hold."""
-    found = nearest(mup, ray(2, 2, 1))
-    assert not found.why and [x.moved for x in found.rays] == [()]
-    assert found.rays[0].ray == ray(1, 1, HALF)
-    for wrong in ({"N": 0, "N_e": 1, "M": 1}, {"N": 1, "N_e": 1, "M": 1, "K": 0}):
-        with pytest.raises(UsageError, match="not on this map"):
-            nearest(mup, Ray(wrong))

@@ -13,9 +13,10 @@ from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, expression
-from scaling_algebra.laws.inequalities import Inequality, contradiction
+from scaling_algebra.laws.minima import reached
 from scaling_algebra.laws.monomials import Monomial, simplified
 from scaling_algebra.laws.numeric import checked
+from scaling_algebra.laws.systems import Row, System
 from scaling_algebra.linear.cone import corners
 from scaling_algebra.linear.linear import direction
 from scaling_algebra.solver.demands import Infeasible
@@ -103,7 +104,46 @@ def test_a_bound_caps_the_optimum():
 def test_the_size_that_reaches_an_error():
     """(13) needs eps to be the L2 error, (14) its square: no one meaning gives both."""
     routed = balance(f"{P} + N/n + R/n", ["N"], ["n", "R"]).cells[1]
-    assert str(routed.reach("eps", "n")["n"]) == "R/eps" and str(routed.reach("eps**2", "n")["n"]) == "R/eps^2"
+    assert str(reached(routed, "eps", "n")["n"]) == "R/eps" and str(reached(routed, "eps**2", "n")["n"]) == "R/eps^2"
+
+
+def test_constants_count_where_numbers_are_asked():
+    """The derivative is zero at N = n^(2/3), where the sum is 6 n^(-1/3)."""
+    b = replace(balance("4*N**-0.5 + 2*N/n", ["N"], ["n"]), reach="0.01")
+    assert {name: m.expr for name, m in b.reached(b.cell).items()} == {"n": 600**3, "N": 360_000}
+    assert "216000000" in str(b) and b.record()["cells"][0]["reached"]["n"]["prefactor"] == "216000000"
+
+
+def test_a_constraint_with_a_sum_is_shared():
+    """By Lagrange: 6 N D under 1/N + 1/D <= 1/G is least at N = D = 2 G; w of 1/D weighs as much."""
+    b = balance("6*N*D", ["N", "D"], ["G"], ["1/N + 1/D <= 1/G"])
+    assert (str(b.cell.minimum), str(b.cell.optimum["N"]), str(b.cell.optimum["D"])) == ("24*G^2", "2*G", "2*G")
+    assert checked(b, {"G": sympy.S.One}).agrees
+    half = replace(b, cells=(replace(b.cell, minimum=b.cell.minimum * Monomial(sympy.Rational(1, 4))),))
+    assert not checked(half, {"G": sympy.S.One}).agrees, "negative control: 6 G^2, each term at most 1/G"
+    cell = balance("N**2*D", ["N", "D"], ["G"], ["3/N + 5/D <= 1/G"]).cell
+    assert (str(cell.minimum), str(cell.optimum["N"]), str(cell.optimum["D"])) == ("1215/4*G^3", "9/2*G", "15*G")
+
+
+def test_an_additive_constant_is_irreducible():
+    """Chinchilla: exponents are of the loss above 1.69; the size that reaches a loss counts all of it."""
+    text, more = "406.4*N**-0.34 + 410.7*D**-0.28", (["N", "D"], ["F"], ["F = 6*N*D"])
+    plain, whole = balance(text, *more), balance(f"{text} + 1.69", *more)
+    assert whole.cell == plain.cell and whole.irreducible == sympy.Rational(169, 100)
+    assert any("above the irreducible" in line for line in whole.notes)
+    (size, above) = (replace(b, reach=x) for b, x in ((whole, "2"), (plain, "0.31")))
+    assert size.reached(size.cell)["F"].at({}) == pytest.approx(above.reached(above.cell)["F"].at({}))
+    assert checked(whole, {"F": sympy.S.One}).agrees
+    with pytest.raises(UsageError, match="not above the irreducible"):
+        replace(whole, reach="1.5").document()
+    assert balance("E + a*N**-p + b*N/n", ["N"], ["n"], fixed=["E", "a", "b"]).irreducible == sympy.Symbol(
+        "E", positive=True
+    )
+
+
+def test_values_go_into_constraints_and_constants():
+    cell = balance("a*r**(2*b)", [], ["M"], ["M = r**(-d)"], ["a"], {"b": 1, "d": 32, "a": 3}).cell
+    assert (str(cell.minimum), str(cell.optimum["r"])) == ("3/M^(1/16)", "1/M^(1/32)")
 
 
 @pytest.mark.parametrize(
@@ -153,8 +193,9 @@ def test_many_open_parameters_are_answered():
              " - p0*p1*q2**2 - 2*p0*p2*q0*q2 - p1*p2*q0**2 - p2**2*q0*q1",
              "p0**2*q1**2 + p0*p1*q0*q2 + p0*p1*q1*q2 + p0*p2*q0*q1 + p1**2*q0**2 + p1*p2*q0*q1 - p0**2*q1*q2"
              " - 2*p0*p1*q0*q1 - p0*p2*q1**2 - p1**2*q0*q2 - p1*p2*q0**2")  # fmt: skip
-    rows = [Inequality(Monomial.of({"n": -exponent(text)}), True) for text in texts]
-    assert contradiction(rows, ["n"]) == ("",)
+    rows = [Row(Monomial.of({"n": -exponent(text)}), True, text) for text in texts]
+    assert set(System(rows, "n", ()).core(strict=True)) == set(texts)
+    assert not System(rows[1:], "n", ()).core(strict=True), "negative control"
 
 
 def by_corners(terms):
@@ -172,6 +213,7 @@ quarters = st.integers(-8, 8).map(lambda x: Fraction(x, 4))
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(quarters, quarters), min_size=2, max_size=5, unique=True))
 def test_the_same_as_double_description(terms):
+    terms = [t for t in terms if t != (0, 0)]  # a constant is irreducible
     if not any(a for a, _ in terms) or not any(b for _, b in terms):
         return
     text, expected = " + ".join(f"N**({a})*n**({b})" for a, b in terms), by_corners(terms)

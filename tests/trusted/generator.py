@@ -41,7 +41,7 @@ Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
     **dict.fromkeys(("NAME", "NAMES", "NAME,NAME", "TEXT", "AXIS", "AXES", "NAME=VALUE", "OPTION=CHOICE"), Maker.text),
-    **dict.fromkeys(("FILE.toml", "CONFIG.json", "NAME|FILE.toml", "NAME|FILE.toml|fit"), Maker.read),
+    **dict.fromkeys(("FILE.toml", "CONFIG.json", "NAME|FILE.toml", "SUM|NAME|FILE.toml", "FITS.csv"), Maker.read),
     **dict.fromkeys(("FILE", "FILE.smt2"), Maker.written),
     **dict.fromkeys(("DIR", "DIR|FILE"), Maker.place),
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
@@ -51,16 +51,15 @@ VALUES: dict[str, Kind] = {
     **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
     **dict.fromkeys(("[FILE.py:NAME]", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
-    **{"[FITS.csv]": Maker.read, "PATH": Maker.written},
+    **{"PATH": Maker.written},
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
     ("signals", "quantity"): Maker.quantity,
     ("horizon", "hold"): Maker.rule,
-    ("balance", "minimise"): Maker.names,
-    ("balance", "growing"): Maker.names,
-    ("balance", "fixed"): Maker.names,
-    ("balance", "rates"): Maker.values,
+    ("law", "minimise"): Maker.names,
+    ("law", "grows"): Maker.names,
+    ("law", "fixed"): Maker.names,
     ("law", "rates"): Maker.values,
     ("law", "invert"): Maker.values,
     ("law", "choose"): Maker.values,
@@ -82,11 +81,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "phases": (),
     "theorems": (),
     "list": (),
-    "balance": ("N**-p+N/n", "--min", "N", "--in", "n"),
     "law": LAW,
-    "feasible": ("switch-cluster",),
     "horizon": (),
-    "horizon --audit": (),
     "table": ("b1",),
     "audit": (),
     "audit --implementations": (),
@@ -101,14 +97,11 @@ VERBS: dict[str, tuple[str, ...]] = {
 """Good arguments of every verb."""
 ALONE = {"--campaign", "--resume"}
 """Options that stand for all others."""
-FREE = {("table", "ray"), ("law", "against"), ("verify", "budget"), ("law", "fits"), ("derive --prove", "output")}
-FREE |= {
-    (verb, name) for verb in ("horizon --audit",) for name in ("hold", "batch", "tokens", "base", "axes", "optimizer")
-}
+FREE = {("table", "ray"), ("verify", "budget"), ("derive --prove", "output")}
 FREE |= {("derive", "smtlib"), ("experiment", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
-QUICK = ("balance", "derive", "explain", "feasible", "formula", "horizon", "law", "list", "recipe", "signals")
-SLOW = {"help", "proving", "smtlib", "relax", "every_ray", "drop", "architecture"}
+QUICK = ("derive", "explain", "formula", "horizon", "law", "list", "recipe", "signals")
+SLOW = {"help", "proving", "smtlib", "every_ray", "architecture"}
 """Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
 
@@ -173,7 +166,7 @@ def damaged(maker: Maker) -> CommandCase:
         folder = maker.inside(maker.damaged(json.dumps(PLAN)))
         return CommandCase(("report", folder, "-o", os.path.join(folder, "out.json")), wrong=False)
     read = maker.draw.choice([("list", "--network"), ("signals", *WHERE, "--steps", "1", "--network")])
-    verb = {"network": read, "assumptions": ("feasible",), "law": ("law",)}[kind]
+    verb = {"network": read, "assumptions": ("law",), "law": ("law",)}[kind]
     return CommandCase((*verb, maker.file(maker.damaged(GOOD[kind]))), wrong=False)
 
 

@@ -24,9 +24,9 @@ from sympy.parsing import sympy_parser
 pytest.importorskip("torch")
 
 import scaling_algebra
-from scaling_algebra import Power, Ray, UsageError, balance, derive, formula, horizon
+from scaling_algebra import Power, Ray, UsageError, derive, formula, horizon, law
 from scaling_algebra.cli import VERBS, main
-from scaling_algebra.laws.law import answer, inverted, law
+from scaling_algebra.laws.law import inverted
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.waiting import watched
@@ -137,12 +137,12 @@ def public():
     """Every public function and what reads text, with good arguments."""
     where = {"regime": "I", "optimizer": "sgd", "parameterization": "sp"}
     calls = {
-        "derive": where, "signals": where, "prove": where, "relax": where, "explain": {"what": "h3", **where},
+        "derive": where, "signals": where, "prove": where, "explain": {"what": "h3", **where},
         "formula": {"what": "h1@1", "optimizer": "sgd"}, "phases": {}, "theorems": {}, "table": {"name": "b1"},
-        "audit": {}, "read_network": {"path": "none.toml"}, "read_assumptions": {"path": "none.toml"},
+        "audit": {}, "read_network": {"path": "none.toml"},
         "network": {"name": "x", "equations": "f = W[x] data[x]", "axes": {"x": "D"}, "title": ""},
-        "recipe": {"base": "N=64,L=2", "target": "N=128,L=2"}, "horizon": {}, "feasible": {"system": None},
-        "balance": {"total": "N**-p + N/n", "minimise": ["N"], "growing": ["n"], "values": {"p": 1}},
+        "recipe": {"base": "N=64,L=2", "target": "N=128,L=2"}, "horizon": {},
+        "law": {"what": "N**-p + N/n", "minimise": ["N"], "grows": ["n"], "at": {"p": 1}},
     }  # fmt: skip
     more = {
         "Ray.parse": (Ray.parse, {"text": "N=1"}),
@@ -177,8 +177,8 @@ def test_bad_calls_raise_one_kind_of_error(tmp_path):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: scaling_algebra.balance(None),
-        lambda: scaling_algebra.feasible("x"),
+        lambda: law(None),
+        lambda: law("x"),
         lambda: scaling_algebra.horizon(hold=3),
         lambda: scaling_algebra.horizon(hold="sde"),
         lambda: scaling_algebra.audit(3),
@@ -207,10 +207,10 @@ def test_calls_that_were_answered_badly(call):
 @pytest.mark.parametrize("code", CODE)
 def test_no_text_is_run_as_code(code):
     for call in (
-        lambda: balance("N**-p + N/n", ["N"], ["n"], values={"p": code}),
+        lambda: law("N**-p + N/n", ["N"], ["n"], at={"p": code}),
         lambda: formula("h1@1", "sgd").at(N=code),
-        lambda: answer(law("chinchilla"), values={"alpha": code}),
-        lambda: inverted(answer(law("moe-transformer"), values={"d": 32}), "alpha_N", code),
+        lambda: law("chinchilla", at={"alpha": code}),
+        lambda: inverted(law("moe-transformer", at={"d": 32}), "alpha_N", code),
         lambda: Monomial.of({"N": code}),
         lambda: derive("I", given={"router.init": code}),
     ):
@@ -219,11 +219,11 @@ def test_no_text_is_run_as_code(code):
 
 
 def test_exact_numbers_and_no_others():
-    values = [balance("N**-p + N/n", ["N"], ["n"], values={"p": p}) for p in ("1/2", Fraction(1, 2), sympy.S.Half)]
+    values = [law("N**-p + N/n", ["N"], ["n"], at={"p": p}) for p in ("1/2", Fraction(1, 2), sympy.S.Half)]
     assert len({str(b.cell.minimum) for b in values}) == 1
     for inexact in (0.5, sympy.Float(0.5)):
         with pytest.raises(TypeError):
-            balance("N**-p + N/n", ["N"], ["n"], values={"p": inexact})
+            law("N**-p + N/n", ["N"], ["n"], at={"p": inexact})
 
 
 FORBIDDEN = {"sympify", "parse_expr", "subs", "eval", "exec", "literal_eval"}

@@ -36,7 +36,6 @@ sum = "N**-alpha + D**-beta"
 minimise = ["N", "D"]
 grows = ["C"]
 constraints = ["C = 6*N*D"]
-floor = "C**-1"
 at = { alpha = 0.34 }
 """,
 }

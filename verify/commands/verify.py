@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "scalecalc verify --regime III --optimizer adam --parameterization mssp",
         "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
-        "scalecalc verify --regime I --optimizer sgd --all -o rows.csv",
+        "scalecalc verify --regime I --optimizer sgd --all -o rows.md",
     ),
 )
 @WHERE

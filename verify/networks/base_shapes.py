@@ -200,7 +200,7 @@ class Scaled(nn.Module):
         for name, parameter in self.weights.items():
             role = self.roles[name]
             scale, rule = self.recipe.scaling.tensors[role], trained.of(role)
-            rate = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr, self.sizes)
+            rate = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr or Power(), self.sizes)
             eps = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
             groups.append(group(rule, parameter, rate, eps, decay * lr))
         return assembled(groups, **options)

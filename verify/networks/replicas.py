@@ -132,12 +132,16 @@ class Replicated(nn.Module):
 
         Every group has one more key: the ``symbol`` of its tensor, which is its label.
 
+        A frozen tensor is in no group.
+
         Raises:
             UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
         """
         groups, dims, c = list[Group](), self.draw.dims, self.constants
         for role, tensor in self.network.tensors.items():
             rule, scale, label = trained.of(role), self.scaling.tensors[role], self.label(role)
+            if scale.lr is None:
+                continue
             if rule.epsilon and scale.eps is None:
                 raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
             lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)

@@ -142,83 +142,39 @@ def einsum(reader: Reader, call: Bound) -> View:
     return reader.contract(list(zip(operands, map(list, left.split(",")), strict=True)), list(out))
 
 
-@rule("conv1d", "conv2d", "convolution")
+@rule("conv1d", "conv2d")
 def convolution(reader: Reader, call: Bound) -> View:
-    """Patches of the input, (channels, kernel, places), with the kernel; strides and padding are Theta(1)."""
+    """Of the input: its patches, (places, channels, kernel), are the data, and the kernel a matrix on them."""
     x, w, bias = call.args[0], call.args[1], call.whole("bias", 2)
-    spatial = len(w.dims) - 2
-    where = range(len(x.dims) - spatial, len(x.dims))
-    if call.get("groups", 6, 1) != 1 or any(
-        len(x.dims[d]) > 1 or not all(x.index(e).fixed for e in x.dims[d]) for d in where
-    ):
-        raise reader.fail("a convolution with groups, or along an axis that grows")
-    kernel = [w.sizes(2 + k, 1)[0] for k in range(spatial)]
+    if x.node.kind != "data" or call.get("groups", 6, 1) != 1 or x.dims[0]:
+        raise reader.fail("a convolution that is not of the input; only patches of it are read")
+    spatial, outs = len(w.dims) - 2, call.shapes[0][0][2:]
 
     def each(name: str, place: int, default: int) -> list[int]:
-        given = call.keywords.get(name, call.args[place] if len(call.args) > place else default)
-        given = (
-            [v[0] if isinstance(v, Number) else v for v in given]
-            if isinstance(given, tuple | list) and not isinstance(given, Number)
-            else [given[0] if isinstance(given, Number) else given] * spatial
-        )
-        if isinstance(given[0], str):
-            raise reader.fail("padding that is a word; give numbers")
-        return given * spatial if len(given) < spatial else given
+        given = call.whole(name, place)
+        given = (default,) if given is None or isinstance(given, str) else given
+        numbers = [int(v[0]) if isinstance(v, Number) else int(v) for v in given]
+        return [
+            *[0 if name == "padding" else 1] * (2 - spatial),
+            *(numbers * spatial if len(given) < spatial else numbers),
+        ][:2]
 
-    stride, padding, dilation = each("stride", 3, 1), each("padding", 4, 0), each("dilation", 5, 1)
-    shape, channels = call.shapes[0][0][-spatial:], len(x.dims) - spatial - 1
-    b = reader.builds
-    slots = list(x.node.indices)
-    kept = [e for d, dim in enumerate(x.dims) if d not in where for e in dim if isinstance(e, int)]
-    indices = [slots[e] for e in kept]
-    news = [Index((n,) * b) for n in (*kernel, *shape)]
-    place: dict[int, int] = {e: k for k, e in enumerate(kept)}
-    for k, d in enumerate(where):
-        for e in x.dims[d]:
-            if isinstance(e, int):
-                place[e] = len(kept) + spatial + k
-    node = Node(
-        "same", [*indices, *news], reader.where, ((x.node, tuple(place[k] for k in range(len(slots)))),), name="patches"
-    )
-
-    def exact(v: Tensor) -> Tensor:
-        y = x.laid_out(v)
-        lead = y.shape[: len(x.dims) - spatial]
-        for k in range(spatial):
-            d = len(lead) + k
-            y = F.pad(y, [0, 0] * (spatial - 1 - k) + [padding[k]] * 2)
-            n = shape[k]
-            at = torch.arange(kernel[k])[:, None] * dilation[k] + torch.arange(n) * stride[k]
-            y = (
-                y.index_select(d, at.flatten()).unflatten(d, (kernel[k], n)).movedim(d, -1)
-                if False
-                else _patched(y, d, at)
-            )
-        # now lead, places..., kernels...
-        y = y.permute([*range(len(lead)), *range(len(lead) + spatial, y.dim()), *range(len(lead), len(lead) + spatial)])
-        return y.reshape([i.root().sizes[0] for i in node.indices])
-
-    node.exact = exact
-    at, dims = len(kept), []
-    for d in range(len(x.dims) - spatial):
-        dims.append(tuple(place[e] if isinstance(e, int) else e for e in x.dims[d]))
-    kdims = [() if n == 1 else (at + k,) for k, n in enumerate(kernel)]
-    sdims = [() if n == 1 else (at + spatial + k,) for k, n in enumerate(shape)]
-    unit = [at + k for k, n in enumerate(kernel) if n == 1] + [at + spatial + k for k, n in enumerate(shape) if n == 1]
-    patches = View(node, [*dims, *kdims, *sdims])
-    for slot in sorted(unit, reverse=True):
-        patches = reader.pick(View(node, [*patches.dims, (slot,)]), len(patches.dims), (0,) * b)
-        node = patches.node
-    lead, ks, ss = list(range(channels)), [f"k{k}" for k in range(spatial)], [f"s{k}" for k in range(spatial)]
-    out = reader.contract([(w, ["o", "c", *ks]), (patches, [*lead, "c", *ks, *ss])], [*lead, "o", *ss])
-    if bias is None:
-        return out
-    return reader.add([out, View(bias.node, [bias.dims[0], *[()] * spatial])])
-
-
-def _patched(y: Tensor, d: int, at: Tensor) -> Tensor:
-    """Dimension d as places, and a last dimension for the kernel."""
-    return y.index_select(d, at.flatten()).unflatten(d, tuple(at.shape)).movedim(d, -1)
+    image = x.laid_out(x.node.value)
+    kernel = [1] * (2 - spatial) + [w.sizes(2 + k, 1)[0] for k in range(spatial)]
+    how = [
+        each(name, place, default) for name, place, default in (("dilation", 5, 1), ("padding", 4, 0), ("stride", 3, 1))
+    ]
+    cut = F.unfold(image if spatial == 2 else image[:, :, None], kernel, *how)[0].T
+    sizes = [*outs, image.shape[1], *kernel[2 - spatial :]]
+    names = ["place"] * spatial + ["patch"] * (1 + spatial)
+    real = [k for k, n in enumerate(sizes) if n > 1]
+    indices = [Index((sizes[k],) * reader.builds, ("data", names[k], k)) for k in real]
+    node = Node("data", indices, name="data", value=cut.reshape([sizes[k] for k in real]))
+    dims: list[tuple[int | Index, ...]] = [(real.index(k),) if k in real else () for k in range(len(sizes))]
+    places, inner = list(range(spatial)), [f"k{k}" for k in range(1 + spatial)]
+    out = reader.contract([(w, ["o", *inner]), (View(node, dims), [*places, *inner])], ["o", *places])
+    out = out if bias is None else reader.add([out, View(bias.node, [bias.dims[0], *[()] * spatial])])
+    return View(out.node, [(), *out.dims])
 
 
 # sums -----------------------------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ class Writer:
         self.data = max(datas, key=lambda n: len(n.indices))
         hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.root().leaves)
         sequence = self.data.indices[:-1] if hot or len(self.data.indices) > 1 else []
-        self.tokens = {x.root() for x in sequence}
+        marked = [x for x in self.data.indices if any(leaf[1] == "place" for leaf in x.root().leaves)]
+        self.tokens = {x.root() for x in marked or sequence}
         loose = {x.root() for x in self.data.indices if self.axis(x) == "S"}
         for node in self.nodes:
             mixed = [node.indices[k] for k in node.over]

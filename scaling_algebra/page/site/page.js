@@ -307,9 +307,7 @@ async function further(query, text) {
     const [title, body] = [make("h3"), make("div")];
     write(body, reply.html, title);
     if (query.ask === "prove") proof(body, title);
-    const first = body.querySelector("p");
-    const picture = make("div", { className: "picture", innerHTML: reply.picture, tabIndex: 0 });
-    panel.append(title, ...(reply.picture ? [...(first ? [first] : []), picture, folded("Step by step", body)] : [body]), copies(query));
+    panel.append(title, body, copies(query));
   }
   panel.dataset.state = reply.error ? "error" : "shown";
   panel.dataset.key = key(query);

@@ -7,8 +7,8 @@
     f     = W2[a] h1[a]
     \"\"\"
 
-``title`` (one line for reports), ``roles`` (names of tensors in reports) and ``name`` (that of the file) may be left
-out. Read next: ``grammar.py`` (how equations are written).
+``title`` (one line for reports), ``roles`` (names of tensors in reports), ``frozen`` (a list of tensors that are not
+trained) and ``name`` (that of the file) may be left out. Read next: ``grammar.py`` (how equations are written).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .grammar import network
 from .language import Network
 from .printing import as_text
 
-KEYS: dict[str, type] = {"name": str, "title": str, "axes": Mapping, "roles": Mapping, "equations": str}
+KEYS: dict[str, type] = {"name": str, "title": str, "axes": Mapping, "roles": Mapping, "frozen": list, "equations": str}
 MOST = 2**16
 """Bytes of a file with a network."""
 REQUIRED = ("axes", "equations")
@@ -54,15 +54,24 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
     try:
         record = toml(text)
         _check(record)
-        return network(
+        read = network(
             record.get("name", name), record["equations"], record["axes"], record.get("roles"), record.get("title", "")
         )
+        return read.freezing(_role(read, x) for x in record.get("frozen", ()))
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 
 
+def _role(network: Network, name: str) -> str:
+    """The role of a tensor by its role or its name in the equations."""
+    symbols = {tensor.symbol: role for role, tensor in network.tensors.items()}
+    if (role := symbols.get(name, name)) not in network.tensors:
+        raise UsageError(f"frozen: {unknown_name('tensor', name, (*network.tensors, *symbols))}")
+    return role
+
+
 def _check(record: Mapping[str, object]) -> None:
-    kinds: dict[type, str] = {str: "a text", Mapping: 'a table, such as { a = "N" }'}
+    kinds: dict[type, str] = {str: "a text", Mapping: 'a table, such as { a = "N" }', list: 'a list, such as ["W"]'}
     for key, value in record.items():
         if key not in KEYS:
             raise unknown_name("key", key, KEYS)
@@ -74,6 +83,9 @@ def _check(record: Mapping[str, object]) -> None:
                     raise UsageError(f"{inner} stands inside {key}; put it above the line [{key}]")
                 if not isinstance(entry, str):
                     raise UsageError(f"{key}: {inner} is {entry!r}; it must be a text")
+        elif isinstance(value, list):
+            if wrong := [x for x in value if not isinstance(x, str)]:
+                raise UsageError(f"{key}: {wrong[0]!r} is not the name of a tensor")
         elif key != "equations" and not value:
             raise UsageError(f"{key} is {value!r}; it must be one line")
     for key in REQUIRED:
@@ -90,6 +102,8 @@ def as_toml(network: Network) -> str:
     lines.append(f"axes = {_table(network.axes)}")
     if any(symbol != role for symbol, role in roles.items()):
         lines.append(f"roles = {_table(roles)}")
+    if network.frozen:
+        lines.append(f"frozen = [{', '.join(_quoted(x) for x in network.tensors if x in network.frozen)}]")
     return "\n".join([*lines, 'equations = """', as_text(network), '"""', ""])
 
 

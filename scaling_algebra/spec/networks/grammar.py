@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.axes import AXES, FIXED
+from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.spec.axes import AXES, FIXED, named_axis
 
 from .functions import FUNCTIONS
 from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
@@ -54,8 +54,8 @@ def network(
     for letter, axis in axes.items():
         if not (isinstance(letter, str) and len(letter) == 1 and letter.isalpha()):
             raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")
-        if axis not in (*AXES, *FIXED):
-            raise UsageError(f"axes: {unknown_name('axis', str(axis), (*AXES, *FIXED))}")
+        if not named_axis(axis):
+            raise UsageError(f"axes: {shown(axis)} is no name of an axis; write a word, such as N, M or rank")
     lines = enumerate(equations.removeprefix("\n").splitlines(), 1)
     texts = {number: " ".join(line.partition("#")[0].split()) for number, line in lines}
     parsed_equations = [parsed(number, text) for number, text in texts.items() if text]
@@ -272,7 +272,7 @@ class _Reader:
         if x.name in FUNCTIONS:
             raise self._wrong(f"{x.name} is a function; write {x.name}(...)")
         kind = "multiplier" if x.letters is None else "tensor"
-        if kind == "multiplier" and x.name in AXES:
+        if kind == "multiplier" and x.name in {*AXES, *self.axes.values()} - set(FIXED):
             raise self._wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
         if self.kinds.setdefault(x.name, kind) != kind:
             raise self._wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")

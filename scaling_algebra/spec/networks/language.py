@@ -10,15 +10,16 @@ one rule for each. Read next: ``functions.py`` (every function), ``grammar.py`` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Literal
 
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import FIXED, ordered
 from scaling_algebra.spec.powers import Power
 
 from .functions import FUNCTIONS, FunctionKind
+from .multipliers import SHARE, Scales, gauges, tensor_of
 
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
@@ -149,6 +150,8 @@ class Network:
         statements: what is computed.
         origin: the equations as they were written.
         beside: letters, with their axes, of other networks whose signals meet those of this one.
+        held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that are given and take up a gauge freedom.
+        frozen: roles of tensors that are not trained.
     """
 
     name: str
@@ -159,6 +162,8 @@ class Network:
     statements: tuple[Statement, ...]
     origin: str = field(default="", compare=False)
     beside: Mapping[str, str] = field(default_factory=dict, compare=False)
+    held: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -190,7 +195,12 @@ class Network:
     def size(self, letters: Iterable[str]) -> Power:
         """The product of the sizes of some indices, as a power of the axes."""
         axes = (self.axes[x] for x in letters)
-        return prod((Power.of({axis: 1}) for axis in axes if axis in AXES), start=Power())
+        return prod((Power.of({axis: 1}) for axis in axes if axis not in FIXED), start=Power())
+
+    @cached_property
+    def may_grow(self) -> tuple[str, ...]:
+        """Axes that a ray may give a rate to, in their order."""
+        return tuple(ordered(set(self.axes.values()) - set(FIXED)))
 
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
@@ -235,15 +245,49 @@ class Network:
 
     @cached_property
     def free_multipliers(self) -> tuple[str, ...]:
-        """Multipliers that no tensor's own scale can stand for: those of products of signals that sum a growing index,
-        and of tensors that are used more than once. The others are a choice of gauge and stay Theta(1)."""
-        names: list[str] = []
-        for s in self.statements:
-            if isinstance(s, Product):
-                grows = not s.tensor and any(self.axes[x] in AXES for x in self.summed(s))
-                if grows or (s.tensor and len(self.uses(s.tensor.name)) > 1):
-                    names += s.multipliers
-        return tuple(dict.fromkeys(names))
+        """Multipliers that are unknowns: all but those that are a choice of gauge, which stay 1."""
+        closed = {*self.gauges, SHARE}
+        return tuple(m for m in self.multipliers if m not in closed)
+
+    @cached_property
+    def gauges(self) -> tuple[str, ...]:
+        """Multipliers that the scale of tensors stands for (``multipliers.py``), beside what is given."""
+        held = (name if name in self.multipliers else tensor_of(name) for name in sorted(self.held))
+        return gauges(self._products, held)
+
+    def needs(self, multiplier: str) -> bool:
+        """Can no other name stand for a multiplier, whatever is given?"""
+        return multiplier not in self._choices and multiplier != SHARE
+
+    @cached_property
+    def _choices(self) -> tuple[str, ...]:
+        return gauges(self._products)
+
+    @cached_property
+    def opened(self) -> tuple[str, ...]:
+        """Multipliers that are unknowns because something of their class is given."""
+        return tuple(m for m in self._choices if m not in self.gauges)
+
+    @cached_property
+    def _products(self) -> list[Scales]:
+        return [
+            (s.tensor.name if s.tensor else "", tuple(m for m in s.multipliers if m != SHARE))
+            for s in self.statements
+            if isinstance(s, Product)
+        ]
+
+    def holding(self, names: Iterable[str]) -> Network:
+        """The network where inits and rates of some tensors (``ROLE.init``, ``ROLE.lr``) and some multipliers are
+        given; itself where no multiplier is a choice of gauge."""
+        if not self._choices:
+            return self
+        scaled = {f"{role}.{x}" for role, multipliers in self._products if multipliers for x in ("init", "lr")}
+        return replace(self, held=frozenset(names) & {*self.multipliers, *scaled})
+
+    def freezing(self, roles: Iterable[str]) -> Network:
+        """The network in which these tensors, and no others, are not trained."""
+        frozen = frozenset(roles)
+        return self if frozen == self.frozen else replace(self, frozen=frozen)
 
     @cached_property
     def tracked(self) -> str:
@@ -308,6 +352,10 @@ class Network:
             behind = direct.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else direct
             self._behind[signal] = frozenset(behind)
         return self._behind[signal]
+
+    def learns(self, signal: str) -> bool:
+        """Is a signal computed from a tensor that trains?"""
+        return not self.tensors_of(signal) <= self.frozen
 
     @cached_property
     def _behind(self) -> dict[str, frozenset[str]]:

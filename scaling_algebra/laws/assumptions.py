@@ -1,0 +1,224 @@
+"""Assumptions between growing quantities, as ``d**(-1/2)*sigma <= sigma**(5/2)``: can they hold together, and where?
+
+Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
+relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
+with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
+that grows, at least 1. Read next: ``systems.py`` (solves them), ``law.py`` (reads them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from scaling_algebra.documents import Document, Rendered
+from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.errors import UsageError, check_names
+from scaling_algebra.spec.powers import exponent_text
+
+from .monomials import Monomial, Relation
+from .systems import End, Row, System, Window, linear
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A relation between monomials, why it is needed, and where it stands."""
+
+    relation: Relation
+    name: str = ""
+    because: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A quantity that is a monomial in others; ``printed`` is the value in a source."""
+
+    name: str
+    is_: Monomial
+    printed: Monomial | None = None
+    about: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Windows(Rendered):
+    """The windows of exponents in which assumptions hold together.
+
+    Attributes:
+        grows: the quantity that the others are powers of. given: growth laws that were put in.
+        assumed: the assumptions; dropped: names of those that were left out.
+        system: the assumptions under all these. windows: by quantity and parameter; empty where there is no solution.
+        defined: every defined quantity in the others, and the window of its exponent (None: no solution).
+        core: names of a smallest contradictory set; empty if there is a solution.
+    """
+
+    name: str
+    title: str
+    grows: str
+    define: tuple[Definition, ...]
+    given: Mapping[str, Monomial]
+    assumed: tuple[Assumption, ...]
+    dropped: tuple[str, ...]
+    system: System
+    windows: Mapping[str, Window]
+    defined: Mapping[str, tuple[Monomial, Window | None]]
+    core: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        return not self.core
+
+    @property
+    def about(self) -> str:
+        return f"{self.name}, {'contradictory' if self.core else 'feasible'}"
+
+    def window(self, m: Monomial) -> Window:
+        """The window of a monomial's exponent; there must be a solution.
+
+        Raises:
+            UsageError: a quantity of which nothing is assumed.
+        """
+        return self.system.window(m.substituted(composed(self.define, self.given)))
+
+    def reduced(self, m: Monomial) -> Monomial:
+        """A monomial in quantities that are neither defined nor equal to others, without constant and logarithms.
+
+        An equation without a logarithm assumes a value.
+        """
+        equal: dict[str, Monomial] = {}
+        for r in (a.relation for a in self.assumed if a.relation.equation and not a.relation.ratios[0].logs):
+            name = r.text.partition("=")[0].strip()
+            if r.ratios[0][name] == 1:
+                equal[name] = r.ratios[0].solved(name).substituted(equal)
+        return m.substituted(composed(self.define, equal | dict(self.given))).power
+
+    def misprints(self) -> tuple[Definition, ...]:
+        """Definitions whose printed value is another one, in powers of every quantity."""
+        return tuple(d for d in self.define if d.printed is not None and self.reduced(d.printed / d.is_).powers)
+
+    def document(self) -> Document:
+        """Windows of every exponent with what binds them, defined quantities, misprints; or a contradiction."""
+        grows, wrong = self.grows, self.misprints()
+        blocks: list[Block] = [Heading(literal(self.title), 2)]
+        if laws := [f"{name} = {m}" for name, m in self.given.items()] + [f"without {name}" for name in self.dropped]:
+            blocks.append(Lines.of(literal(", ".join(laws))))
+        if self.core:
+            put = composed(self.define, self.given)
+            blocks.append(Lines.of("no size of anything meets these together:"))
+            rows = [_row(a, put) for a in self.assumed if a.name in self.core]
+            blocks.append(Grid.of(["assumption", "relation", "that is", "because", "source"], rows))
+        else:
+            open_ = {p for m in self.given.values() for p in m.parameters}
+            rows = [[name, *_ends(w, "" if name in open_ else grows)] for name, w in self.windows.items()]
+            blocks.append(Grid.of(["quantity", "from", "because of", "to", "because of"], rows))
+        if self.define:
+            rows = [[literal(d.name), literal(str(m)), *_ends(w, grows)[::2], None if d.printed is None else
+                     literal(f"{d.printed}{', wrong' if d in wrong else ''}"), literal(d.source) or None]
+                    for d in self.define for m, w in [self.defined[d.name]]]  # fmt: skip
+            blocks.append(Grid.of(["defined", "is", "from", "to", "printed", "source"], rows))
+        notes = [f"exponents of {grows}; constants and powers of logarithms do not count"]
+        notes += [f"{d.name} is printed as {d.printed}; it is {self.defined[d.name][0]} ({d.source})" for d in wrong]
+        blocks.append(Lines.of(*map(literal, notes), listed=True))
+        return Document(tuple(blocks), self.record())
+
+    def record(self) -> dict[str, Any]:
+        """The JSON contract."""
+
+        def ends(w: Window) -> dict[str, Any]:
+            sides = {"low": w.low, "high": w.high}
+            return {side: {"exponent": e.value, "binding": e.binding, "open": e.open} for side, e in sides.items()}
+
+        wrong = self.misprints()
+        defined = {
+            d.name: {"is": str(m), "printed": None, "agrees": None, "window": None if w is None else ends(w)}
+            | ({} if d.printed is None else {"printed": str(d.printed), "agrees": d not in wrong})
+            for d in self.define
+            for m, w in [self.defined[d.name]]
+        }
+        broken = [a for a in self.assumed if a.name in self.core]
+        return {
+            "assumptions": self.name,
+            "grows": self.grows,
+            "set": {name: str(m) for name, m in self.given.items()},
+            "dropped": list(self.dropped),
+            "feasible": not self.core,
+            "windows": {name: ends(w) for name, w in self.windows.items()},
+            "defined": defined,
+            "contradiction": [{"name": a.name, "relation": str(a.relation), "source": a.source} for a in broken],
+        }
+
+
+def windows(
+    name: str,
+    title: str,
+    grows: str,
+    assume: tuple[Assumption, ...],
+    define: tuple[Definition, ...],
+    given: Mapping[str, Monomial],
+    drop: Iterable[str],
+) -> Windows:
+    """The window of every exponent, or a smallest set of assumptions that contradicts itself.
+
+    Raises:
+        UsageError: a name that is not there; relations that are not linear in the exponents.
+    """
+    dropped = tuple(dict.fromkeys(drop))
+    check_names("assumption", dropped, [a.name for a in assume])
+    assumed, whole = tuple(a for a in assume if a.name not in dropped), composed(define, {})
+    quantities = frozenset({grows}).union(*(a.relation.substituted(whole).quantities for a in assumed))
+    for q, law in given.items():
+        check_names("quantity to set", [q], sorted(quantities - {grows}))
+        if q in law.quantities or law.quantities & given.keys():
+            raise UsageError(f"{q} = {law} is given in what is given itself; write it in the others")
+    put = composed(define, given)
+    rows = [Row(m.substituted(put), a.relation.strict, a.name) for a in assumed for m in a.relation.ratios]
+    for m, where in [*((row.ratio, row.label) for row in rows), *((put[d.name], d.name) for d in define)]:
+        linear(m, grows, where)
+    check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
+    system = System(rows, grows)
+    if both := {p for row in rows for p in row.ratio.parameters} & {q for row in rows for q in row.ratio.quantities}:
+        raise UsageError(f"{min(both)} is a quantity and stands in an exponent; give one another name")
+    core = system.core() or system.core(strict=True, logs=True)
+    defined: dict[str, tuple[Monomial, Window | None]] = {}
+    for m, d in ((put[d.name], d) for d in define):
+        unknown = core or not (m.quantities - {grows}) | m.parameters <= {*system.unknowns}
+        defined[d.name] = m, None if unknown else system.window(m)
+    found = {} if core else system.windows()
+    return Windows(name, title, grows, define, given, assumed, dropped, system, found, defined, core)
+
+
+def composed(define: Iterable[Definition], values: Mapping[str, Monomial]) -> dict[str, Monomial]:
+    """Values of quantities, and every defined quantity in those that are not defined, the values put in."""
+    defined: dict[str, Monomial] = {}
+    for d in define:
+        defined[d.name] = d.is_.substituted(defined)
+    return {name: m.substituted(values) for name, m in defined.items()} | dict(values)
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
+    here = ", ".join(f"{m} {'<<' if a.relation.strict else '<='} 1" for m in a.relation.substituted(put).ratios)
+    return [Text(a.name, literal(a.name)), *(literal(x) or None for x in (str(a.relation), here, a.because, a.source))]
+
+
+def _ends(w: Window | None, grows: str) -> list[Piece | None]:
+    """Both ends, each with what binds it; of a parameter the ends are numbers."""
+    ends = [End(None)] * 2 if w is None else [w.low, w.high]
+    return [x for e in ends for x in (_end(e, grows), literal(", ".join(e.binding)) or None)]
+
+
+def _end(e: End, grows: str) -> Piece | None:
+    if e.value is None:
+        return None
+    mark = ", open" if e.open else ""
+    if not grows:
+        return f"{e.value}{mark}"
+    power = sympy.latex(Monomial.of({grows: sympy.Rational(e.value)}).expr)
+    plain = "1" if e.value == 0 else grows if e.value == 1 else f"{grows}^{exponent_text(e.value)}"
+    return Text(plain + mark, f"${power}${mark}")

@@ -1,0 +1,194 @@
+"""Circuits: the smallest sets of rows that balance, and the minimum of a sum where each of them does.
+
+Law: with risk for the minimum, every term is at most the risk and every constraint at most 1. The least exponent of the
+risk is a linear program, and a corner of its dual is a circuit: rows whose exponents cancel with positive shares, no
+part of which does so. A circuit is a nullspace, so that parameters may stay symbols. At the optimum a term is its share
+of the risk, and a term of a constraint its share of that constraint (geometric programming), hence the prefactors.
+Who asks: ``balance.py``, ``recipes/horizon.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+from operator import mul
+
+import sympy
+
+from .expressions import monomial
+from .monomials import Expr, Monomial, Relation, simplified, written
+from .systems import Row, System, sign
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``ratio <= 1`` as it is printed.
+
+    Attributes:
+        alone: the quantity that is written on one side; empty where only the sign of an exponent decides.
+    """
+
+    ratio: Monomial
+    alone: str = ""
+
+    @property
+    def bound(self) -> tuple[str, Monomial] | None:
+        """``<=`` or ``>=``, and the monomial that the quantity which stands alone is compared with."""
+        direction = sign(self.ratio[self.alone]) if self.alone else None
+        return None if direction is None else ("<=" if direction > 0 else ">=", self.ratio.solved(self.alone))
+
+    def holds(self, logs: Mapping[str, float]) -> bool:
+        """At logarithms of the quantities."""
+        return self.ratio.log_at(logs) <= 1e-12
+
+    def __str__(self) -> str:
+        if not self.alone:
+            above = sympy.fraction(sympy.together(-self.ratio.powers[0][1]))
+            whole = sympy.expand(above[0] * (1 if above[1].is_positive else above[1])).primitive()[1]
+            up = sympy.Add(*(t for t in sympy.Add.make_args(whole) if t.as_coeff_Mul()[0] > 0))
+            return f"{written(up)} > {written(sympy.Add(up, -whole))}"
+        return f"{self.ratio} <= 1" if self.bound is None else f"{self.alone} {self.bound[0]} {self.bound[1]}"
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The minimum in one cell, where one set of terms balances.
+
+    Attributes:
+        active: the terms that balance, as they are written; shares: of the minimum, by active term.
+        binding: constraints that hold with equality.
+        minimum: the least value; optimum: where it is reached, by quantity. Their coefficients are those of the leading
+            order where ``exact``.
+        window: what bounds quantities that the minimum leaves open. where: what bounds the cell, up to constants.
+    """
+
+    active: tuple[Monomial, ...]
+    shares: tuple[Expr, ...]
+    binding: tuple[str, ...]
+    minimum: Monomial
+    optimum: Mapping[str, Monomial]
+    exact: bool
+    window: tuple[Condition, ...]
+    where: tuple[Condition, ...]
+
+
+def circuits(rows: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:
+    """Every smallest set of rows, by index, with exponents that cancel the named quantities; small sets first."""
+    smaller: list[set[int]] = []
+    for chosen in (c for size in range(1, len(names) + 2) for c in combinations(range(len(rows)), size)):
+        if any(s <= {*chosen} for s in smaller):
+            continue
+        space = sympy.Matrix(len(names), len(chosen), lambda i, j, of=chosen: rows[of[j]][names[i]]).nullspace()
+        weights = [simplified(x) for x in space[0]] if len(space) == 1 else []
+        if weights and all(w != 0 for w in weights):
+            smaller.append({*chosen})
+            yield chosen, weights
+
+
+def minima(
+    terms: Sequence[Monomial],
+    bounds: Sequence[Relation],
+    free: Sequence[str],
+    growing: Sequence[str],
+    dependent: Mapping[str, Monomial],
+) -> Iterator[Minimum]:
+    """The minimum of each cell; logarithms do not count.
+
+    Args:
+        bounds: relations ``sum <= 1``. dependent: quantities that follow from those that are free.
+    """
+    rows = [*terms, *(m for bound in bounds for m in bound.ratios)]
+    group = [None] * len(terms) + [k for k, bound in enumerate(bounds) for _ in bound.ratios]
+    seen = set()
+    for chosen, weights in sorted(circuits(rows, free), key=lambda c: -len(c[0])):
+        whole = _total(weights, chosen, group, None)
+        shares = {k: simplified(w / whole) for k, w in zip(chosen, weights, strict=True)} if whole != 0 else {}
+        signs = {k: sign(x) for k, x in shares.items()}
+        if not shares or -1 in signs.values():
+            continue
+        parts = {k: simplified(x / _total(list(shares.values()), chosen, group, group[k])) for k, x in shares.items()}
+        equal = {k: rows[k] * Monomial(1 / x) for k, x in parts.items()}
+        first, *_ = active = [k for k in chosen if group[k] is None]
+        ones = [equal[k] / equal[first] if group[k] is None else equal[k] for k in chosen if k != first]
+        optimum = solved(ones, free)
+        minimum = equal[first].substituted(optimum)
+        rest = {k: m.substituted(optimum) for k, m in enumerate(rows) if k not in chosen}
+        ratios = [m / minimum if group[k] is None else m for k, m in rest.items()]
+        answers = [_decided(Monomial.of({growing[0]: -shares[k]}), growing) for k in chosen if not signs[k]]
+        answers += [_decided(m, growing) for m in ratios]
+        conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Condition)]
+        where = None if False in answers else _projected(conditions, growing)
+        if where is None or System((Row(c.ratio, True, str(c)) for c in where), growing[0], growing[1:]).core(True):
+            continue
+        if (key := (frozenset(where), minimum.powers)) in seen:
+            continue
+        seen.add(key)
+        yield Minimum(
+            tuple(terms[k] for k in active),
+            tuple(shares[k] for k in active),
+            tuple(dict.fromkeys(bounds[x].text for x in (group[k] for k in chosen) if x is not None)),
+            minimum,
+            optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
+            all(m.powers for m in ratios),
+            tuple(c for c in conditions if not c.ratio.quantities <= set(growing)),
+            tuple(where),
+        )
+
+
+def solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
+    """The first independent quantities at which every monomial is 1, where that can be."""
+    matrix = sympy.Matrix(len(ones), len(free), lambda i, j: ones[i][free[j]])
+    pivots = list(matrix.rref()[1]) if ones else []
+    kept = list(matrix.T.rref()[1]) if ones else []
+    inverse = matrix.extract(kept, pivots).inv() if pivots else matrix
+    rests = [ones[k].substituted({free[j]: Monomial() for j in pivots}) for k in kept]
+    optimum = {}
+    for i, j in enumerate(pivots):
+        value = reduce(mul, (rest ** -inverse[i, k] for k, rest in enumerate(rests)))
+        optimum[free[j]] = Monomial(sympy.powsimp(value.coefficient), value.powers)
+    return optimum
+
+
+def reached(cell: Minimum, target: str, growing: str) -> dict[str, Monomial]:
+    """The growing quantity, and the optimum, at which the minimum equals a monomial such as ``eps**2``."""
+    size = {growing: (cell.minimum / monomial(target)).solved(growing)}
+    return size | {name: m.substituted(size) for name, m in cell.optimum.items()}
+
+
+# inside --------------------------------------------------------------------------------------------------------
+
+
+def _total(weights: Sequence[Expr], chosen: Sequence[int], group: Sequence[int | None], of: int | None) -> Expr:
+    """The weight of one group."""
+    return simplified(sympy.Add(*(w for k, w in zip(chosen, weights, strict=True) if group[k] == of)))
+
+
+def _decided(ratio: Monomial, growing: Sequence[str]) -> Condition | bool:
+    """``ratio <= 1`` up to constants: True or False where the signs of exponents of growing quantities decide it."""
+    powers = dict(ratio.powers)
+    if powers.keys() <= set(growing):
+        signs = {sign(e) for e in powers.values()}
+        if signs <= {-1} or signs == {1}:
+            return signs != {1}
+        if len(powers) == 1:
+            return Condition(Monomial.of({growing[0]: next(iter(powers.values()))}))
+    order = [n for n in powers if n not in growing] + [n for n in reversed(growing) if n in powers]
+    signed = [n for n in order if sign(powers[n]) is not None]
+    return Condition(ratio.power, next(iter([*signed, *powers])))
+
+
+def _projected(conditions: Iterable[Condition], growing: Sequence[str]) -> list[Condition] | None:
+    """The conditions' projection on growing quantities and parameters (Fourier-Motzkin); None if they cannot hold."""
+    left = list(conditions)
+    for name in sorted({n for c in left for n in c.ratio.quantities} - {*growing}):
+        on = [c.ratio ** (1 / c.ratio[name]) for c in left if c.ratio[name] != 0]
+        signs = [sign(c.ratio[name]) for c in left if c.ratio[name] != 0]
+        above = [m for m, s in zip(on, signs, strict=True) if s == 1]
+        below = [m for m, s in zip(on, signs, strict=True) if s == -1]
+        pairs = [_decided(a / b, growing) for a in above for b in below]
+        if False in pairs:
+            return None
+        left = [c for c in left if c.ratio[name] == 0] + [c for c in pairs if isinstance(c, Condition)]
+    return list(dict.fromkeys(left))

@@ -1,0 +1,220 @@
+"""Monomials that are at most 1: can they hold together, and between which exponents is another monomial then?
+
+Law: in units of the logarithm of one quantity that grows, the logarithm of a monomial is a sum of exponents times
+unknowns. An exponent may hold parameters; then the sum is one of products. ``linear/clauses.py`` solves both.
+Who asks: ``minima.py`` (which terms balance where), ``assumptions.py`` (which exponents are allowed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+
+import sympy
+
+from scaling_algebra.errors import UsageError, check_names
+from scaling_algebra.linear.clauses import TIMES, Clause, ClauseSolver, Undecided
+from scaling_algebra.linear.linear import Linear, Sense
+
+from .monomials import Expr, Monomial, parameter, simplified
+
+_GIVEN, _SIZE, _ONE = "", " size", ""
+"""The label of what is no row, the unknown that is minimised, and the name of a constant."""
+Form = Mapping[str, Fraction]
+"""A sum: coefficients by product of unknowns."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """``ratio <= 1``, up to constants and, unless they are asked about, powers of logarithms.
+
+    Attributes:
+        strict: both sides of equal power do not meet it. label: whose it is; several may share one.
+    """
+
+    ratio: Monomial
+    strict: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a window.
+
+    Attributes:
+        value: None where there is no end.
+        binding: labels of rows that make it, none of which can be left out. open: it takes a strict one.
+    """
+
+    value: Fraction | None
+    binding: tuple[str, ...] = ()
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class Window:
+    """From the least to the largest value of an exponent."""
+
+    low: End
+    high: End
+
+
+class System:
+    """Rows between powers of one quantity.
+
+    Args:
+        unit: that quantity. positive: others that grow, too; then parameters are positive numbers. None: exponents of
+            quantities and parameters may be any numbers.
+
+    Examples:
+        >>> from .expressions import monomial
+        >>> rows = [Row(monomial("x**2/d"), label="a"), Row(monomial("1/x"), True, "b")]
+        >>> w = System(rows, "d").window(monomial("x"))
+        >>> w.low, w.high
+        (End(value=Fraction(0, 1), binding=('b',), open=True), End(value=Fraction(1, 2), binding=('a',), open=False))
+    """
+
+    def __init__(self, rows: Iterable[Row], unit: str, positive: Iterable[str] | None = None) -> None:
+        self._unit, self._rows = unit, [(row, form(row.ratio, unit)) for row in rows]
+        self._products = any(TIMES in product for _, x in self._rows for product in x)
+        names = (name for _, x in self._rows for product in x for name in product.split(TIMES) if name)
+        self.unknowns = tuple(dict.fromkeys(names))
+        held = () if positive is None else dict.fromkeys((*positive, *self.unknowns))
+        self._facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in held]
+
+    def core(
+        self, strict: bool = False, logs: bool = False, loose: bool = False, more: Sequence[Clause] = ()
+    ) -> tuple[str, ...]:
+        """Labels of a smallest contradictory set, with more conditions; empty if none is found.
+
+        Args:
+            strict: strict rows do not hold where both sides are equal. loose: such rows are left out.
+            logs: logarithms count, each as an unknown that is not negative.
+        """
+        given, rows = [*self._facts, *more], list[Clause]()
+        for row, sizes in self._rows:
+            if not (row.strict and loose):
+                logarithms = [(f"log {a}".replace(TIMES, " "), e) for a, e in row.ratio.logs if logs and e.is_Rational]
+                inside = {name: Fraction(str(e)) for name, e in logarithms}
+                given += [_clause(_GIVEN, {name: Fraction(1)}, ">=") for name in inside]
+                rows.append(_clause(row.label, {**sizes, **inside}, "<" if strict and row.strict else "<="))
+        if not self._products:
+            solver = ClauseSolver(rows)
+            held = solver.model(given) is not None
+            return () if held else tuple(label for label in solver.conflict(given)[0] if label != _GIVEN)
+        solver, labels = ClauseSolver(), list(dict.fromkeys(clause.label for clause in rows))
+
+        def refuted(kept: Sequence[str]) -> bool:
+            return solver.held([*given, *(clause for clause in rows if clause.label in kept)]) is False
+
+        if not refuted(labels):
+            return ()
+        for label in tuple(labels):
+            if refuted(rest := [name for name in labels if name != label]):
+                labels = rest
+        return tuple(labels)
+
+    def windows(self) -> dict[str, Window]:
+        """The values that each unknown may have; there must be some."""
+        return {name: self._window({name: Fraction(1)}) for name in self.unknowns}
+
+    def window(self, m: Monomial) -> Window:
+        """The exponents that a monomial may have; there must be some.
+
+        Raises:
+            UsageError: a quantity that stands in no row.
+        """
+        sizes = form(m, self._unit)
+        check_names("quantity", sorted(sizes.keys() - {_ONE}), sorted(self.unknowns))
+        return self._window(sizes)
+
+    def _window(self, sizes: Form) -> Window:
+        return Window(self._end(sizes, 1), self._end(sizes, -1))
+
+    def _end(self, sizes: Form, side: int) -> End:
+        """The least value of a side times an exponent."""
+        turned = {name: side * x for name, x in sizes.items()}
+        rows = [_clause(row.label, x, "<=") for row, x in self._rows]
+        try:
+            least = ClauseSolver().least(_SIZE, [*rows, _clause(_GIVEN, {**turned, _SIZE: Fraction(-1)}, "=")])
+        except Undecided:
+            return End(None)
+        assert least is not None
+        beyond = [_clause(_GIVEN, {**turned, _ONE: turned.get(_ONE, Fraction(0)) - least}, "<")]
+        plain = self.core(loose=True, more=beyond)
+        return End(side * least, plain or self.core(more=beyond), not plain)
+
+
+def leave_gaps(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bool:
+    """Is there a place at which in every group one monomial is above 1?"""
+    forms = [[form(m, growing[0]) for m in group] for group in groups]
+    names = {name for group in forms for x in group for product in x for name in product.split(TIMES) if name}
+    apart = [Clause(_GIVEN, tuple(_linear(x, ">") for x in group), "") for group in forms]
+    facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in sorted(names)]
+    return ClauseSolver().held([*facts, *apart]) is True
+
+
+def linear(m: Monomial, unit: str, where: str) -> None:
+    """Raises UsageError unless the logarithm is linear in exponents of quantities and parameters."""
+    for name, e in m.powers:
+        if name != unit and not e.is_Rational:
+            raise UsageError(f"{where}: {name} has the exponent {e}; only {unit} may have one with a name in it")
+    if both := m.parameters & m.quantities:
+        raise UsageError(f"{where}: {min(both)} is a quantity and stands in an exponent; give one another name")
+    e = sympy.expand(m[unit])
+    if e.free_symbols and not (e.is_polynomial() and sympy.Poly(e).total_degree() == 1):
+        names = ", ".join(sorted(map(str, e.free_symbols)))
+        raise UsageError(f"{where}: the exponent {m[unit]} of {unit} is not linear in {names}")
+
+
+@lru_cache(maxsize=2**12)
+def form(m: Monomial, unit: str) -> Form:
+    """The logarithm of a monomial, without its constant, times a positive number where parameters divide."""
+    total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
+    whole = _numerator(total)
+    symbols = sorted(whole.free_symbols, key=str)
+    terms = sympy.Poly(whole, *symbols).terms() if symbols else [((), whole)]
+    return {TIMES.join(str(s) for s, n in zip(symbols, powers, strict=True) for _ in range(n)): Fraction(str(x))
+            for powers, x in terms if x}  # fmt: skip
+
+
+@lru_cache(maxsize=2**14)
+def sign(e: Expr) -> int | None:
+    """The sign of a rational function of positive parameters: 1, 0, -1, or None where it depends on them.
+
+    Examples:
+        >>> from .expressions import exponent
+        >>> sign(exponent("-2*beta/(2*beta + d)")), sign(exponent("beta - d"))
+        (-1, None)
+    """
+    e = simplified(e)
+    if e.is_number:
+        return int(sympy.sign(e))
+    product = 1
+    for factor in sympy.Mul.make_args(sympy.factor(_numerator(e))):
+        base, power = factor.as_base_exp()
+        signs = {int(sympy.sign(t.as_coeff_Mul()[0])) for t in sympy.Add.make_args(sympy.expand(base))}
+        if len(signs) != 1:
+            return None
+        product *= signs.pop() if power % 2 else 1
+    return product
+
+
+def _numerator(e: Expr) -> Expr:
+    """A polynomial of the sign of a rational function."""
+    above, below = sympy.fraction(sympy.together(e))
+    below = sympy.factor(below)
+    return above if sympy.sign(below) == 1 or below.is_positive else sympy.expand(above * below)
+
+
+def _linear(sizes: Form, sense: Sense) -> Linear:
+    scale = lcm(*(x.denominator for x in sizes.values()))
+    counts = tuple((name, int(x * scale)) for name, x in sizes.items() if x and name != _ONE)
+    return Linear(counts, sense, sizes.get(_ONE, Fraction(0)) * scale)
+
+
+def _clause(label: str, sizes: Form, sense: Sense) -> Clause:
+    return Clause(label, (_linear(sizes, sense),), "")
