@@ -308,11 +308,11 @@ class Writer:
         letters = self.letters(range(len(self.data.indices)), dict(enumerate(self.data.indices)))
         own = [(letters[k], self.axis(x)) for k, x in enumerate(self.data.indices) if letters[k]]
         read = [x for x, axis in own if axis == "D" and x not in mine]
-        sequence = any(axis == "S" for _, axis in own)
         needed = [x for x in tokens if x not in mine] or tokens[:1] or [x for x, axis in own if axis == "S"]
-        datas = []
-        for token in needed if sequence else [""]:
-            datas.append(self.ref(self.data, [token if axis == "S" else x for x, axis in own]))
+        places, datas = [x for x, axis in own if axis == "S"], []
+        for k in range(0, max(1, len(needed)), max(1, len(places))):
+            put = dict(zip(places, needed[k : k + len(places)], strict=False))
+            datas.append(self.ref(self.data, [put.get(x, x) for x, _ in own]))
         return f"{self.ref(node, [*mine, *read])} {' '.join(datas)}"
 
     def _function(self, node: Node) -> None:
