@@ -135,7 +135,7 @@ def judge() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 def draw(folder: Path) -> None:
     """The figures of docs/headline.md, from the committed evidence."""
-    from scaling_algebra.verify.transfer.figures import picture
+    from scaling_algebra.verify.studies.figures import picture
 
     names = [name for name in records() if not name.endswith("maximal")]
     chosen = {"headline": ("losses", FIRST), "headline_losses": ("losses", names), "headline_optima": ("optima", names)}

@@ -1,3 +1,3 @@
-"""What is proved for whole cones of rays: where a parameterization exists, where it is unique, where there is none."""
+"""Proofs for whole cones of rays: where a parameterization exists, where it is unique, where there is none."""
 
 from . import presentation as presentation  # registers documents

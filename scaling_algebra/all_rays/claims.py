@@ -1,4 +1,4 @@
-"""What there is to prove about all rays of a network: a theorem for each cone, and that they leave out no ray.
+"""Claims about all rays of a network: a theorem for each cone, and that they leave out no ray.
 
 That a formula meets every demand on a cone is seen at the rays that span it (``solver/convexity.py``). That nothing
 else does, or nothing at all, is asked of z3, which takes the rates and the unknowns together. What it proposes, the

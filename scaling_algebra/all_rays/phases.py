@@ -226,7 +226,7 @@ def _formula(x: Piece) -> str:
 
 
 def _length(x: Piece) -> int:
-    """How many powers a formula holds."""
+    """The number of powers in a formula."""
     assert x.scaling is not None
     powers = [x.scaling.alpha, *(p for t in x.scaling.tensors.values() for p in (t.init_std, t.lr, t.eps))]
     return sum(len(p.terms) for p in powers if p is not None)

@@ -1,4 +1,4 @@
-"""What theorems and the map of rays say: verdicts, formulas, walls, regimes, model families.
+"""Documents of theorems and of the map of rays: verdicts, formulas, walls, regimes, model families.
 
 Read next: ``picture.py`` (draws the map), ``documents`` (how the rest is printed).
 """

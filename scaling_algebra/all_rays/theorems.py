@@ -1,4 +1,4 @@
-"""What holds for whole cones of rays, each statement with its proof or with what stands in the way.
+"""Statements about whole cones of rays, each with its proof or with the obstacle.
 
 Read next: ``claims.py`` (what there is to prove), ``presentation.py`` (how theorems are printed).
 """

@@ -54,7 +54,7 @@ def format_of(path: Path, default: str = "") -> str:
 
 @singledispatch
 def document_of(result: object) -> Document:
-    """What a result says. The presentation of its room registers this for it, and the room imports both."""
+    """The document of a result. The presentation of its room registers this for it, and the room imports both."""
     raise NotImplementedError(f"no document of {type(result).__name__}")
 
 
@@ -66,7 +66,7 @@ class Rendered:
 
     @property
     def about(self) -> str:
-        """What it is about, in a line."""
+        """The subject, in a line."""
         raise NotImplementedError
 
     def __str__(self) -> str:

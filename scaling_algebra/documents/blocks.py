@@ -1,4 +1,4 @@
-"""What a document is made of: headings, lines and grids, and the pieces of text inside them.
+"""Blocks of a document: headings, lines and grids, and the pieces of text inside them.
 
 Text is *rich*: plain words with formulas between dollar signs, e.g. ``Router $Q$``; ``\\$`` is a dollar sign. Every
 format sets it its own way. Read next: ``notation.py`` (how a piece reads), ``writers`` (one file per format).
@@ -47,7 +47,7 @@ class Code:
 
 
 Piece: TypeAlias = str | Text | Fraction | Power | Size | Marked | Code
-"""What stands in a line or a cell; a str is rich text."""
+"""Content of a line or a cell; a str is rich text."""
 ZERO = Size(None)
 """Exactly zero."""
 
@@ -87,7 +87,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one or more answers say; printed once where they agree.
+    """The content of one or more answers; printed once where they agree.
 
     Attributes:
         values: the answers; None where nothing is to be printed.
@@ -103,7 +103,7 @@ class Cell:
 
     @property
     def bar(self) -> str:
-        """What stands between two values."""
+        """The separator of two values."""
         return " | " if self.names else " or "
 
 
@@ -177,7 +177,7 @@ Block: TypeAlias = "Heading | Lines | Grid"
 
 @dataclass(frozen=True)
 class Document:
-    """What a result says.
+    """A result as blocks and as a record.
 
     Attributes:
         blocks: for people, in order.

@@ -1,6 +1,6 @@
 """Tables of TOML read into dataclasses, by their annotations: laws, assumptions, invariants, rules, models are data.
 
-A key is a field, less an underscore at its end. Read next: ``law.py``, ``feasible.py`` (what is read).
+A key is a field, less an underscore at its end.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _recipe_of(question: Question) -> Any:
 
 
 def _read(question: Question) -> PageAnswer:
-    """How a network is read: its equations, and the quantities that may be explained."""
+    """A network as it is read: its equations, and the quantities that may be explained."""
     network = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
     return Document((), {}), {"equations": as_text(network), "quantities": list(quantities(network))}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from itertools import product
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.linear.clauses import Undecided
@@ -53,10 +54,10 @@ def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet |
     for demand in demands if certified else ():
         if not concerns(demand, look.optimizer):
             continue
-        failure = violation(demand, look)
-        if "undecided" in failure:
-            raise Undecided(failure)
-        if failure:
+        for q, t in product(demand.quantities, range(demand.horizon + 1)):
+            if not look(q, t).decided:
+                raise Undecided(f"{demand.label}, but {q} at t={t} is undecided")
+        if failure := violation(demand, look):
             return demand, None, failure
     return None
 

@@ -4,7 +4,7 @@ Law: a size is a sum of monomials in the axes, all coefficients positive. Where 
 power of the sizes, such as (M/N)^(1/2); what was tuned at a base where that is not small holds for both.
 Assumes: constants are left out, on both sides.
 Read next: ``recipe.py`` (whose powers these are), ``Analysis.forms`` (finds the monomials),
-``verify/judging/spectrum.py`` (the same question of measured sizes).
+``verify/judging/mixtures.py`` (the same question of measured sizes).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is asked: axes, powers, networks, optimizers, desiderata, parameterizations. Data only; computes nothing."""
+"""The question: axes, powers, networks, optimizers, desiderata, parameterizations. Data only; computes nothing."""

@@ -1,4 +1,4 @@
-"""What an exponent may rest on beyond counting powers. Every answer names what it assumes.
+"""Assumptions of an exponent beyond counting powers. Every answer names what it assumes.
 
 Read next: ``scaling_algebra/dynamics/rules.py`` and ``steps.py`` (which assume them), ``analysis.py`` (collects them).
 """

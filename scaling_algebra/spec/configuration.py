@@ -22,11 +22,11 @@ from .records import plain
 from .trained import OptimizerInput, trained
 
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
-"""What every command and function takes where nothing is said."""
+"""Defaults of every command and function."""
 
 
 class Where(TypedDict, total=False):
-    """What every function that asks takes by name, besides regime, optimizer and parameterization.
+    """Arguments that every question takes by name, besides regime, optimizer and parameterization.
 
     Attributes:
         ray: instead of a regime: ``"N=1,N_e=1/2,M=1"``, ``{"N": 1, "N_e": "1/2", "M": 1}`` or a ``Ray``.
@@ -48,7 +48,7 @@ class Where(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Configuration:
-    """What is asked. Equal configurations have equal answers; the value is its own key.
+    """A question. Equal configurations have equal answers; the value is its own key.
 
     Attributes:
         network: the network.

@@ -151,12 +151,12 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
         free = [s for s in uses if s.out in structure.exempt]
         through = [s for s in uses if s not in free and not _fixed(network, s)]
         if free:
-            why = f"the aggregate of {w}_0 d{_read(free[0])} is Theta(1)"
+            why = f"the aggregate of {w}_0 {_changed(network, free[0])} is Theta(1)"
             above = {e.source: e.aggregation.out for e in experts(network)}
             names = tuple(f"{above[s.out]}.propagating" for s in free)
             init = [Demand("aggregation", "theta", names, f"b.{role}", why)]
         else:
-            why = f"propagating update {w}_0 d{_read(through[0])} = Theta(1)"
+            why = f"propagating update {w}_0 {_changed(network, through[0])} = Theta(1)"
             init = [Demand("mu-2", "theta", tuple(f"{s.out}.propagating" for s in through), f"b.{role}", why)]
     if role in network.frozen:
         return init
@@ -205,6 +205,11 @@ def _learned(network: Network, statement: Product) -> tuple[str, ...]:
         return ("change",)
     signals = [x for term in network.terms(statement) for x in term.signals]
     return ("effective", "cross") if any(network.learns(x.name) for x in signals) else ("effective",)
+
+
+def _changed(network: Network, statement: Product) -> str:
+    """What a product reads, changed: signals that train come first, as ``dh2 data``."""
+    return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not network.learns(x.name)))
 
 
 def _read(statement: Product) -> str:

@@ -19,7 +19,7 @@ from .powers import Power
 from .scaling import Scaling
 
 SETTINGS = {"init": "b", "lr": "c", "eps": "d"}
-"""What of a tensor can be given or explained, and the unknown behind it."""
+"""Settings of a tensor that can be given or explained, and the unknown behind it."""
 AGGREGATION = "aggregation"
 """The multiplier of the sum over experts."""
 
@@ -29,7 +29,7 @@ GivenInput = Mapping[str, "Power | str | int | None"] | Iterable[str]
 
 @dataclass(frozen=True)
 class Given:
-    """What is held, as sorted (name, power) pairs; None is zero init, and a rate of zero.
+    """Held values, as sorted (name, power) pairs; None is zero init, and a rate of zero.
 
     Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those of other multipliers.
     """

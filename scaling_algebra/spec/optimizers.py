@@ -88,7 +88,7 @@ class _Rules:
 
     @property
     def with_descent(self) -> Self:
-        """What a run is whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
+        """A run whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
         return self.each(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
 
     @property
@@ -114,7 +114,7 @@ class _Rules:
 
 @dataclass(frozen=True)
 class Optimizer(_Rules):
-    """How one step turns a gradient into an update.
+    """The rule by which one step turns a gradient into an update.
 
     Law: update = lr * gradient / normaliser, times the size of the tensor for a relative one. The normaliser is the
     size of an entry (a running mean of squares, or a sign), or of the whole matrix of one expert (a spectral step). A
@@ -172,7 +172,7 @@ class Optimizer(_Rules):
         return network.size(one.rows + one.columns) ** _HALF
 
     def shaped(self, network: Network, role: str, ray: Ray) -> Power:
-        """What the learning rate of a tensor is multiplied with, on a ray: 1, or the factor of its shape."""
+        """The factor of the learning rate of a tensor, on a ray: 1, or the factor of its shape."""
         if self.normalises != "matrix":
             return Power()
         one = matrix(network, role, self.flattened)
@@ -195,7 +195,7 @@ class Optimizer(_Rules):
 
     @property
     def folded(self) -> bool:
-        """It steps matrices, or blocks of them, not entries."""
+        """Steps are those of matrices, or blocks of them, not of entries."""
         return self.normalises == "matrix" or bool(self.blocks)
 
     @property
@@ -205,7 +205,7 @@ class Optimizer(_Rules):
 
     @property
     def assumes(self) -> str:
-        """What a step of it rests on (``assumptions.py``); empty for counting powers alone."""
+        """Assumptions of a step (``assumptions.py``); empty for counting powers alone."""
         if self.normalises == "matrix":
             return "singular-directions"
         return "rank-one-sign" if self.signs else "first-hermite" if self.normalises else ""
@@ -336,7 +336,7 @@ class Optimizers(_Rules):
 
 
 Trained = Optimizer | Optimizers
-"""What trains a network: ``of(role)`` is the rule of a tensor."""
+"""Optimizer of a network: ``of(role)`` is the rule of a tensor."""
 
 
 def optimizer(name: str) -> Optimizer:

@@ -113,7 +113,7 @@ class Power:
         return math.prod((float(sizes[axis]) ** float(e) for axis, e in self.terms), start=1.0)
 
     def ratio(self, base: Mapping[str, float], target: Mapping[str, float]) -> float:
-        """What becomes of it from a base to a target: the factor on a tuned value.
+        """The change from a base to a target: the factor on a tuned value.
 
         Examples:
             >>> Power.parse("M N^-1/2").ratio({"N": 1024, "M": 8}, {"N": 4096, "M": 8})

@@ -1,4 +1,4 @@
-"""What a derivation returns and an engineer sets: init std, learning rate, epsilon and aggregation of every tensor.
+"""The answer of a derivation: init std, learning rate, epsilon and aggregation of every tensor.
 
 Read next: ``parameterizations.py`` (which ones there are), ``scaling_algebra/solver`` (derives them).
 """
@@ -31,7 +31,7 @@ class TensorScaling:
     multiplier: Power = field(default_factory=Power)
 
     def _repr_latex_(self) -> str:
-        """What a notebook shows: the powers, without those that an optimizer or a gauge does not have."""
+        """Lines of a notebook: the powers, without those that an optimizer or a gauge does not have."""
         powers = {r"\sigma": self.init_std, r"\eta": self.lr}
         powers |= {} if self.eps is None or self.lr is None else {r"\epsilon": self.eps}
         powers |= {} if self.multiplier == Power() else {"a": self.multiplier}

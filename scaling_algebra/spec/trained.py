@@ -1,4 +1,4 @@
-"""Which optimizer trains which tensor: read from ``muon+adamw``, ``adamw,hidden=muon`` or a dict.
+"""The optimizer of every tensor: read from ``muon+adamw``, ``adamw,hidden=muon`` or a dict.
 
 Read next: ``optimizers.py`` (the rules), ``configuration.py`` (a part of every question).
 """
@@ -22,7 +22,7 @@ OptimizerInput = str | Mapping[str, str] | Optimizer | Optimizers
 
 
 def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = ()) -> Trained:
-    """What trains a network.
+    """The optimizers that train a network.
 
     ``A+B`` is the convention for an optimizer A of matrices: it trains those of hidden layers and of experts, and B
     embedding, readout, router, gains and biases.

@@ -82,7 +82,7 @@ class Audit(Rendered):
         return [c for c in self.comparisons if c.status == "DISAGREES"]
 
     def counts(self) -> dict[tuple[str, str], Counter[Status]]:
-        """How many cells have each status, per (source, table)."""
+        """Counts of cells of each status, per (source, table)."""
         counts: dict[tuple[str, str], Counter[Status]] = {}
         for c in self.comparisons:
             counts.setdefault((c.printed.source, c.printed.table), Counter())[c.status] += 1
@@ -166,7 +166,7 @@ def derivations(cell: Printed) -> list[Derivation]:
 
 @lru_cache(maxsize=256)
 def _derived(regime: str, optimizer: str, name: str, readout: str | None, network: str, depth: str) -> Derivation:
-    """What parameterizations demand of experts says nothing about a network without any: there they are muP."""
+    """Parameterizations demand nothing of a network without experts: there they are muP."""
     if PARAMETERIZATIONS[name].structural and not experts(ARCHITECTURES[network]):
         name = "mup"
     if depth == "0":
@@ -289,7 +289,7 @@ def _gauges(cells: Iterable[Printed]) -> Gauges:
 
 
 def _tensor(cell: Printed) -> tuple[str, ...]:
-    """What the three cells of one tensor have in common."""
+    """Common fields of the three cells of one tensor."""
     where = (cell.setting.get(k, "") for k in ("regime", "optimizer", "parameterization"))
     return (cell.source, cell.table, *where, cell.quantity.partition(".")[0])
 

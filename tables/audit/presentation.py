@@ -1,4 +1,4 @@
-"""What an audit and the errata say. Read next: ``commands/audit.py`` and ``commands/errata.py`` (who asks)."""
+"""Documents of an audit and of the errata. Read next: ``commands/audit.py`` and ``commands/errata.py`` (who asks)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .errata import Errata, Erratum, Measured, WrongCell
 from .errata import errata as known_errata
 
 SETTING = ("regime", "parameterization", "optimizer", "gate")
-"""What of a setting tells configurations apart in reports."""
+"""Parts of a setting that tell configurations apart in reports."""
 PLACES = ("place", "quantity", "updates", "printed", "derived", "measured")
 
 

@@ -273,7 +273,7 @@ def _legend(rows: tuple[Row, ...]) -> tuple[str, ...]:
 
 
 def _starts(d: Derivation) -> list[str]:
-    """What starts at zero or tied, from the derivation."""
+    """Tensors that start at zero or tied, from the derivation."""
     symbols = {role: t.symbol.replace("W", "W^") for role, t in d.network.tensors.items()}
     zero = [f"${symbols[role]}_0 = 0$" for role, s in d.scaling.tensors.items() if s.init_std is None]
     tied = [f"${symbols[role]}$" for role in d.scaling.tied]

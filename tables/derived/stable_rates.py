@@ -28,7 +28,7 @@ HALF = Fraction(1, 2)
 
 MLP = architecture("mlp")
 SIGNALS = ("h1", "h2", "f")
-"""What stable means: these stay O(1)."""
+"""Signals that stay O(1) where training is stable."""
 STEP = Fraction(1, 4)
 """A rate that is N^STEP larger is seen to be unstable."""
 

@@ -207,7 +207,7 @@ def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
 
 
 def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What fails, and what is undecided, with the derived parameterization and the given powers put in.
+    """Failures and undecided demands, with the derived parameterization and the given powers put in.
 
     Where lower bounds show that something diverges, that is what fails: behind it everything else grows, too. Otherwise
     every demand is certified.

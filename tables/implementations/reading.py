@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent / "rules"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 """Every implementation, by the name ``audit --implementations --source`` takes."""
 MULTIPLIER = "multiplier"
-"""What a tensor is multiplied by in the forward pass, besides ``init``, ``lr`` and ``eps``."""
+"""The factor of a tensor in the forward pass, besides ``init``, ``lr`` and ``eps``."""
 DECAY = "decay"
 """Decoupled weight decay as torch takes it, multiplied by the learning rate."""
 
@@ -92,7 +92,7 @@ class ShippedRule:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def given(self, optimizer: Trained) -> dict[str, Power | None]:
-        """What it sets, moved to tensors without multipliers: ``ROLE.init`` and so on, and the others.
+        """Its settings, moved to tensors without multipliers: ``ROLE.init`` and so on, and the others.
 
         Args:
             optimizer: its own, with the epsilon in one of its regimes; epsilons are given only where they count.

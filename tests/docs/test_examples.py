@@ -20,7 +20,7 @@ LONG = (
     "scalecalc experiment clusters",
     "scalecalc transfer",
 )
-"""What takes long: `tests/measure/test_examples.py` runs them."""
+"""Long commands: `tests/measure/test_examples.py` runs them."""
 
 
 @cache

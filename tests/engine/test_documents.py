@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def balanced(page):
 
 
 def check(form, text):
-    """What holds of any output of a format."""
+    """Checks for any output of a format."""
     if form == "json":
         assert json.loads(text)
     if form == "html":
@@ -206,7 +207,7 @@ def test_what_every_piece_reads():
         r"$\Theta(n^{-1/2})$",
         r"$(N_{e}^{-1/2})^{\mathrm{tied}}$",
     ]
-    assert html(pieces[3]) == "(N<sub>e</sub><sup>-1/2</sup>)<sup>tied</sup>"
+    assert html(pieces[3]) == "N<sub>e</sub><sup>-1/2</sup> (tied)"
     assert html(pieces[2]) == "&Theta;(n<sup>-1/2</sup>)"
 
 
@@ -286,28 +287,16 @@ def test_latex_splits_what_does_not_fit_on_a_page():
 
 def test_html_of_a_grid():
     text = render(Document((small(sections=True),), {}), "html")
-    assert '<th class="group" colspan="3">Group G<sub>1</sub></th>' in text
+    assert '<th class="group" colspan="3">g1</th>' in text
     assert '<tr><th class="part" title="r2">r2</th><td>0 | M</td><td>A or B</td></tr>' in text
 
 
 # formulas ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "latex"),
-    [
-        ("effective update dQ h1 = Theta(1)", r"effective update $\Delta Q h^{1} = \Theta(1)$"),
-        ("but h3.A1 ~ n^(-1/2)", r"but h3.A1 ~ $n^{-1/2}$"),
-        ("df/dh2 with W3 init", r"$\partial f / \partial h^{2}$ with $W^{3}$ init"),
-        ("unmatched expert_out[i,b']", r"unmatched $\mathrm{expert\ out}_{i,b'}$"),
-        ("<W4_0, dW4> = n^-2", r"$\langle W_{0}^{4}, \Delta W^{4}\rangle  = n^{-2}$"),
-        ("expert_in.lr of mu-2, App. J.3.1, <h1@0, h1@1>", "expert_in.lr of mu-2, App. J.3.1, <h1@0, h1@1>"),
-        ("costs $5", r"costs \$5"),
-    ],
-)
-def test_formulas_are_found_in_words(text, latex):
-    found = typeset(text)
-    assert (found.plain, found.rich) == (text, latex)
+def test_reasons_are_words_in_every_format():
+    said = typeset("effective update dQ h1 = Theta(1) costs $5")
+    assert (said.plain, said.rich) == ("effective update dQ h1 = Theta(1) costs $5", said.plain.replace("$", r"\$"))
 
 
 @pytest.mark.parametrize(
@@ -318,6 +307,8 @@ def test_formulas_are_found_in_words(text, latex):
             "M^(-1/2) sigma_expert_out^2 lr_router = Theta(1)",
             r"$M^{-1/2} \sigma_{\mathrm{expert\ out}}^{2} \eta_{\mathrm{router}} = \Theta(1)$",
         ),
+        ("expert_in[b,a] h1", r"$\mathrm{expert\ in}[b,a] h^{1}$"),
+        ("[-0.10, +0.20]", "$[-0.10, +0.20]$"),
     ],
 )
 def test_a_formula_as_a_whole(text, latex):
@@ -325,21 +316,17 @@ def test_a_formula_as_a_whole(text, latex):
 
 
 @pytest.mark.parametrize(
-    ("tex", "said", "shown"),
+    ("tex", "said"),
     [
-        (
-            r"$W_0^{2,i} \Delta_t h^1$",
-            "W_0^(2,i) d_t h^1",
-            "W<sub>0</sub><sup>2,i</sup> &Delta;<sub>t</sub> h<sup>1</sup>",
-        ),
-        (r"$\sigma \asymp n^{-b}$", "sigma ~ n^-b", "&sigma; &asympeq; n<sup>-b</sup>"),
-        (r"$\langle x, y \rangle \leq 1/\sqrt{N}$", "<x, y > <= 1/sqrt(N)", "&langle;x, y &rangle; &leq; 1/&radic;(N)"),
-        (r"$\frac{1}{M} \text{ of all}$", "(1)/(M) of all", "(1)/(M) of all"),
-        (r"Adam $\epsilon$, \$5", "Adam eps, $5", "Adam &epsilon;, $5"),
+        (r"$W_0^{2,i} \Delta_t h^1$", "W_0^(2,i) d_t h^1"),
+        (r"$\sigma \asymp n^{-b}$", "sigma ~ n^-b"),
+        (r"$\langle x, y \rangle \leq 1/\sqrt{N}$", "<x, y > <= 1/sqrt(N)"),
+        (r"$\frac{1}{M} \text{ of all}$", "(1)/(M) of all"),
+        (r"Adam $\epsilon$, \$5", "Adam eps, $5"),
     ],
 )
-def test_latex_is_read(tex, said, shown):
-    assert plain(tex) == said and html(tex) == shown
+def test_what_papers_print_is_plain_text_outside_of_latex(tex, said):
+    assert plain(tex) == said and html(tex) == escape(said)
 
 
 # files, registry -----------------------------------------------------------------------------------------------

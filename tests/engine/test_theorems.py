@@ -61,7 +61,7 @@ def answer(name, parameterization="mup", rule="sgd", network="moe"):
 
 
 def wrong_bounds(rounds, shift=0):
-    """How often the engine contradicts the bounds for all rays, at rays and parameters drawn at random.
+    """Counts in which the engine contradicts the bounds for all rays, at rays and parameters drawn at random.
 
     ``shift`` plants an error: a power of M by which every monomial is multiplied.
     """
@@ -100,7 +100,7 @@ def all_rays():
 
 
 def test_bounds_hold_on_every_ray():
-    """What clauses over rates and unknowns together rest on; a planted monomial, too large by M, is seen."""
+    """The basis of clauses over rates and unknowns together; a planted monomial, too large by M, is seen."""
     assert wrong_bounds(10) == 0
     assert wrong_bounds(5, shift=1) > 10
 
@@ -251,7 +251,7 @@ def test_what_a_dense_network_has_not_is_refuted():
 
 
 def test_a_covering_takes_each_inside_once():
-    """What a cone leaves of all rays, and of another cone, has an inside and none in common with it."""
+    """The rest of all rays, and of another cone, beside a cone has an inside and none in common with it."""
     wall = Linear.wall(("N", "N_e"), (-1, 1))
     whole, above, below = (Cone(("N", "N_e"), sides) for sides in ((), (wall.but(">="),), (wall.but("<="),)))
     assert whole.without(above) == [below] and below.without(above) == [below] and above.without(whole) == []
@@ -291,7 +291,7 @@ def test_where_few_experts_are_active():
 
 
 def test_mssp_of_a_fixed_number_of_experts():
-    """It exists where N_e = N, with a zero router, is unique there, and there is none elsewhere."""
+    """MSSP exists where N_e = N, with a zero router, is unique there, and there is none elsewhere."""
     found = claims(face("mssp"), ["a exists, M fixed"])
     assert {str(claim.where) for name, claim in found.items() if "exists" in name} == {"N_e = N"}
     for name in ("a exists, M fixed", "a unique, M fixed", "none: zero router, M fixed"):

@@ -4,7 +4,7 @@ import pytest
 
 from ..docs.test_examples import compare, examples
 
-DEPENDS = ("verify/experiments", "verify/networks", "verify/transfer", "tests/docs")
+DEPENDS = ("verify/studies", "verify/networks", "tests/docs")
 
 
 @pytest.mark.parametrize("block", examples(long=True))

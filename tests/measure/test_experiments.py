@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from scaling_algebra.verify.experiments import digits
-from scaling_algebra.verify.experiments.clusters import (
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.studies import digits
+from scaling_algebra.verify.studies.clusters import (
     DISTRIBUTIONS,
     Schedule,
     Switch,
@@ -17,11 +18,10 @@ from scaling_algebra.verify.experiments.clusters import (
     examples,
     signals,
 )
-from scaling_algebra.verify.experiments.findings import Conditions
-from scaling_algebra.verify.experiments.runner import EXPERIMENTS
-from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.studies.findings import Conditions
+from scaling_algebra.verify.studies.runner import EXPERIMENTS
 
-DEPENDS = ("verify/experiments", "verify/judging")
+DEPENDS = ("verify/studies", "verify/judging")
 
 
 def drawn(n=300, law="setting 1", seed=0):

@@ -74,7 +74,7 @@ def ask(page, question, seconds=RAY):
 
 
 def copy(page, form):
-    """What a button of the answer copies."""
+    """The text that a button of the answer copies."""
     button = f"document.querySelector('#tools [data-form={form}]')"
     page.run(f"delete {button}.dataset.copied; {button}.click()")
     page.until(f"{button}.dataset.copied !== undefined")

@@ -1,4 +1,4 @@
-"""What the page's worker answers is what the command line prints; and what the folder is put together from."""
+"""Answers of the page's worker are those of the command line; the folder is put together from fixed files."""
 
 import io
 import json

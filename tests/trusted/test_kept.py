@@ -292,7 +292,7 @@ TRANSFER += ["--device", "cpu"]
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
-    from scaling_algebra.verify.transfer import sweep
+    from scaling_algebra.verify.studies import sweep
 
     whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained_losses, []
 
@@ -311,7 +311,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
 
 
 def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):
-    from scaling_algebra.verify.experiments import runner
+    from scaling_algebra.verify.studies import runner
 
     command = ["experiment", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--format", "json"]
     whole = run(*command, "--resume", tmp_path)

@@ -28,8 +28,8 @@ from scaling_algebra.verify.measuring.cells import STREAMS
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks import scales
 from scaling_algebra.verify.reports.output import EVIDENCE
-from scaling_algebra.verify.transfer.curves import LossCurve, compare, drift, improvement
-from scaling_algebra.verify.transfer.figures import KINDS, picture
+from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement
+from scaling_algebra.verify.studies.figures import KINDS, picture
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "verify" / "evidence"

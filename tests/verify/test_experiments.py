@@ -15,12 +15,12 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.verify.experiments import blocks, charts, clusters, digits
-from scaling_algebra.verify.experiments.findings import By, Conditions, Observation, findings, power
-from scaling_algebra.verify.experiments.presentation import listed, shown
-from scaling_algebra.verify.experiments.quadratic import rule_of
-from scaling_algebra.verify.experiments.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.studies import blocks, charts, clusters, digits
+from scaling_algebra.verify.studies.findings import By, Conditions, Observation, findings, power
+from scaling_algebra.verify.studies.presentation import listed, shown
+from scaling_algebra.verify.studies.quadratic import rule_of
+from scaling_algebra.verify.studies.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
 
 AGREES, REFUTED, INCONCLUSIVE = Verdict.AGREES, Verdict.REFUTED, Verdict.INCONCLUSIVE
 SIZES = [16, 32, 64, 128]

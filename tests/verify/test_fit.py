@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 
 import pytest
@@ -16,8 +15,10 @@ from scaling_algebra.verify import judge
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, zeros_to_rounding
 from scaling_algebra.verify.judging.gates import planted
-from scaling_algebra.verify.judging.spectrum import powers_below, spectrum
-from scaling_algebra.verify.judging.verdicts import spectrum_of
+from scaling_algebra.verify.judging.mixtures import SEEN, TRACE, powers_below, share
+from scaling_algebra.verify.judging.regions import Outcome, Region, outcome
+from scaling_algebra.verify.judging.resampling import median, resampled
+from scaling_algebra.verify.judging.verdicts import share_of
 
 HALF = Fraction(1, 2)
 N = [64, 112, 197, 346, 608]
@@ -118,65 +119,92 @@ def test_values_that_are_not_finite_are_inconclusive(bad):
 
 
 @pytest.mark.parametrize("exponent", [Fraction(-5, 2), -HALF, Fraction(0), Fraction(1)])
-def test_a_power_law_agrees_with_its_exponent_and_refutes_its_neighbours(exponent):
+def test_a_power_law_is_a_mixture_with_its_exponent_and_with_no_neighbour(exponent):
     data = values(N, lambda n: n ** float(exponent))
-    found = spectrum(N, data, powers(exponent), exponent + HALF)
-    assert found.verdict is Verdict.AGREES and found.good and found.leads == pytest.approx(N[0], rel=0.02)
-    for wrong in (exponent - HALF, exponent + HALF, exponent - 1, exponent + 1):
-        assert spectrum(N, data, powers(wrong), wrong + HALF).verdict is Verdict.REFUTED
+    low, high = share(N, data, powers(exponent))
+    assert low >= SEEN and high == pytest.approx(1, abs=0.06)
+    assert share(N, data, powers(exponent - HALF)) is None and share(N, data, powers(exponent - 1)) is None
+    for wrong in (exponent + HALF, exponent + 1):
+        assert share(N, data, powers(wrong))[0] < 1e-6, "the data need no larger power"
 
 
 def test_a_small_leading_power_is_seen_where_one_slope_reads_something_between():
     data = values(WIDE, small_beside_large)
     assert judge_exponent(fit(WIDE, data), -HALF) is not Verdict.AGREES
-    found = spectrum(WIDE, data, powers(-HALF), Fraction(0))
-    assert found.verdict is Verdict.AGREES and 0.3 < found.leading.low < found.leading.high < 0.6
-    assert found.leads == pytest.approx((0.868 / 0.0279) ** 2, rel=0.35)
-    assert found.larger.absent and spectrum(WIDE, data, powers(Fraction(0)), HALF).verdict is Verdict.REFUTED
+    low, high = share(WIDE, data, powers(-HALF))
+    assert SEEN < low < 0.476 < high < 0.7, "the share that was planted lies between"
+    assert share(WIDE, data, powers(-1)) is None, "and the larger power is needed"
 
 
 def test_a_leading_power_that_is_not_there_is_not_seen():
-    """The same without the small power: now one slope is right, and the spectrum says so."""
-    data = values(WIDE, lambda n: 0.868 / n)
-    found = spectrum(WIDE, data, powers(-HALF), Fraction(0))
-    assert found.verdict is Verdict.REFUTED and found.leading.absent
+    """The same without the small power: now one slope is right."""
+    assert share(WIDE, values(WIDE, lambda n: 0.868 / n), powers(-HALF))[0] < 1e-6
+    steep = share(WIDE, values(WIDE, lambda n: n**-2.5), powers(-HALF))
+    assert steep is None or steep[1] < TRACE
 
 
 @pytest.mark.parametrize("correction", [-0.4, 0.4, 2])
 def test_finite_size_corrections_of_either_sign_need_no_larger_power(correction):
     data = values(N, lambda n: (1 + correction * N[0] / n) ** 0.5)
-    found = spectrum(N, data, powers(Fraction(0)), HALF)
-    assert found.verdict is Verdict.AGREES and not found.larger.seen
+    assert share(N, data, powers(Fraction(0)))[0] >= SEEN and share(N, data, powers(HALF))[0] < 1e-6
 
 
-def test_a_bend_downwards_beyond_finite_size_corrections_refutes():
-    data = values(N, lambda n: 1 / (1 + (200 / n) ** 2))
-    assert spectrum(N, data, powers(Fraction(0)), HALF).verdict is not Verdict.AGREES
+def test_a_bend_downwards_beyond_finite_size_corrections_is_no_mixture():
+    assert share(N, values(N, lambda n: 1 / (1 + (200 / n) ** 2)), powers(Fraction(0))) is None
 
 
 def test_noise_decides_nothing_and_too_little_is_not_fitted():
     rng = np.random.default_rng(1)
-    wild = [np.exp(3 * rng.standard_normal(8)) for _ in N]
-    assert spectrum(N, wild, powers(Fraction(0)), HALF).verdict is Verdict.INCONCLUSIVE
+    wild = share(N, [np.exp(3 * rng.standard_normal(8)) for _ in N], powers(Fraction(0)))
+    assert wild is None or wild[0] < SEEN
     data = values(N, lambda n: 1.0)
-    assert spectrum(N[:2], data[:2], powers(Fraction(0)), HALF) is None
-    assert spectrum(N, [v[:3] for v in data], powers(Fraction(0)), HALF) is None
-    assert spectrum(N, [0 * v for v in data], powers(Fraction(0)), HALF) is None
-    assert spectrum(N, [*data[:4], np.full(64, np.nan)], powers(Fraction(0)), HALF) is None
+    too_little = (N[:2], data[:2]), (N, [v[:3] for v in data]), (N, [0 * v for v in data])
+    for sizes, few in (*too_little, (N, [*data[:4], np.full(64, np.nan)])):
+        assert share(sizes, few, powers(Fraction(0))) is None
 
 
-def test_the_same_data_give_the_same_spectrum():
-    data = values(N, lambda n: n**-0.5)
-    found = [spectrum(N, data, powers(-HALF), Fraction(0)) for _ in range(2)]
-    assert found[0] == found[1] and json.loads(json.dumps(found[0].as_json()))["leading"]["exponent"] == "-1/2"
+@pytest.mark.parametrize(
+    ("region", "interval", "verdict"),
+    [
+        (Region(0.8, np.inf), (0.81, 0.9), Verdict.AGREES),
+        (Region(0.8, np.inf), (0.1, 0.79), Verdict.REFUTED),
+        (Region(0.8, np.inf), (0.8, 0.8), Verdict.INCONCLUSIVE),
+        (Region(-0.25, 0.25), (-0.2, 0.2), Verdict.AGREES),
+        (Region(-0.25, 0.25), (-0.3, 0.2), Verdict.INCONCLUSIVE),
+        (Region(-0.25, 0.25), (0.26, 9.0), Verdict.REFUTED),
+        (Region(0, 0, near=0.1, far=0.5), (0.05, 0.3), Verdict.AGREES),
+        (Region(0, 0, near=0.1, far=0.5), (0.05, 0.4), Verdict.INCONCLUSIVE),
+        (Region(0, 0, near=0.1, far=0.5), (0.3, 0.5), Verdict.REFUTED),
+        (Region(0, 0, near=0.1, far=0.5), (np.nan, 0.1), Verdict.INCONCLUSIVE),
+    ],
+)
+def test_the_verdict_is_that_of_an_interval_against_a_region(region, interval, verdict):
+    assert region.verdict(*interval) is verdict
+    assert region.verdict(*interval, region.low) is not Verdict.REFUTED, "where the trend goes back"
+
+
+def test_a_name_is_that_of_the_first_region_that_holds_the_interval():
+    named = ((Outcome.IMPROVES, Region(-np.inf, 0)), (Outcome.STALLS, Region(-0.1, 0.1)))
+    said = [outcome(named, *ends) for ends in ((-0.05, -0.01), (-0.05, 0.05), (-0.2, 0.05), (0, 0))]
+    assert said == [Outcome.IMPROVES, Outcome.STALLS, Outcome.INCONCLUSIVE, Outcome.STALLS]
+
+
+def test_one_bootstrap_pairs_seeds_and_has_a_median():
+    rng = np.random.default_rng(0)
+    one = rng.standard_normal(64)
+    apart, together = (resampled([one, one + 1], lambda m: m[1] - m[0], paired=paired) for paired in (False, True))
+    assert together.low == pytest.approx(together.high) == pytest.approx(1) and apart.high - apart.low > 0.4
+    middle = resampled([np.array([0.0, 1.0, 2.0, 900.0, 901.0])], lambda m: m[0], centre=median)
+    assert middle.value == 2 and middle.low == 0 and middle.high > 800
+    assert np.isnan(resampled([one[:1]], lambda m: m[0]).se)
 
 
 def test_powers_below_are_those_of_the_engine_and_of_finite_sizes():
     quarter, zero = Fraction(1, 4), Fraction(0)
     assert powers_below(zero, HALF, {Fraction(1)}, None) == (0, -HALF, -1)
-    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (Fraction(-1), False)]) == (0, -HALF, -1)
-    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-quarter, True)]) == (0, -quarter, -HALF)
-    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-HALF, False)]) == (0, -HALF, -3 * quarter)
+    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (Fraction(-1), False)])[:3] == (0, -HALF, -1)
+    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-quarter, True)])[:3] == (0, -quarter, -HALF)
+    assert powers_below(zero, quarter, {Fraction(1)}, [(zero, True), (-HALF, False)])[:3] == (0, -HALF, -3 * quarter)
     assert powers_below(zero, quarter, {HALF}, [(zero, True)]) == (0, -quarter, -HALF)
 
 
@@ -189,16 +217,16 @@ def rows(size):
 def test_a_report_shows_both_and_a_power_that_is_seen_is_not_refuted_by_the_slope():
     report = judge(rows(small_beside_large), {"x": "-1/2"})
     (row,) = report.rows
-    assert row.spectrum.verdict is Verdict.AGREES and row.verdict is not Verdict.REFUTED
-    assert "spectrum says" in str(report) and row.as_json()["spectrum"]["verdict"] == "AGREES"
+    assert row.share[0] >= SEEN and row.verdict is Verdict.INCONCLUSIVE and "is seen beside" in str(report)
+    assert row.as_json()["share"] == [round(x, 4) for x in row.share]
     (absent,) = judge(rows(lambda n: 0.868 / n), {"x": "-1/2"}).rows
-    assert absent.verdict is Verdict.REFUTED and absent.spectrum.verdict is Verdict.REFUTED
+    assert absent.verdict is Verdict.REFUTED and absent.share[0] < 1e-6
     (fine,) = judge(rows(lambda n: 0.868 / n), {"x": "-1"}).rows
-    assert fine.verdict is Verdict.AGREES and fine.spectrum is None
+    assert fine.verdict is Verdict.AGREES and fine.share is None
 
 
 def test_a_small_run_is_the_sum_that_the_engine_predicts():
-    """Of what the slope leaves no doubt about: no spectrum refutes it, all refute the neighbours above."""
+    """The predicted power is seen in what the slope leaves no doubt about; no neighbour is."""
     pytest.importorskip("torch")
     from scaling_algebra import derive
     from scaling_algebra.verify import measure
@@ -209,10 +237,10 @@ def test_a_small_run_is_the_sum_that_the_engine_predicts():
     known = predicted.derivation.analysis().powers
     asked = [(q, 1, predicted.quantities[q][1].exponent) for q in ("h1", "h3.A3", "h2.effective", "dW2", "h3.A1")]
     assert all(max(e for e, _ in known(q, t)) == p for q, t, p in asked), "the largest power is the exponent"
-    right = [spectrum_of(run, *one, known).verdict for one in asked]
-    assert Verdict.REFUTED not in right and right.count(Verdict.AGREES) >= 4, right
-    wrong = [spectrum_of(run, q, t, p + sign * HALF, known).verdict for q, t, p in asked for sign in (-1, 1)]
-    assert wrong.count(Verdict.REFUTED) >= 8 and Verdict.AGREES not in wrong, wrong
+    right = [share_of(run, *one, known) for one in asked]
+    assert all(part and part[1] >= 0.9 for part in right) and sum(part[0] >= SEEN for part in right) >= 4, right
+    wrong = [share_of(run, q, t, p + sign * HALF, known) for q, t, p in asked for sign in (-1, 1)]
+    assert all(part is None or part[0] < SEEN for part in wrong) and wrong.count(None) >= 4, wrong
 
 
 def logged_as(size, seeds=16, noise=0.3):

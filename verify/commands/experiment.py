@@ -47,8 +47,8 @@ def command(
     import numpy  # noqa: F401  torch warns where it is missing
     import torch  # noqa: F401  scipy stumbles where it is missing
 
-    from scaling_algebra.verify.experiments.presentation import listed, shown
-    from scaling_algebra.verify.experiments.runner import EXPERIMENTS, perform, planned, worst
+    from scaling_algebra.verify.studies.presentation import listed, shown
+    from scaling_algebra.verify.studies.runner import EXPERIMENTS, perform, planned, worst
 
     chosen = [named("experiment", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:

@@ -16,7 +16,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
-from scaling_algebra.verify.transfer.tasks import TASKS, numbers
+from scaling_algebra.verify.studies.tasks import TASKS, numbers
 
 from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, resumable
 
@@ -88,9 +88,9 @@ def command(**given: Any) -> tuple[Answer, int]:
 
     from scaling_algebra.verify.hardware import Hardware
     from scaling_algebra.verify.networks.base_shapes import recipe
-    from scaling_algebra.verify.transfer.presentation import study
-    from scaling_algebra.verify.transfer.study import check_memory, transfer
-    from scaling_algebra.verify.transfer.sweep import Course
+    from scaling_algebra.verify.studies.printed_transfer import study
+    from scaling_algebra.verify.studies.sweep import Course
+    from scaling_algebra.verify.studies.transfer import check_memory, transfer
 
     hardware = Hardware.of(given["device"])
     recipes = [recipe(configuration, base, task.transformer, given["readout"]) for configuration in configurations]

@@ -11,38 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-
-RESAMPLES = 2000
-"""Bootstrap resamples, drawn once per seed count from a fixed stream: the same data always gives the same report."""
+from .regions import Region
+from .regions import Verdict as Verdict
+from .resampling import LEVEL as LEVEL
+from .resampling import Array as Array
+from .resampling import resampled, slope_weights
 
 Means = tuple[tuple[float, ...], tuple[float, ...]]
 """log2 of the root-mean-square over seeds at every size, and its standard errors."""
-
-LEVEL = 0.95
-"""Of intervals, for data that are looked at once."""
 
 MIN_SIZES, MIN_SEEDS = 3, 4
 """Fewer prove nothing: the verdict is INCONCLUSIVE."""
 
 DRIFT = 0.1
 """Finite-size drift of a slope that still counts as agreement."""
-
-
-class Verdict(StrEnum):
-    """What a measurement says about a predicted exponent."""
-
-    AGREES = "AGREES"
-    REFUTED = "REFUTED"
-    INCONCLUSIVE = "INCONCLUSIVE"
 
 
 @dataclass(frozen=True)
@@ -94,18 +81,12 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
     square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
     if len(n) < 2 or seeds == 0 or not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
         return Fit(nan, nan, nan, nan, nan, False, len(n), seeds)
-    x = np.log2(np.asarray(n, dtype=np.float64))
     y = 0.5 * np.log2([s.mean() for s in square])
-    slope = _slope(x, y[None])[0]
-    with np.errstate(divide="ignore"):
-        drawn = 0.5 * np.log2(np.stack([resampling(len(s), i) @ s for i, s in enumerate(square)], axis=1))
-    drawn = drawn[np.isfinite(drawn).all(axis=1)]
-    slopes = _slope(x, drawn)
-    low, high = np.percentile(slopes, [50 * (1 - level), 50 * (1 + level)])
-    upper = len(n) // 2 if len(n) > MIN_SIZES else 0
-    bent = _slope(x[upper:], y[None, upper:])[0]
-    ends = (float(min(low, bent)), float(max(high, bent)), float(2 * bent - slope))
-    return Fit(float(slope), float(slopes.std()), *ends, False, len(n), seeds, bool(not low <= bent <= high))
+    upper, weights = len(n) // 2 if len(n) > MIN_SIZES else 0, slope_weights(n)
+    slope, bent = float(weights @ y), float(slope_weights(n[upper:]) @ y[upper:])
+    _, se, low, high = resampled(square, lambda drawn: weights @ (0.5 * np.log2(np.stack(drawn))), level)
+    ends = min(bent, low), max(bent, high), 2 * bent - slope
+    return Fit(slope, se, *ends, False, len(n), seeds, not low <= bent <= high)
 
 
 def means(values: Sequence[Array]) -> Means:
@@ -145,26 +126,5 @@ def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction 
     if not np.isfinite(measured.slope):
         return Verdict.INCONCLUSIVE
     p, step = float(predicted), float(spacing)
-    drift = min(DRIFT, step / 5)
-    low, high = measured.low - drift, measured.high + drift
-    if p - step < low <= p <= high < p + step:
-        return Verdict.AGREES
-    ends = (measured.low - p, measured.high - p, measured.trend - p)
-    one_side = max(ends) < 0 or min(ends) > 0
-    if one_side and min(map(abs, ends)) > max(step, measured.high - measured.low) / 2:
-        return Verdict.REFUTED
-    return Verdict.INCONCLUSIVE
-
-
-@lru_cache(maxsize=16)
-def resampling(seeds: int, size: int) -> Array:
-    """Bootstrap weights, (RESAMPLES, seeds): how often each seed is drawn, over the number of seeds; sizes differ."""
-    drawn = np.random.default_rng([20240, seeds, size]).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
-    return drawn / seeds
-
-
-def _slope(x: Array, y: Array) -> Array:
-    """Least-squares slope of every row of y against x."""
-    centred = x - x.mean()
-    result: Array = y @ centred / (centred @ centred)
-    return result
+    region = Region(p, p, near=min(DRIFT, step / 5), far=step)
+    return region.verdict(measured.low, measured.high, measured.trend)

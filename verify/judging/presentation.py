@@ -25,7 +25,6 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
     blocks.append(Lines.of(r.closing))
     if shown := [row for row in r.rows if every or row.verdict is not Verdict.AGREES]:
         blocks += [Heading("every prediction" if every else "predictions that do not agree", 2), _grid(shown)]
-        blocks += _spectra([row for row in shown if every or (row.spectrum and row.spectrum.verdict is Verdict.AGREES)])
     if r.unmeasured:
         blocks += [Heading("not measured", 2), Lines.of(", ".join(r.unmeasured), listed=True)]
     gates = [str(gate) for gate in r.gates if every or not gate.passed]
@@ -44,41 +43,6 @@ def _grid(rows: Sequence[ReportRow]) -> Grid:
     ]
     columns = len(header) - (not any(map(reason, rows)))
     return Grid.of(header[:columns], [row[:columns] for row in cells])
-
-
-def _spectra(rows: Sequence[ReportRow]) -> list[Block]:
-    """How much of the mean square the predicted power has, next to the next ones, and the larger one beside it."""
-    header = (
-        "quantity",
-        "step",
-        "predicted",
-        "share",
-        "interval",
-        "larger",
-        "interval",
-        "leads from n",
-        "spectrum says",
-    )
-    cells: list[tuple[Piece, ...]] = []
-    for r in rows:
-        if s := r.spectrum:
-            shares = (
-                piece
-                for x in (s.leading, s.larger)
-                for piece in (percent(x.size), f"{percent(x.low)} to {percent(x.high)}")
-            )
-            cells.append((r.quantity, str(r.step), predicted(r), *shares, thousands(s.leads), str(s.verdict)))
-    title = Heading("shares of the mean square at the largest size, as a sum of powers", 2)
-    return [title, Grid.of(header, cells)] if cells else []
-
-
-def percent(share: float) -> str:
-    return f"{share:.0%}"
-
-
-def thousands(n: float | None) -> str:
-    """Two digits; ``never`` for None."""
-    return "never" if n is None else f"{float(f'{n:.2g}'):,.0f}" if n < 1e7 else f"{n:.1e}"
 
 
 def predicted(row: ReportRow) -> Piece:
@@ -113,9 +77,8 @@ def reason(row: ReportRow) -> str:
 
 
 def sentence(row: ReportRow) -> str:
-    """One row in words, with the reason why it is not decided and what a sum of powers says."""
+    """One row in words, with the reason why it is not decided."""
     slope, between = map(plain, measured(row.fit))
     text = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"
     why = reason(row)
-    summed = f"; as a sum of powers {row.spectrum.verdict}" if row.spectrum else ""
-    return text + (f" in {between}" if between else "") + (f" ({why})" if why else "") + summed
+    return text + (f" in {between}" if between else "") + (f" ({why})" if why else "")

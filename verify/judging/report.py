@@ -23,7 +23,6 @@ from scaling_algebra.documents import Rendered
 
 from .fit import Fit, Means, Verdict
 from .gates import RunGate
-from .spectrum import Spectrum
 
 REQUIRED = Fraction(4, 5)
 """Share of the rows that are not predicted to be exactly zero which must agree."""
@@ -38,7 +37,8 @@ class ReportRow:
 
     Attributes:
         note: why the verdict is not the one of the fit; empty if it is.
-        spectrum: what a sum of powers says where the slope does not agree; None where it does, or nothing can be said.
+        share: of the mean square at the largest size, the least and the most that the predicted power may have in a sum
+            of powers, where the slope does not agree; None where it does, or no sum meets the data.
     """
 
     quantity: str
@@ -47,7 +47,7 @@ class ReportRow:
     fit: Fit
     verdict: Verdict
     note: str = ""
-    spectrum: Spectrum | None = None
+    share: tuple[float, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -57,7 +57,7 @@ class ReportRow:
             **self.fit.as_json(),
             "verdict": str(self.verdict),
             **({"note": self.note} if self.note else {}),
-            "spectrum": self.spectrum.as_json() if self.spectrum else None,
+            "share": None if self.share is None else [round(x, 4) for x in self.share],
         }
 
 

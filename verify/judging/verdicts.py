@@ -1,6 +1,6 @@
 """Compares a measurement with predicted exponents and with claims.
 
-Read next: ``fit.py`` and ``spectrum.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``report.py``.
+Read next: ``fit.py`` and ``mixtures.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``report.py``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .fit import Fit, Verdict, fit, judge_exponent, means
 from .gates import RunGate, below_floor, floor, gates, planted, standard_refuted
 from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement, Prediction
+from .mixtures import SEEN, TRACE, Powers, powers_below, share
 from .report import INTERRUPTED, REQUIRED, Report, ReportRow
-from .spectrum import EVERY, MOST, Powers, Spectrum, mixed, powers_below, spectrum
 
 QUOTIENT = ".normalised"
 """How the name of a quantity ends that is another one, seed by seed, over the size of what that reads."""
@@ -122,19 +122,21 @@ class _Judge:
             verdict, note = Verdict.INCONCLUSIVE, f"{why}; smaller learning rates or larger sizes"
         if note or verdict is Verdict.AGREES or predicted is None:
             return ReportRow(quantity, step, predicted, measured, verdict, note)
-        shares = spectrum_of(m, quantity, step, predicted, self.powers)
-        if verdict is Verdict.REFUTED and shares:
-            if shares.verdict is Verdict.AGREES:
-                note = f"n^({predicted}) is seen beside a larger next power"
-            elif self.powers and is_prediction:
-                note = self._doubt(quantity, step, predicted, measured)
-        verdict = Verdict.INCONCLUSIVE if note else verdict
-        return ReportRow(quantity, step, predicted, measured, verdict, note, shares)
+        part = share_of(m, quantity, step, predicted, self.powers)
+        if verdict is Verdict.REFUTED:
+            note = self._doubt(quantity, step, predicted, measured, part or (0.0, 0.0), is_prediction)
+        return ReportRow(quantity, step, predicted, measured, Verdict.INCONCLUSIVE if note else verdict, note, part)
 
-    def _doubt(self, quantity: str, step: int, predicted: Fraction, measured: Fit) -> str:
-        """Why a predicted exponent may hold although slope and spectrum refute it; empty if it may not."""
-        below = _below(self.m, quantity, step, predicted, self.powers, EVERY)
-        if measured.high < predicted and mixed(self.m.sizes, self.m.cleaned(quantity, step), below):
+    def _doubt(
+        self, quantity: str, step: int, predicted: Fraction, measured: Fit, part: tuple[float, float], own: bool
+    ) -> str:
+        """Why an exponent may hold although the slope refutes it; empty if it may not. ``own``: it is the prediction,
+        to which the other powers belong."""
+        if part[0] >= SEEN:
+            return f"n^({predicted}) is seen beside a larger next power"
+        if not (self.powers and own):
+            return ""
+        if measured.high < predicted and part[1] >= TRACE:
             return f"n^({predicted}) may lie below a larger next power; larger sizes"
         parts = _parts(self.m, quantity, step)
         if parts and not any(self._refuted(part, step) for part in parts):
@@ -174,27 +176,19 @@ def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
     return fit(m.sizes, m.cleaned(quantity, step), m.level)
 
 
-def spectrum_of(
+def share_of(
     m: Measurement, quantity: str, step: int, predicted: Fraction, powers: Powers | None = None
-) -> Spectrum | None:
-    """One quantity as a sum of the predicted power and the next ones, and whether it needs a larger one.
+) -> tuple[float, float] | None:
+    """The share that the predicted power may have in one quantity (``mixtures.share``).
 
     Args:
-        powers: what it is a sum of; by default any power of the grid.
+        powers: what the quantity is a sum of; by default any power of the grid.
     """
-    below = _below(m, quantity, step, predicted, powers, MOST)
-    return spectrum(m.sizes, m.cleaned(quantity, step), below, predicted + spacing_of(m), m.level)
-
-
-def _below(
-    m: Measurement, quantity: str, step: int, predicted: Fraction, powers: Powers | None, most: int
-) -> tuple[Fraction, ...]:
-    """The predicted power and the next ones."""
     engine_powers = None
     with suppress(LookupError, UsageError):  # undecided, or no quantity of the engine
         engine_powers = powers(quantity, step) if powers else None
     rates = {m.ray[axis] for axis in AXES} - {Fraction(0)}
-    return powers_below(predicted, spacing_of(m), rates, engine_powers, most)
+    return share(m.sizes, m.cleaned(quantity, step), powers_below(predicted, spacing_of(m), rates, engine_powers))
 
 
 def _parts(m: Measurement, quantity: str, step: int) -> tuple[str, str] | None:

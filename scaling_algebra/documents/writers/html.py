@@ -38,7 +38,7 @@ def write(documents: Sequence[Document]) -> str:
 
 
 def fragment(documents: Sequence[Document]) -> str:
-    """What a page or a notebook shows."""
+    """The part of a page that a notebook shows."""
     parts = []
     for d in documents:
         parts += [f"<!-- written by: {escape(d.source)} -->"] if d.source else []

@@ -103,7 +103,7 @@ def _pages(g: Grid) -> list[Page]:
 
 
 def _environment(g: Grid) -> tuple[str, str]:
-    """What opens and closes the rows: columns as wide as they are, or as wide as the page with columns that wrap."""
+    """Opening and closing of the rows: columns as wide as they are, or as wide as the page with columns that wrap."""
     rooms, kinds = _rooms(g), []
     for k, column in enumerate(_columns(g)):
         if k in rooms:
@@ -119,7 +119,7 @@ def _environment(g: Grid) -> tuple[str, str]:
 
 
 def _columns(g: Grid) -> list[list[Piece | None]]:
-    """What stands in each column, its heading first."""
+    """The content of each column, its heading first."""
     lines: list[list[Piece | None]] = [[label.piece for label in g.header]]
     for row in g.rows:
         stub = [row.label] if g.sections else [row.group, row.label]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class FunctionKind:
-    """What a function is to the engine: the generic polynomial of its parity class.
+    """A function as the engine sees it: the generic polynomial of its parity class.
 
     Attributes:
         name: in equations.

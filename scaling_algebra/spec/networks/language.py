@@ -1,4 +1,4 @@
-"""What a network is: tensors, signals and the equations that compute them.
+"""A network: tensors, signals and the equations that compute them.
 
 Three kinds of statement: a ``Product`` of a tensor, signals and multipliers with the missing letters summed; a ``Sum``
 of signals; a ``Function`` of one signal. Every reading of a network (sizes, gradients, parts, text, LaTeX, torch) has

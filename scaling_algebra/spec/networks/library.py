@@ -67,7 +67,7 @@ _SHIPPED: dict[str, NetworkText] = {
 }
 
 SHIFTS = ("", "bias", "noise")
-"""What may be added to the logits of the router of the fixed-experts block."""
+"""Terms that may be added to the logits of the router of the fixed-experts block."""
 
 
 def _fixed_experts(kind: str, shift: str) -> NetworkText:

@@ -1,4 +1,4 @@
-"""Which multipliers of a network are unknowns, and which are a choice of gauge.
+"""Multipliers of a network that are unknowns, and those that are a choice of gauge.
 
 Law: a product is unchanged where its tensor is divided by the factor that its multipliers are multiplied with. Factors
 that leave every product unchanged are the gauge freedom; a multiplier that takes up freedom is a gauge and stays 1,

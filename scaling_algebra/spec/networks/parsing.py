@@ -142,7 +142,7 @@ HINTS = {
     "=": "one = in an equation, and one equation on a line",
     "": "an equation has names with letters, +, * and functions",
 }
-"""What to do about what cannot be read, by how it begins."""
+"""Advice about text that cannot be read, by its beginning."""
 
 
 def _unreadable(text: str, at: int) -> str:

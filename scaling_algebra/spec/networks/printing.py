@@ -32,7 +32,7 @@ def latex_sides(network: Network) -> list[tuple[str, str]]:
 
 
 def _factors(network: Network, statement: Statement) -> list[Factor]:
-    """What a product multiplies, without multipliers, or what a sum adds: tensors by their names in the equations."""
+    """Factors of a product, without multipliers, or terms of a sum: tensors by their names in the equations."""
     tensor = getattr(statement, "tensor", None)
     weights = [Factor(network.tensors[tensor.name].symbol, tensor.letters)] if tensor else []
     return [*weights, *statement.inputs]

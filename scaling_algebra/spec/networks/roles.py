@@ -1,4 +1,4 @@
-"""What the signals and tensors of a network are to each other: experts, gates, gradients, pathways.
+"""Relations of the signals and tensors of a network: experts, gates, gradients, pathways.
 
 Everything that is named by what it does is found here from the equations: no letter, signal or role has a meaning of
 its own. Read next: ``scaling_algebra/dynamics/quantities.py`` (names of quantities), ``spec/desiderata.py`` (demands).
@@ -68,7 +68,7 @@ class Matrix:
 
 
 def matrix(network: Network, role: str, flattened: bool = False) -> Matrix:
-    """What an optimizer of matrices takes for one matrix of a tensor: that of one expert in one layer.
+    """One matrix of a tensor, as an optimizer of matrices takes it: that of one expert in one layer.
 
     Args:
         flattened: those of all experts as one operator: rows side by side where all read one signal, columns where each

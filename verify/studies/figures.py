@@ -1,6 +1,6 @@
 """Pictures of studies of transfer, from the JSON that `scalecalc transfer -o` writes.
 
-``python -m scaling_algebra.verify.transfer.figures KIND PICTURE.png RECORD.json ...``, KIND one of ``KINDS``: loss
+``python -m scaling_algebra.verify.studies.figures KIND PICTURE.png RECORD.json ...``, KIND one of ``KINDS``: loss
 against learning rate at every width, best loss against width, optimum against width.
 Read next: ``study.py`` (writes the records).
 """

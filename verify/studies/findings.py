@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array, Verdict, fit, judge_exponent, number
-from scaling_algebra.verify.judging.resampling import resampled, slope_weights
+from scaling_algebra.verify.judging.regions import Region
+from scaling_algebra.verify.judging.resampling import median, resampled, slope_weights
 
 
 class By(StrEnum):
@@ -133,14 +134,14 @@ def _judged(claimed: str | Fraction | None, observation: Observation) -> tuple[s
         slope = fit(observation.n, observation.values)
         verdict = judge_exponent(slope, claimed, observation.spacing)
         return power(claimed, observation.of), slope.slope, slope.low, slope.high, verdict
-    sign, _, limit = claimed.partition(" ")
-    few = min(map(len, observation.values)) < MIN_SEEDS
-    if sign == "below":  # least squares through the logarithms of the medians over seeds, with a bootstrap over seeds
+    sign, _, text = claimed.partition(" ")
+    limit, few = float(Fraction(text)), min(map(len, observation.values)) < MIN_SEEDS
+    if sign == "below":  # least squares through the logarithms of the medians over seeds
         weights = slope_weights(observation.n)
         value, _, low, high = resampled(
-            observation.values, lambda drawn: np.tensordot(weights, np.log2([np.median(v, axis=-1) for v in drawn]), 1)
+            observation.values, lambda medians: weights @ np.log2(np.stack(medians)), centre=median
         )
-        few, claimed = few or len(observation.n) < MIN_SIZES, f"below {power(Fraction(limit))}"
+        few, claimed = few or len(observation.n) < MIN_SIZES, f"below {power(Fraction(text))}"
     else:
         (values,) = observation.values
         value = float(np.mean(values))
@@ -148,15 +149,8 @@ def _judged(claimed: str | Fraction | None, observation: Observation) -> tuple[s
         low, high = value - reach, value + reach
     if few:
         low = high = nan
-    return claimed, value, low, high, _bound(low, high, ">" if sign == ">" else "<", float(limit))
-
-
-def _bound(low: float, high: float, sign: str, limit: float) -> Verdict:
-    """Where an interval lies: on the claimed side of the limit, on the other, or on both (or NaN): INCONCLUSIVE."""
-    below, above = high < limit, low > limit
-    if not (below or above):
-        return Verdict.INCONCLUSIVE
-    return Verdict.AGREES if (below if sign == "<" else above) else Verdict.REFUTED
+    region = Region(limit, inf) if sign == ">" else Region(-inf, limit)
+    return claimed, value, low, high, region.verdict(low, high)
 
 
 def power(e: Fraction | None, of: str = "n") -> str:

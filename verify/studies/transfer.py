@@ -17,13 +17,14 @@ import torch
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import number
+from scaling_algebra.verify.judging.regions import Outcome
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
-from .curves import OPEN, Change, LossCurve, compare, drift, growth, improvement, overall
+from .curves import Change, LossCurve, compare, drift, growth, improvement, overall
 from .sweep import Course, Tuned, sweep, tune
 
-EXIT = {"TRANSFERS": 0, "DRIFTS": 1, OPEN: 3}
+EXIT = {Outcome.TRANSFERS: 0, Outcome.DRIFTS: 1, Outcome.INCONCLUSIVE: 3}
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Study:
         return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}"
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Outcome:
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
     @cached_property

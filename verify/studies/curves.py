@@ -5,7 +5,7 @@ learning rate. Losses are compared as factors, in log2, each at its own best lea
 seeds see equal batches. Errors are bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE:
 an optimum on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not
 derived) does not drift.
-Read next: ``sweep.py`` (trains), ``study.py`` (reports).
+Read next: ``sweep.py`` (trains), ``transfer.py`` (reports).
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
+from scaling_algebra.verify.judging.regions import Named, Outcome, Region, outcome
 from scaling_algebra.verify.judging.resampling import Estimate, resampled, slope_weights
 from scaling_algebra.verify.networks.scales import Dims
 
-OPEN = "INCONCLUSIVE"
 UNKNOWN = Estimate(*(math.nan,) * 4)
 
 
@@ -32,52 +31,44 @@ class Change:
 
     estimate: Estimate
     used: tuple[int, ...]
-    verdict: str
+    verdict: Outcome
     why: str
 
 
-class Question(NamedTuple):
-    """What a change below, of about or above zero is called, and why.
+@dataclass(frozen=True)
+class Question:
+    """What a change is called, by the region where its interval lies; ``small``: the tolerance."""
 
-    Attributes:
-        none: what counts as none. certain: an interval beyond this is a change, however small.
-    """
-
-    below: str
-    about: str
-    above: str
-    none: float
-    certain: float
-    reasons: tuple[str, str, str]
+    named: Named
+    small: str
 
     def judged(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
         """The verdict on an estimate; ``unknown`` says why nothing can be known."""
-        beyond, within, across = self.reasons
-        if unknown:
-            return Change(estimate, tuple(used), OPEN, unknown)
-        if estimate.high < -self.certain or estimate.low > self.certain:
-            return Change(estimate, tuple(used), self.below if estimate.high < 0 else self.above, beyond)
-        if max(-estimate.low, estimate.high) <= self.none:
-            return Change(estimate, tuple(used), self.about, within)
-        return Change(estimate, tuple(used), OPEN, across)
+        verdict = Outcome.INCONCLUSIVE if unknown else outcome(self.named, estimate.low, estimate.high)
+        where = "in none of the regions" if verdict is Outcome.INCONCLUSIVE else f"in the region of {verdict}"
+        return Change(estimate, tuple(used), verdict, unknown or f"the interval lies {where}; {self.small}")
 
 
-_OF_RATES = (
-    "the interval lies outside 0.25 of no drift",
-    "the interval lies within 0.25 of no drift",
-    "the interval reaches across 0.25 of no drift",
+def _of_losses(below: Outcome, about: Outcome, above: Outcome) -> Question:
+    """An interval on one side of no change is a change, however small."""
+    none = Region(-math.log2(1.05), math.log2(1.05))
+    named = (below, Region(-math.inf, 0)), (above, Region(0, math.inf)), (about, none)
+    return Question(named, "a change by 5% is small")
+
+
+DRIFT = Question(
+    (
+        (Outcome.TRANSFERS, Region(-0.25, 0.25)),
+        (Outcome.DRIFTS, Region(-math.inf, -0.25)),
+        (Outcome.DRIFTS, Region(0.25, math.inf)),
+    ),
+    "a drift by 0.25 is small",
 )
-_OF_LOSSES = (
-    "the interval lies on one side of no change",
-    "the interval lies within 5% of no change",
-    "the interval reaches from no change beyond 5%",
-)
-DRIFT = Question("DRIFTS", "TRANSFERS", "DRIFTS", 0.25, 0.25, _OF_RATES)
 """Of log2 of the best rate per doubling of the width: exponents are multiples of 1/2, so a tolerance of 1/4 is half way
 to the nearest wrong one."""
-SCALE = Question("IMPROVES", "STALLS", "WORSENS", math.log2(1.05), 0.0, _OF_LOSSES)
+SCALE = _of_losses(Outcome.IMPROVES, Outcome.STALLS, Outcome.WORSENS)
 """Of log2 of the best loss per doubling of the width."""
-RANK = Question("BETTER", "EQUAL", "WORSE", math.log2(1.05), 0.0, _OF_LOSSES)
+RANK = _of_losses(Outcome.BETTER, Outcome.EQUAL, Outcome.WORSE)
 """Of log2 of the best loss of one parameterization over that of another at one width."""
 
 
@@ -118,7 +109,7 @@ class LossCurve:
     @cached_property
     def optimum(self) -> Estimate:
         """log2 of the best rate."""
-        return resampled([self.losses], lambda drawn: vertex(self.log2_lr, drawn[0].mean(axis=-1)))
+        return resampled([self.losses], lambda means: vertex(self.log2_lr, means[0]))
 
     @property
     def edge(self) -> int:
@@ -159,8 +150,8 @@ def drift(curves: Sequence[LossCurve]) -> Change:
         return DRIFT.judged(UNKNOWN, used, "fewer than two widths have their optimum inside the grid")
     weights = slope_weights(used)
 
-    def slope(drawn: Sequence[Array]) -> Array:
-        rates = [vertex(c.log2_lr, losses.mean(axis=-1)) for c, losses in zip(inside, drawn, strict=True)]
+    def slope(means: Sequence[Array]) -> Array:
+        rates = [vertex(c.log2_lr, losses) for c, losses in zip(inside, means, strict=True)]
         return np.asarray(np.tensordot(weights, np.stack(rates), 1))
 
     unknown = few(curves, len(inside))
@@ -185,7 +176,7 @@ def growth(curves: Sequence[LossCurve]) -> Estimate:
     if len(curves) < 2:
         return UNKNOWN
     weights = slope_weights([c.width for c in curves])
-    return resampled([c.losses for c in curves], lambda drawn: np.tensordot(weights, _lowest(drawn), 1), paired=True)
+    return resampled([c.losses for c in curves], lambda means: weights @ _lowest(means), paired=True)
 
 
 def compare(curve: LossCurve, reference: LossCurve) -> Change:
@@ -196,21 +187,21 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     """
     seeds = min(curve.seeds, reference.seeds)
     unknown = f"{seeds} seeds; at least {MIN_SEEDS} needed" if seeds < MIN_SEEDS else _at_edge((curve, reference))
-    ratio = resampled([curve.losses, reference.losses], lambda drawn: np.subtract(*_lowest(drawn)), paired=True)
+    ratio = resampled([curve.losses, reference.losses], lambda means: np.subtract(*_lowest(means)), paired=True)
     return RANK.judged(ratio, [curve.width], unknown)
 
 
-def overall(derived: Sequence[str], controls: Sequence[str]) -> str:
+def overall(derived: Sequence[Outcome], controls: Sequence[Outcome]) -> Outcome:
     """The verdict on the derived parameterizations, given those of the negative controls run beside them.
 
     Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
     cannot see a drift: INCONCLUSIVE, unless a derived one drifts anyway.
     """
     judged = derived or controls
-    if "DRIFTS" in judged:
-        return "DRIFTS"
-    blind = bool(derived) and any(v != "DRIFTS" for v in controls)
-    return OPEN if blind or OPEN in judged or not judged else "TRANSFERS"
+    if Outcome.DRIFTS in judged:
+        return Outcome.DRIFTS
+    blind = bool(derived) and any(v != Outcome.DRIFTS for v in controls)
+    return Outcome.INCONCLUSIVE if blind or Outcome.INCONCLUSIVE in judged or not judged else Outcome.TRANSFERS
 
 
 def few(curves: Sequence[LossCurve], widths: int) -> str:
@@ -221,9 +212,9 @@ def few(curves: Sequence[LossCurve], widths: int) -> str:
     return f"{widths} widths and {seeds} seeds; at least {MIN_SIZES} and {MIN_SEEDS} needed"
 
 
-def _lowest(drawn: Sequence[Array]) -> Array:
+def _lowest(means: Sequence[Array]) -> Array:
     """log2 of the smallest mean loss of each curve, (curves, ...)."""
-    return np.log2(np.stack([losses.mean(axis=-1).min(axis=0) for losses in drawn]))
+    return np.log2(np.stack([losses.min(axis=0) for losses in means]))
 
 
 def _at_edge(curves: Sequence[LossCurve]) -> str:

@@ -7,10 +7,11 @@ from math import isfinite
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import formula, plain
 from scaling_algebra.verify.judging.presentation import interval, signed
+from scaling_algebra.verify.judging.regions import Outcome
 
 from .curves import Change, LossCurve
-from .study import Study
 from .sweep import Tuned
+from .transfer import Study
 
 
 def study(r: Study) -> Document:
@@ -36,7 +37,7 @@ def study(r: Study) -> Document:
     if any(s.derived for s in r.series):
         outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
         controls = [s for s in r.series if not s.derived]
-        lines += [f"control: {s.recipe.name} {outcomes[s.drift.verdict == 'DRIFTS']}" for s in controls]
+        lines += [f"control: {s.recipe.name} {outcomes[s.drift.verdict is Outcome.DRIFTS]}" for s in controls]
     return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json())
 
 

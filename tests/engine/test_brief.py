@@ -1,0 +1,66 @@
+"""What ``derive`` prints on a terminal: what was asked, within a screen; reasons, exponents and the rest on request."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra.cli import main
+
+ADAM = ("--regime", "III", "--optimizer", "adam")
+
+
+def run(*args):
+    return CliRunner().invoke(main, ["derive", *args])
+
+
+def rows(text):
+    """The cells of the first table, by tensor."""
+    lines = text.split("\n\n")[1].splitlines()
+    return {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
+
+
+def test_a_derivation_fits_a_terminal():
+    lines = run(*ADAM).output.splitlines()
+    assert len(lines) < 24 and max(map(len, lines)) <= 80
+    assert "regime III: width N, expert width N_e and number of experts M grow alike" in lines
+    assert "assumes generic-constants, held-gates, first-hermite (--why)" in lines
+
+
+def test_the_table_says_what_both_parameterizations_are():
+    """Every cell is that of the record; a column says where MSSP has another one."""
+    shown = rows(run(*ADAM).output)
+    assert shown.pop("tensor") == ["init std", "lr", "eps", "MSSP"]
+    mup, mssp = json.loads(run(*ADAM, "--format", "json").output)
+    for role, (std, rate, _, *changed) in shown.items():
+        one, two = mup["tensors"][role], mssp["tensors"][role]
+        assert std.count("^") == sum(e != "1" for e in one["init_std"].values())
+        assert rate.count("^") == sum(e != "1" for e in one["lr"].values())
+        says = [*(["init std 0"] if two["b"] == "zero" else []), *(["tied"] if role in mssp["tied"] else [])]
+        assert changed == ([", ".join(says)] if says else [])
+        assert two["b"] in (one["b"], "zero") and (one["c"], one["d"]) == (two["c"], two["d"])
+
+
+def test_reasons_and_exponents_are_printed_on_request():
+    plain, why = run(*ADAM).output, run(*ADAM, "--why").output
+    assert "because" not in plain and "effective update dQ h1 = Theta(1)" in why
+    assert "structures rejected before: 10, since MSSP-3 forward: h3.A1 of the aggregate is Theta(1)" in why
+    assert why.count("rejected") == 1 and "assumes held-gates: a gate is held" in why
+    assert rows(run(*ADAM, "--exponents").output)["router"][:3] == ["1/2", "1", "1"]
+
+
+@pytest.mark.parametrize(("form", "begins"), [("markdown", "| tensor "), ("latex", r"% \usepackage")])
+def test_the_table_alone(form, begins, tmp_path):
+    alone, whole = run(*ADAM, "--format", form, "--table-only").output, run(*ADAM, "--format", form).output
+    assert alone.startswith(begins) and "because" in whole and "because" not in alone
+    assert "rejected" in whole and len(alone) < len(whole) / 4
+    for more, says in ((["--format", "json"], "json is complete"), (["--prove"], "prints no proof")):
+        refused = run(*ADAM, "--table-only", *more)
+        assert refused.exit_code == 2 and says in refused.stderr
+
+
+def test_a_file_is_complete(tmp_path):
+    file = tmp_path / "whole.txt"
+    assert run(*ADAM, "-o", str(file)).exit_code == 0
+    assert file.read_text(encoding="utf-8").count("rejected: ") == 10

@@ -1,1 +1,0 @@
-"""Claims of the papers, trained and judged."""

@@ -1,1 +1,0 @@
-"""Learning-rate sweeps over widths: does the optimum stay where it is?"""
