@@ -120,6 +120,8 @@ MUTANTS = [
          "y = 0.5 * np.array([np.log2(s).mean() for s in square])"),
         ("gates.py", "and Verdict.AGREES not in verdicts", ""),
         ("gates.py", "len(m.sizes) >= MIN_SIZES", "len(m.sizes) >= 1"),
+        ("regions.py", "if touches and self.low", "if self.low"),
+        ("resampling.py", "0 if paired else k", "k"),
     ),
     *_room(
         "store",

@@ -7,9 +7,11 @@ Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Every cold figur
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import click
 from fresh import command
@@ -17,11 +19,13 @@ from fresh import median as cold
 from tabulate import tabulate
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Kernel
 from scaling_algebra.counting.signals import Rung, Signal
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.optimizers import OPTIMIZERS
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "engine"))
+from brute_force import TensorNetwork, pairing_count, wick_two_copies
 
 WHOLE = (
     ["formula", "h3.A2.2@1", "--optimizer", "sgd"],

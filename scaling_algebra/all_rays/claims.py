@@ -119,7 +119,7 @@ def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vec
     if not why:
         shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
         return Decision("proved", why=f"seen at the rays that span the cone: {shown}")
-    return Decision("undecided" if "undecided" in why else "refuted", why=why)
+    return Decision("undecided" if why.undecided else "refuted", why=why.reason)
 
 
 def none_in(face: Face, structure: Structure, where: Region, atoms: Sequence[Linear] = ()) -> Decision:

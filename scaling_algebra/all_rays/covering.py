@@ -18,7 +18,7 @@ from scaling_algebra.linear.fan import fan
 from scaling_algebra.linear.linear import SIDES, Vector, dot
 from scaling_algebra.solver.cones import reach
 from scaling_algebra.solver.convexity import Looks, cone_holds, open_axes, ray_along
-from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.demands import Failure, Infeasible
 from scaling_algebra.solver.newton import Solution, Solver
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
@@ -89,8 +89,8 @@ class Face:
         rays: Sequence[Sequence[int | Fraction]],
         ahead: int = 0,
         looks: Looks | None = None,
-    ) -> str:
-        """Why a formula does not meet every demand on the cone that rays span; empty if it does (``cone_holds``)."""
+    ) -> Failure | None:
+        """Why a formula does not meet every demand on the cone that rays span; None if it does (``cone_holds``)."""
         looks = looks or Looks(self.network, self.routed)
         return cone_holds(scaling, self.optimizer, self.rule, [*map(self.ray, rays)], structure, ahead, looks)
 

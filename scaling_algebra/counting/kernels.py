@@ -2,7 +2,7 @@
 
 A kernel is one Wiener-chaos component of a polynomial in the Gaussian initial tensors: the leaves that stay unmatched,
 with the index classes they touch. Matched leaves are gone; the classes only they touched have been summed coherently.
-Read next: ``signals.py`` (maps from kernels to exponents), ``brute_force.py`` (what this file is tested against).
+Read next: ``signals.py`` (maps from kernels to exponents), ``matchings.py`` (the search).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a formula says: the maximum, its monomials with mechanism and place, and what it assumes; sizes on a cone.
+"""What a formula says: the maximum, its monomials with mechanism and place, and what it assumes.
 
 Read next: ``documents`` (how that is printed).
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.documents.notation import formula as typeset_formula
 from scaling_algebra.spec.powers import symbol
 
-from .every_ray import EveryRay
 from .formula import Formula, FormulaTerm
 from .notation import latex_monomial, maximum, monomial
 
@@ -87,17 +85,6 @@ def _notes(f: Formula) -> list[str]:
             else "a lower bound: monomials may be missing"
         )
     return notes
-
-
-@document_of.register(EveryRay)
-def every_ray(e: EveryRay) -> Document:
-    """One line per quantity, the largest monomials at every step; before them the cone on which this holds."""
-    header = ("quantity", *(f"t={t}" for t in range(e.steps + 1)))
-    grid = Grid.of(header, ((name, *(x.piece for x in row)) for name, row in e.sizes.items()))
-    bounds = typeset_formula(*e.cone.inequalities) if e.cone.inequalities else "every ray"
-    held = ("on all rays with K = M and: ", bounds, f"; {e.structure}")
-    what = "sizes as powers of the axes; 0 is exactly zero"
-    return Document((Heading(literal(e.about)), Lines.of(held, what), grid), e.as_json())
 
 
 def _row(f: Formula, t: FormulaTerm, where: bool) -> list[Piece | None]:

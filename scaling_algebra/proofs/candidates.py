@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from itertools import product
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.linear.clauses import Undecided
@@ -54,11 +53,11 @@ def unmet(demands: Sequence[Demand], look: Analysis, certified: bool) -> Unmet |
     for demand in demands if certified else ():
         if not concerns(demand, look.optimizer):
             continue
-        for q, t in product(demand.quantities, range(demand.horizon + 1)):
-            if not look(q, t).decided:
-                raise Undecided(f"{demand.label}, but {q} at t={t} is undecided")
-        if failure := violation(demand, look):
-            return demand, None, failure
+        failure = violation(demand, look)
+        if failure and failure.undecided:
+            raise Undecided(failure.reason)
+        if failure:
+            return demand, None, failure.reason
     return None
 
 

@@ -23,7 +23,7 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
-from .demands import HORIZON, violation
+from .demands import HORIZON, Failure, violation
 
 
 class Looks:
@@ -94,8 +94,8 @@ def cone_holds(
     ahead: int = 0,
     looks: Looks | None = None,
     network: Network = MOE_BLOCK,
-) -> str:
-    """Why a formula fails somewhere in the cone spanned by some rays, or an empty string if it holds on all of it.
+) -> Failure | None:
+    """Why a formula fails somewhere in the cone spanned by some rays; None if it holds on all of it.
 
     Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates, if what the
     gradients before it were multiplied by is linear. So it is O(1) on the cone if it is on the spanning rays, and it is
@@ -124,28 +124,28 @@ def cone_holds(
     for look in corners:  # lower bounds are quick, and mostly enough to reject
         for demand in limited:
             if failure := violation(demand, look, certified=False, horizon=demand.horizon + ahead):
-                return f"on {look.ray}: {failure}"
+                return Failure(f"on {look.ray}: {failure}", failure.undecided)
     for look in corners:
         if failure := _broken_at(scaling, look, demands, ahead):
-            return f"on {look.ray}: {failure}"
+            return Failure(f"on {look.ray}: {failure}", failure.undecided)
     last = max((demand.horizon for demand in demands), default=HORIZON) + ahead
     if normalises(optimizer) and (failure := _bent(scaling, corners, inside, last)):
         return failure
     for demand in demands:
         if failure := _other_size(scaling, corners, inside, demand):
-            return f"on {inner}: {demand.label}, but {failure}"
-    return ""
+            return Failure(f"on {inner}: {demand.label}, but {failure}", failure.undecided)
+    return None
 
 
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> str:
+def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> Failure | None:
     """What exceeds O(1), or its epsilon, on a spanning ray."""
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
     failures = [failure for demand in limited if (failure := violation(demand, look, horizon=demand.horizon + ahead))]
     if failures:  # what is undecided is a failure, too, but says less than what diverges
-        return min(failures, key=lambda x: x.endswith("undecided"))
+        return min(failures, key=lambda x: x.undecided)
     last = max((demand.horizon for demand in demands), default=HORIZON)
     for role, tensor in look.network.tensors.items():
         if not look.optimizer.of(role).epsilon:
@@ -154,11 +154,11 @@ def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahea
         for answer in (look(f"g{tensor.symbol}", t) for t in range(last + max(1, ahead))):
             above = answer.size is not None and eps is not None and answer.size > eps.on(look.ray)
             if eps is None or not answer.decided or above:
-                return f"the gradient of {role} exceeds its epsilon, or is undecided"
-    return ""
+                return Failure(f"the gradient of {role} exceeds its epsilon, or is undecided", undecided=True)
+    return None
 
 
-def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> str:
+def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> Failure | None:
     """Which step is multiplied by something that is not linear on the cone: then nothing is known of rays inside."""
     for role in inside.network.tensors:
         for t in range(last):
@@ -167,16 +167,16 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
                 steps = look.step(role, t)
                 name = f"undecided: on {look.ray}, what the gradient of {role} is multiplied by at t={t}"
                 if len(steps) != len(middle):
-                    return f"{name} is not known"
+                    return Failure(f"{name} is not known", undecided=True)
                 for answer, here in zip(middle, steps, strict=True):
                     if answer.form is None or not (answer.decided and here.decided):
-                        return f"{name} is not known"
+                        return Failure(f"{name} is not known", undecided=True)
                     if scaling.size(answer.form).on(look.ray) != here.size:
-                        return f"{name} is not one power on the cone"
-    return ""
+                        return Failure(f"{name} is not one power on the cone", undecided=True)
+    return None
 
 
-def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> str:
+def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> Failure | None:
     """Where a demanded size is not that of one monomial on the whole cone."""
     if demand.kind == "balanced":
         middle = {name: inside(name, demand.horizon) for name in demand.quantities}
@@ -188,14 +188,14 @@ def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis,
                 here = look(name, demand.horizon)
                 expected = None if power is None else power.on(look.ray)
                 if not (answer.decided and here.decided) or here.size != expected:
-                    return f"{name} is undecided, or not of one size, on {look.ray}"
+                    return Failure(f"{name} is undecided, or not of one size, on {look.ray}", undecided=True)
         apart = any(a.on(look.ray) != b.on(look.ray) for look in corners for a, b in pairwise(powers))
-        return "their sizes differ" if apart else ""
+        return Failure("their sizes differ") if apart else None
     eps = scaling.tensors[demand.fixes.removeprefix("d.")].eps if demand.kind == "scale" else Power()
     if demand.kind == "bounded" or eps is None:
-        return ""
+        return None
     first = 1 if demand.kind == "scale" else 0
     answers = (inside(name, t) for name in demand.quantities for t in range(first, demand.horizon + 1))
     sizes = (scaling.size(a.form) / eps for a in answers if a.form is not None)
     reached = any(all(not power.on(look.ray) for look in corners) for power in sizes)
-    return "" if reached else "no monomial of it is Theta(1) on all rays"
+    return None if reached else Failure("no monomial of it is Theta(1) on all rays")

@@ -18,8 +18,27 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a demand fails; ``undecided``: it is not known to hold, nor to fail."""
+
+    reason: str
+    undecided: bool = False
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class Infeasible(Exception):
-    """No parameterization met the demands: the first demand that failed is the message."""
+    """No parameterization met the demands: the first demand that failed is the message.
+
+    Attributes:
+        undecided: that demand is not known to fail.
+    """
+
+    def __init__(self, reason: str | Failure, undecided: bool = False) -> None:
+        self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
+        super().__init__(str(reason))
 
 
 class NotFound(Infeasible):
@@ -101,18 +120,18 @@ def _shown(look: Analysis, name: str, t: int, size: Fraction | int) -> Answer | 
     return answer if answer is not None and answer.size == size else None
 
 
-def look_ahead(demand: Demand, look: Analysis) -> str:
+def look_ahead(demand: Demand, look: Analysis) -> Failure | None:
     """Growth from step to step can start below the horizon and pass it: nothing may diverge one update later either, as
-    far as a little work shows. Lower bounds are enough to reject. What diverges, or an empty string."""
+    far as a little work shows. Lower bounds are enough to reject. What diverges, if something does."""
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
         later = look.lower(name, demand.horizon + 1).size
         if later is not None and later > 0:
-            return f"{demand.label}, but {name} ~ n^({later}) at t={demand.horizon + 1}"
-    return ""
+            return Failure(f"{demand.label}, but {name} ~ n^({later}) at t={demand.horizon + 1}")
+    return None
 
 
-def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None) -> str:
-    """Why a demand fails, or an empty string. What certainly diverges is said before what is undecided."""
+def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None) -> Failure | None:
+    """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided."""
     horizon = demand.horizon if horizon is None else horizon
     ask = look if certified else look.lower
     answers = {(name, t): ask(name, t) for name in demand.quantities for t in range(horizon + 1)}
@@ -122,28 +141,28 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
     too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
     if too_small or (limited and top is not None and top > 0):
         reached = "exactly zero" if top is None else f"n^({top})"
-        return f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}"
+        return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}")
     if certified and undecided:
         name, t = undecided[0]
-        return f"{demand.label}, but {name} at t={t} is undecided"
+        return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True)
     if demand.kind == "balanced" and not undecided:  # lower bounds that differ prove nothing
         last = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
         if len(set(last.values())) > 1:
             low, high = min(last, key=lambda k: last[k]), max(last, key=lambda k: last[k])
-            return f"{demand.label}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})"
-    return ""
+            return Failure(f"{demand.label}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})")
+    return None
 
 
-def unfaithful(demand: Demand, look: Analysis) -> str:
-    """Why a given epsilon has not the size of its gradient, or an empty string."""
+def unfaithful(demand: Demand, look: Analysis) -> Failure | None:
+    """Why a given epsilon has not the size of its gradient; None if it has."""
     role = demand.fixes.removeprefix("d.")
     if demand.kind != "scale" or not concerns(demand, look.optimizer):
-        return ""
+        return None
     later = (look(name, t).exponent for name in demand.quantities for t in range(1, demand.horizon + 1))
     size, epsilon = max((x for x in later if x is not None), default=None), -look.point.d[role]
     if size is None or size == epsilon:
-        return ""
-    return f"{demand.label}, but that is n^({size}) and epsilon n^({epsilon})"
+        return None
+    return Failure(f"{demand.label}, but that is n^({size}) and epsilon n^({epsilon})")
 
 
 def diverges(look: Analysis, demand: Demand) -> bool:
@@ -170,12 +189,12 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
     if shown is not None:
         return shown
     best: tuple[Fraction, Fixing] | None = None
-    unknown = ""
+    unknown: Failure | None = None
     for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
         for name in demand.quantities:
             answer = look.lower(name, t)
             if answer.unknown:
-                unknown = unknown or f"{demand.name}: {name} at t={t} is undecided"
+                unknown = unknown or Failure(f"{demand.name}: {name} at t={t} is undecided", undecided=True)
             elif answer.size is not None and answer.form is not None and (best is None or answer.size > best[0]):
                 best = answer.size, Fixing(demand, name, t, _scaled(demand, answer.form))
         if demand.kind == "theta" and best is not None and best[0] > 0:

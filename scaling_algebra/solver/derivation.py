@@ -419,15 +419,14 @@ def _defined(asked: Configuration) -> Derivation:
     scaling = rule.defined(network, optimizer)
     if asked.readout_init == "zero":
         scaling = _with_readout(scaling, None)
-    assert rule.gauge is not None
-    gauge, definition = rule.name.removesuffix("-feature"), (rule.gauge.__doc__ or "").partition(": ")[2].rstrip(".")
+    gauge = rule.name.removesuffix("-feature")
     why_lr = f"{gauge}: one global learning rate"
     if rule.rate == "feature":
         scaling = _feature_rate(asked, scaling)
         why_lr += ", so large that the first step changes the first layer by Theta(1)"
     reasons = {}
     for role in network.tensors:
-        reasons[role, "init"] = f"{gauge}: {definition}"
+        reasons[role, "init"] = f"{gauge}: {rule.definition}"
         reasons[role, "lr"] = why_lr
     faithful = [role for role in network.tensors if optimizer.of(role).epsilon]
     tensors = {r: s if r in faithful else replace(s, eps=None) for r, s in scaling.tensors.items()}

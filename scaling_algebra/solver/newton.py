@@ -28,7 +28,19 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
-from .demands import Fixing, Infeasible, check, concerns, diverges, largest, look_ahead, met, unfaithful, violation
+from .demands import (
+    Failure,
+    Fixing,
+    Infeasible,
+    check,
+    concerns,
+    diverges,
+    largest,
+    look_ahead,
+    met,
+    unfaithful,
+    violation,
+)
 from .layerwise import gradient_power, layerwise, terms_behind
 
 _LAZY = Fraction(2)
@@ -203,15 +215,15 @@ class Solver:
         """The demands that do not hold, or not with a certificate."""
         ahead = self._fresh(look.point).limited(_AHEAD)
         demands = [d for d in demands if concerns(d, self.optimizer)]
-        failures = {d: violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead) for d in demands}
-        if any(failure.endswith("undecided") for failure in failures.values()):  # work that is not shared goes further
-            alone = Analysis(self.ray, look.point, self.optimizer, self.network)
-            failures |= {
-                d: violation(d, alone) or unfaithful(d, alone)
-                for d, why in failures.items()
-                if why.endswith("undecided")
-            }
-        return tuple((demand, failure) for demand, failure in failures.items() if failure)
+        failures: dict[Demand, Failure | None] = {}
+        alone: Analysis | None = None
+        for d in demands:
+            failures[d] = violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead)
+        for d, failure in failures.items():
+            if failure and failure.undecided:  # work that is not shared goes further
+                alone = alone or Analysis(self.ray, look.point, self.optimizer, self.network)
+                failures[d] = violation(d, alone) or unfaithful(d, alone)
+        return tuple((d, failure.reason) for d, failure in failures.items() if failure)
 
     def _iterate(
         self,
@@ -286,7 +298,7 @@ class Solver:
             try:
                 look, _ = plain._iterate(demands, structure, {**values, **counted}, kept)
             except Infeasible as failure:
-                if any(name[:2] in ("c.", "d.") for name in held) or str(failure).endswith("undecided"):
+                if any(name[:2] in ("c.", "d.") for name in held) or failure.undecided:
                     return start
                 raise
             before, values = values, look.point.values

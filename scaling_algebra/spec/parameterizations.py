@@ -54,7 +54,7 @@ class Parameterization:
         demands: the desiderata it is derived from; None where it is defined, not derived.
         structural: may the derivation intervene in the structure (zero, tied, exempt)? Then it is for experts.
         readout_init: the readout initialisation of its definition.
-        gauge: the tensors of a defined one, in the multiplier gauge.
+        gauge: the tensors of a defined one, in the multiplier gauge; ``definition``: in words.
         rate: of a defined one: ``one`` global learning rate, or one so large that the first step changes the first
             layer by Theta(1) (``feature``).
         borrowed: the network whose muP it puts on any other of its family; empty for none.
@@ -67,6 +67,7 @@ class Parameterization:
     structural: bool = False
     readout_init: ReadoutInit = "maximal"
     gauge: Callable[[Network, str], Abc] | None = None
+    definition: str = ""
     rate: Literal["one", "feature"] = "one"
     borrowed: str = ""
 
@@ -108,6 +109,7 @@ class Parameterization:
 
 
 ROOT = Fraction(-1, 2)
+_SP = "no multiplier, init std 1/sqrt(fan_in), one learning rate"
 
 
 def sp(network: Network, role: str) -> Abc:
@@ -150,18 +152,29 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
             "the muP of the sigmoid gate, put on any gate of the fixed-experts block (routers paper, Tables 1 and 2)",
             borrowed=routers_name("sigmoid"),
         ),
-        Parameterization("sp", "SP", "standard: init std 1/sqrt(fan_in), one learning rate", gauge=sp),
+        Parameterization("sp", "SP", "standard: init std 1/sqrt(fan_in), one learning rate", gauge=sp, definition=_SP),
         Parameterization(
             "sp-feature",
             "SP with a Theta(1) first-layer change",
             "SP with the one learning rate at which the first step changes the first layer by Theta(1) (routers paper, "
             "Sec. 3.1)",
             gauge=sp,
+            definition=_SP,
             rate="feature",
         ),
-        Parameterization("ntp", "NTP", "neural tangent: multiplier 1/sqrt(fan_in), unit init, one rate", gauge=ntp),
         Parameterization(
-            "mean-field", "mean field", "as NTP, with multiplier 1/fan_in in the output layer", gauge=mean_field
+            "ntp",
+            "NTP",
+            "neural tangent: multiplier 1/sqrt(fan_in), unit init, one rate",
+            gauge=ntp,
+            definition="multiplier 1/sqrt(fan_in), unit init, one learning rate",
+        ),
+        Parameterization(
+            "mean-field",
+            "mean field",
+            "as NTP, with multiplier 1/fan_in in the output layer",
+            gauge=mean_field,
+            definition="as NTP, but multiplier 1/fan_in in the output layer and one learning rate N",
         ),
     )
 }

@@ -218,10 +218,10 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
     scaling = given.over(d.scaling)
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     if diverging := [x for x in demands if _diverges(x, look)]:
-        return tuple(violation(x, look, certified=False) for x in diverging), ()
-    reasons = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
-    unsure = tuple(why for why in reasons if why.endswith("undecided"))
-    return tuple(why for why in reasons if why not in unsure), unsure
+        return tuple(str(violation(x, look, certified=False)) for x in diverging), ()
+    found = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
+    failed, unsure = (tuple(why.reason for why in found if why.undecided == unknown) for unknown in (False, True))
+    return failed, unsure
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaling_algebra.cli import main
-from scaling_algebra.counting.brute_force import TensorNetwork, half_weight
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
@@ -29,6 +28,8 @@ from scaling_algebra.spec.networks.roles import gradient_name
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Point
+
+from .brute_force import TensorNetwork, half_weight
 
 HALF = Fraction(1, 2)
 CONFIGURATIONS = [("I", "adam", "mup"), ("II", "sgd", "mup"), ("II", "adam", "mssp"), ("III", "sgd", "mssp")]

@@ -18,7 +18,6 @@ from math import prod
 import pytest
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.brute_force import TensorNetwork, half_weight, pairing_count, wick_two_copies
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics import analysis
 from scaling_algebra.dynamics.analysis import Analysis
@@ -26,6 +25,7 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 
 from ..measure.networks import AXES, EquationWriter, Line, TrainingCase
+from .brute_force import TensorNetwork, half_weight, pairing_count, wick_two_copies
 from .scenarios import HALF, placed
 
 RULES = ("sgd", "adam", "signsgd")

@@ -6,11 +6,12 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra.counting import brute_force, matchings
-from scaling_algebra.counting.brute_force import TensorNetwork, half_weight, wick_two_copies
+from scaling_algebra.counting import matchings
 from scaling_algebra.counting.canonical import canonical
 from scaling_algebra.counting.kernels import Contraction
 
+from . import brute_force
+from .brute_force import TensorNetwork, half_weight, wick_two_copies
 from .test_signals import SLOW, factors, plain, size, trees
 
 

@@ -79,8 +79,8 @@ def test_a_normaliser_of_two_powers_is_no_proof():
     """Negative control: with no demand at all, the formula of C beyond its walls, where another monomial leads."""
     c = next(c.scaling for c in phases("signsgd", "mup").cells if c.name == "C")
     nothing, rays = replace(MUP, demands=lambda network, structure: []), [*CONES["B"], ray(1, 1, 0)]
-    assert "is not one power on the cone" in cone_holds(c, optimizer("signsgd"), nothing, rays, Structure())
-    assert cone_holds(c, optimizer("signsgd"), nothing, CONES["C"], Structure()) == ""
+    assert "is not one power on the cone" in str(cone_holds(c, optimizer("signsgd"), nothing, rays, Structure()))
+    assert cone_holds(c, optimizer("signsgd"), nothing, CONES["C"], Structure()) is None
 
 
 def wrong_router(solve, where=lambda ray: True):
@@ -194,7 +194,7 @@ def test_the_cone_of_a_formula_is_its_cell():
     """Found by cutting, it is the cell of the map, and the one above (existence: ``test_theorems.py``)."""
     for name in ("C", "E"):
         cell = next(c for c in phases("adam", "mup").cells if c.name == name)
-        assert cone_holds(cell.scaling, optimizer("adam"), MUP, CONES[name], Structure()) == ""
+        assert cone_holds(cell.scaling, optimizer("adam"), MUP, CONES[name], Structure()) is None
         found = cone(cell.scaling, optimizer("adam"), MUP, Structure())
         assert found is not None and set(found.inequalities) <= set(cell.inequalities)
         spans = {tuple(r[axis] / sum(r[x] for x in PLANE_AXES) for axis in PLANE_AXES) for r in CONES[name]}
@@ -239,7 +239,7 @@ def test_epsilon_must_be_the_gradient_on_the_whole_cone():
     more = Power.of({"N": 1})
     wrong = {r: TensorScaling(t.init_std, t.lr * more, t.eps * more) for r, t in d.scaling.tensors.items()}
     found = cone_holds(Scaling(wrong, d.scaling.multipliers), d.optimizer, MUP, rays_of(d.cone), Structure())
-    assert "mu-3" in found
+    assert "mu-3" in str(found)
 
 
 def test_a_formula_that_holds_nowhere_has_no_cone():
@@ -252,16 +252,16 @@ def test_a_formula_that_holds_nowhere_has_no_cone():
 def test_a_formula_fails_outside_its_cone(mup):
     """Negative control: the formula of B beyond the wall M = N, and one changed power."""
     cells = {c.name: c.scaling for c in mup.cells}
-    assert "but h1 ~ n^(1/2)" in cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure())
+    assert "but h1 ~ n^(1/2)" in str(cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["C"], Structure()))
     changed = dict(cells["B"].tensors)
     changed["router"] = TensorScaling(Power.of({"N": -HALF}), Power.of({"N": -1}), None)
     wrong = Scaling(changed, cells["B"].multipliers)
     with pytest.raises(UsageError, match="not convex"):
         cone_holds(cells["B"], optimizer("sgd"), MUP, CONES["B"], Structure(), network=ARCHITECTURES["swiglu"])
-    assert "but psi ~ n^(1)" in cone_holds(cells["B"], optimizer("signsgd"), MUP, CONES["B"], Structure())
-    assert "no monomial of it is Theta(1)" in cone_holds(wrong, optimizer("sgd"), MUP, CONES["B"], Structure())
+    assert "but psi ~ n^(1)" in str(cone_holds(cells["B"], optimizer("signsgd"), MUP, CONES["B"], Structure()))
+    assert "no monomial of it is Theta(1)" in str(cone_holds(wrong, optimizer("sgd"), MUP, CONES["B"], Structure()))
     no_mssp = cone_holds(cells["B"], optimizer("sgd"), MSSP, CONES["B"], Structure())
-    assert "MSSP-3 forward: h3.A1 of the aggregate is Theta(1), but no monomial of it is Theta(1)" in no_mssp
+    assert "MSSP-3 forward: h3.A1 of the aggregate is Theta(1), but no monomial of it is Theta(1)" in str(no_mssp)
 
 
 def test_a_gradient_above_its_epsilon_is_not_a_proof():
@@ -269,7 +269,7 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
     cell = next(c.scaling for c in phases("adam", "mup").cells if c.name == "B")
     small = TensorScaling(*(getattr(cell.tensors["readout"], x) for x in ("init_std", "lr")), Power.of({"N": -1}))
     wrong = Scaling({**cell.tensors, "readout": small}, cell.multipliers)
-    assert "exceeds its epsilon" in cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure())
+    assert "exceeds its epsilon" in str(cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure()))
 
 
 def test_mssp_lives_on_two_walls(mssp):

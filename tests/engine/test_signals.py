@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.brute_force import TensorNetwork, pairing_count, wick_two_copies
 from scaling_algebra.counting.kernels import Contraction, Exhausted, Kernel, leaf_kernel, multiply
 from scaling_algebra.counting.signals import Rung, Scalar, Signal
 from scaling_algebra.formulas.graded import FormAlgebra
 from scaling_algebra.spec.axes import Ray
+
+from .brute_force import TensorNetwork, pairing_count, wick_two_copies
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 HALF = Fraction(1, 2)

@@ -101,7 +101,7 @@ FREE = {("table", "ray"), ("verify", "budget"), ("derive --prove", "output")}
 FREE |= {("derive", "smtlib"), ("experiment", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
 QUICK = ("derive", "explain", "formula", "horizon", "law", "list", "recipe", "signals")
-SLOW = {"help", "proving", "smtlib", "every_ray", "architecture"}
+SLOW = {"help", "proving", "smtlib", "architecture"}
 """Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
 

@@ -16,7 +16,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, vertex
-from scaling_algebra.verify.studies.printed_transfer import study
+from scaling_algebra.verify.studies.presentation import study
 from scaling_algebra.verify.studies.sweep import Course, better, rate, sweep, tune
 from scaling_algebra.verify.studies.tasks import TASKS
 from scaling_algebra.verify.studies.transfer import transfer

@@ -88,7 +88,7 @@ def command(**given: Any) -> tuple[Answer, int]:
 
     from scaling_algebra.verify.hardware import Hardware
     from scaling_algebra.verify.networks.base_shapes import recipe
-    from scaling_algebra.verify.studies.printed_transfer import study
+    from scaling_algebra.verify.studies.presentation import study
     from scaling_algebra.verify.studies.sweep import Course
     from scaling_algebra.verify.studies.transfer import check_memory, transfer
 

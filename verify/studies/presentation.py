@@ -1,17 +1,22 @@
-"""What experiments say. Read next: ``documents`` (how that is printed)."""
+"""Documents of studies: claims by trial, and sweeps of the learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
-from scaling_algebra.documents.notation import typeset
+from scaling_algebra.documents.notation import formula, plain, typeset
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.presentation import interval, signed
+from scaling_algebra.verify.judging.regions import Outcome
 
+from .curves import Change, LossCurve
 from .findings import Finding
 from .runner import Experiment, Result, worst
+from .sweep import Tuned
+from .transfer import Study
 
 _HEADER = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data", "source")
 
@@ -51,3 +56,57 @@ def _row(f: Finding) -> tuple[Piece, ...]:
         verdict += ", as it must be"
     measured = signed(f.measured), interval(f.low, f.high)
     return f.quantity, str(f.by), typeset(f.claimed), *measured, verdict, f.data, f.source
+
+
+def study(r: Study) -> Document:
+    """Optima by width, tuned multipliers, drifts, improvements and comparisons with verdicts, and one closing line."""
+    optima = [(s.recipe.name, *_optimum(c)) for s in r.series for c in s.curves]
+    header = ("", "N", "N_e", "M", "K", "parameters", "log2 lr", "interval", "loss", "held out")
+    blocks: list[Block] = [Heading(r.title), Grid.of(header, optima)]
+    if tuned := [f"{s.recipe.name} {_tuned(s.tuned)}" for s in r.series if s.tuned]:
+        blocks.append(Lines.of(*tuned))
+    end = ("interval", "verdict", "because")
+    blocks.append(Grid.of(("", "drift", *end), [(s.recipe.name, *_shift(s.drift)) for s in r.series]))
+    blocks.append(Grid.of(("", "scale", *end), [(s.recipe.name, *_factor(s.improvement)) for s in r.series]))
+    if r.comparisons:
+        rows = [(f"{one} over {other}", str(change.used[0]), *_factor(change)) for one, other, change in r.comparisons]
+        blocks.append(Grid.of(("", "N", "loss", *end), rows))
+    e, used = r.environment, r.series[0].improvement.used
+    lines = [
+        "drift: change of log2 of the best learning rate per doubling of N",
+        f"scale: factor of the best loss per doubling of N, over N = {', '.join(map(str, used))}",
+        f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
+        f"{r.course.steps} steps, {len(r.course.seeds)} seeds{', compiled' if r.course.compiled else ''}",
+    ]
+    if any(s.derived for s in r.series):
+        outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
+        controls = [s for s in r.series if not s.derived]
+        lines += [f"control: {s.recipe.name} {outcomes[s.drift.verdict is Outcome.DRIFTS]}" for s in controls]
+    return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json())
+
+
+def _optimum(c: LossCurve) -> tuple[Piece, ...]:
+    sizes = (str(c.dims[axis]) for axis in ("N", "N_e", "M", "K"))
+    (value, _, low, high), (loss, error, held) = c.optimum, c.loss
+    rate = formula({-1: "<= ", 0: "", 1: ">= "}[c.unknown] + plain(signed(value, 2, "unknown")))
+    return *sizes, str(c.parameters), rate, interval(low, high, 2), f"{loss:.3f} +- {error:.3f}", f"{held:.3f}"
+
+
+def _shift(d: Change) -> tuple[Piece, ...]:
+    value, _, low, high = d.estimate
+    return signed(value, 2, "unknown"), interval(low, high, 2), d.verdict, d.why
+
+
+def _factor(d: Change) -> tuple[Piece, ...]:
+    value, _, low, high = d.estimate
+    factor = formula(f"{2**value:.2f}") if isfinite(value) else "unknown"
+    between = formula(f"[{2**low:.2f}, {2**high:.2f}]") if isfinite(low) else ""
+    return factor, between, d.verdict, d.why
+
+
+def _tuned(t: Tuned) -> str:
+    m, rates = t.multipliers, ", ".join(f"{role} {x:g}" for role, x in t.multipliers.lr.items())
+    return (
+        f"tuned in {t.trials} trials, loss {t.untuned:.3f} to {t.loss:.3f}: log2 lr {t.log2_lr:g}, "
+        f"init {m.init:g}, aggregation {m.aggregation:g}, lr of {rates}"
+    )

@@ -1,6 +1,6 @@
 """Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side.
 
-Read next: ``curves.py`` (what the sweeps prove), ``sweep.py`` (trains), ``presentation.py`` (what a study says).
+Read next: ``curves.py`` (what the sweeps prove), ``sweep.py`` (trains), ``presentation.py`` (documents).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Brute force for one monomial, written plainly and without pruning: what the engine is tested and timed against.
-
-Read next: ``tests/engine/test_half_weight.py`` (random networks), ``benchmarks/`` (the ratio of the times).
-"""
+"""Brute force for one monomial, written plainly and without pruning: the engine is tested and timed against it."""
 
 from __future__ import annotations
 
