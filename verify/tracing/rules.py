@@ -150,21 +150,18 @@ def convolution(reader: Reader, call: Bound) -> View:
         raise reader.fail("a convolution that is not of the input; only patches of it are read")
     spatial, outs = len(w.dims) - 2, call.shapes[0][0][2:]
 
-    def each(name: str, place: int, default: int) -> list[int]:
+    def each(name: str, place: int, default: int) -> tuple[int, ...]:
         given = call.whole(name, place)
         given = (default,) if given is None or isinstance(given, str) else given
         numbers = [int(v[0]) if isinstance(v, Number) else int(v) for v in given]
-        return [
-            *[0 if name == "padding" else 1] * (2 - spatial),
-            *(numbers * spatial if len(given) < spatial else numbers),
-        ][:2]
+        numbers = numbers * spatial if len(numbers) < spatial else numbers
+        return (*[0 if name == "padding" else 1] * (2 - spatial), *numbers[:spatial])
 
     image = x.laid_out(x.node.value)
-    kernel = [1] * (2 - spatial) + [w.sizes(2 + k, 1)[0] for k in range(spatial)]
-    how = [
-        each(name, place, default) for name, place, default in (("dilation", 5, 1), ("padding", 4, 0), ("stride", 3, 1))
-    ]
-    cut = F.unfold(image if spatial == 2 else image[:, :, None], kernel, *how)[0].T
+    kernel = (*[1] * (2 - spatial), *(w.sizes(2 + k, 1)[0] for k in range(spatial)))
+    dilation, padding, stride = each("dilation", 5, 1), each("padding", 4, 0), each("stride", 3, 1)
+    flat = image if spatial == 2 else image[:, :, None]
+    cut = F.unfold(flat, kernel, dilation=dilation, padding=padding, stride=stride)[0].T
     sizes = [*outs, image.shape[1], *kernel[2 - spatial :]]
     names = ["place"] * spatial + ["patch"] * (1 + spatial)
     real = [k for k, n in enumerate(sizes) if n > 1]
