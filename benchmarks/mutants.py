@@ -108,7 +108,7 @@ MUTANTS = [
         "scaling_algebra/proofs",
         ("clauses.py", "if complete:\n", "if complete and not reached:\n"),
         ("clauses.py", 'for sense in ("<=", ">="):', 'for sense in ("<=",):'),
-        ("prover.py", "verdict = Verdict.UNIQUE if points else Verdict.IMPOSSIBLE", "verdict = Verdict.UNIQUE"),
+        ("prover.py", "Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE", "Uniqueness.UNIQUE"),
         ("every_step.py", "(most is None or value(bound) > most)", "(most is None or value(bound) > most + 1)"),
     ),
     *_room(

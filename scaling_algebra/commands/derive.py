@@ -14,7 +14,7 @@ from scaling_algebra.documents import Document, format_of
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.obstacles import EACH, functions, obstacles, without
 from scaling_algebra.proofs.presentation import proved
-from scaling_algebra.proofs.prover import Verdict, provable, prove, settled
+from scaling_algebra.proofs.prover import Uniqueness, provable, prove, settled
 from scaling_algebra.proofs.smtlib import RESET, scripts_of
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -176,7 +176,7 @@ def _derive(
 def missing(error: NotFound) -> tuple[int, Document]:
     """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
     verdict, line = settled(error)
-    c, decided = error.configuration, verdict is Verdict.IMPOSSIBLE
+    c, decided = error.configuration, verdict is Uniqueness.IMPOSSIBLE
     hint = f"; derive --without {EACH} names functions that stand in the way"
     click.echo(f"scalecalc: {line}{'' if decided or not functions(c.network) else hint}", err=True)
     return (1 if decided else 3), _record(c, False if decided else None, verdict.upper(), line)

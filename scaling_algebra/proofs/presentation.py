@@ -6,13 +6,13 @@ from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
 
-from .prover import Outcome, Proof, Verdict
+from .prover import Outcome, Proof, Uniqueness
 
 VERDICTS = {
-    Verdict.UNIQUE: "exactly one parameterization with these interventions; every other point breaks one of",
-    Verdict.IMPOSSIBLE: "no parameterization; these contradict each other",
-    Verdict.SEVERAL: "more than one parameterization",
-    Verdict.UNDECIDED: "undecided",
+    Uniqueness.UNIQUE: "exactly one parameterization with these interventions; every other point breaks one of",
+    Uniqueness.IMPOSSIBLE: "no parameterization; these contradict each other",
+    Uniqueness.SEVERAL: "more than one parameterization",
+    Uniqueness.UNDECIDED: "undecided",
 }
 
 

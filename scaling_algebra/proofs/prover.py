@@ -49,7 +49,7 @@ APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
 
-class Verdict(StrEnum):
+class Uniqueness(StrEnum):
     """What is shown of all parameterizations under one structure: how many there are."""
 
     UNIQUE = "unique"
@@ -72,7 +72,7 @@ class Outcome:
     """
 
     structure: Structure
-    verdict: Verdict
+    verdict: Uniqueness
     points: tuple[Point, ...] = ()
     core: tuple[str, ...] = ()
     clauses: tuple[Clause, ...] = ()
@@ -118,7 +118,7 @@ class Proof(Rendered):
 
         False also if none does; None if undecided.
         """
-        return None if self.outcome.verdict is Verdict.UNDECIDED else self.outcome.verdict is Verdict.UNIQUE
+        return None if self.outcome.verdict is Uniqueness.UNDECIDED else self.outcome.verdict is Uniqueness.UNIQUE
 
     def agrees(self, scaling: Scaling) -> bool:
         """Is this the parameterization that was proved to be the only one?"""
@@ -140,7 +140,7 @@ class Proof(Rendered):
 
     def claim(self, attempt: Outcome) -> str:
         """What the unsatisfiable system of one attempt shows."""
-        claimed = "exactly one point meets" if attempt.verdict is Verdict.UNIQUE else "no point meets"
+        claimed = "exactly one point meets" if attempt.verdict is Uniqueness.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
@@ -197,16 +197,16 @@ def prove(
     return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
-def settled(missing: NotFound) -> tuple[Verdict, str]:
+def settled(missing: NotFound) -> tuple[Uniqueness, str]:
     """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
     asked = missing.configuration
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
-        if proof.outcome.verdict is Verdict.IMPOSSIBLE:
+        if proof.outcome.verdict is Uniqueness.IMPOSSIBLE:
             return proof.outcome.verdict, missing.line("proved: none exists; derive --prove names the conflict")
         reason = f"the proof says {proof.outcome.verdict}"
-    return Verdict.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
+    return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
 
 
 def _faithful(optimizer: Trained) -> bool:
@@ -267,7 +267,7 @@ class Prover:
             interventions(self.network, base) if parameterization.structural else [base]
         ):
             outcomes.append(self.decide(parameterization, structure))
-            if outcomes[-1].verdict is not Verdict.IMPOSSIBLE:
+            if outcomes[-1].verdict is not Uniqueness.IMPOSSIBLE:
                 break
         return outcomes
 
@@ -300,15 +300,15 @@ class System:
         """
         outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x[0] in "cd" and x not in self._equations()}
-        if not left or outcome.verdict in (Verdict.IMPOSSIBLE, Verdict.UNDECIDED):
+        if not left or outcome.verdict in (Uniqueness.IMPOSSIBLE, Uniqueness.UNDECIDED):
             return outcome
-        if outcome.verdict is Verdict.SEVERAL:
-            return replace(outcome, verdict=Verdict.UNDECIDED, why=f"several points before {', '.join(left)}")
+        if outcome.verdict is Uniqueness.SEVERAL:
+            return replace(outcome, verdict=Uniqueness.UNDECIDED, why=f"several points before {', '.join(left)}")
         point, held = outcome.points[0], self.prover.given.held
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:
             return outcome
-        return Outcome(self.structure, Verdict.IMPOSSIBLE, core=(*outcome.core, *broken))
+        return Outcome(self.structure, Uniqueness.IMPOSSIBLE, core=(*outcome.core, *broken))
 
     def _equations(self) -> set[str]:
         """The held unknowns that clauses are about."""
@@ -322,7 +322,7 @@ class System:
             while len(points) < 2:
                 values = self.next(apart)
                 if values is None:
-                    verdict = Verdict.UNIQUE if points else Verdict.IMPOSSIBLE
+                    verdict = Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE
                     core, needed = self._solver.conflict(apart)
                     core = tuple(x for x in core if x != APART)
                     if _faithful(self.prover.optimizer):
@@ -331,8 +331,8 @@ class System:
                 points.append(self.point(values))
                 apart.append(Clause(APART, self.other(values), "not the one found"))
         except Undecided as reason:
-            return Outcome(self.structure, Verdict.UNDECIDED, tuple(points), why=str(reason))
-        return Outcome(self.structure, Verdict.SEVERAL, tuple(points))
+            return Outcome(self.structure, Uniqueness.UNDECIDED, tuple(points), why=str(reason))
+        return Outcome(self.structure, Uniqueness.SEVERAL, tuple(points))
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""
