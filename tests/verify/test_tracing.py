@@ -71,7 +71,7 @@ def test_a_perceptron_with_biases():
     assert powers(model, "N=1") == expected | dict.fromkeys(("0.bias", "2.bias", "4.bias"), INPUT)
 
 
-class Experts(nn.Module):
+class FourWays(nn.Module):
     """The same sum over experts, written in four ways."""
 
     def __init__(self, n: int, ne: int, m: int, how: str) -> None:
@@ -101,7 +101,7 @@ class Experts(nn.Module):
 
 @pytest.mark.parametrize("how", ["list", "einsum", "bmm", "stacked"])
 def test_experts_in_four_ways_have_one_answer(how):
-    model = traced(lambda z: Experts(z["N"], z["N_e"], z["M"], how))
+    model = traced(lambda z: FourWays(z["N"], z["N_e"], z["M"], how))
     named = (
         {"up": "experts.*.0.weight", "down": "experts.*.1.weight"} if how == "list" else {"up": "up", "down": "down"}
     )
@@ -182,7 +182,7 @@ def test_low_rank_and_merged_low_rank_are_one():
     assert powers(apart, "N=1", **held) == powers(merged, "N=1", **held)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     def __init__(self, n):
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(n), nn.Linear(n, 2 * n), nn.Linear(2 * n, n, bias=False)
@@ -195,7 +195,7 @@ def test_layers_become_a_letter_and_have_complete_p():
     class Deep(nn.Module):
         def __init__(self, n, depth):
             super().__init__()
-            self.inp, self.layers = nn.Linear(5, n, bias=False), nn.ModuleList(Block(n) for _ in range(depth))
+            self.inp, self.layers = nn.Linear(5, n, bias=False), nn.ModuleList(ResidualBlock(n) for _ in range(depth))
             self.head = nn.Linear(n, 3, bias=False)
 
         def forward(self, x):

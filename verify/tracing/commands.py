@@ -24,7 +24,7 @@ WIDTHS = ("N", "N_e")
 
 
 @dataclass(frozen=True)
-class Named:
+class ModelOption:
     """A model as the command line names it."""
 
     model: Traced
@@ -88,7 +88,7 @@ def _split(tensors: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read(text: str, arguments: Sequence[str]) -> Named:
+def read(text: str, arguments: Sequence[str]) -> ModelOption:
     """The model of this name, read.
 
     Args:
@@ -99,4 +99,4 @@ def read(text: str, arguments: Sequence[str]) -> Named:
     """
     deep = any("L=" in x.replace("L=0", "") for x in arguments)
     build, base = build_of(text, deep)
-    return Named(traced(build, base))
+    return ModelOption(traced(build, base))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from .graph import Index, Node, Source, Unreadable, View, join, rebuilt, walk
+from .graph import IndexClass, Source, TracedNode, Unreadable, View, join, rebuilt, walk
 
 NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 """A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
@@ -20,7 +20,7 @@ def bare(output: View) -> tuple[View, list[tuple[str, str]]]:
     """The graph without nodes of the size of their source; and what is left out, as (module, note)."""
     notes: dict[tuple[str, str], None] = {}
 
-    def below(node: Node, labels: tuple[int, ...]) -> Source:
+    def below(node: TracedNode, labels: tuple[int, ...]) -> Source:
         while True:
             source, slots = node.sources[0] if len(node.sources) == 1 or node.kind == "same" else (node, ())
             if node.kind == "same":
@@ -32,7 +32,7 @@ def bare(output: View) -> tuple[View, list[tuple[str, str]]]:
             else:
                 return node, labels
 
-    def change(node: Node) -> Node:
+    def change(node: TracedNode) -> TracedNode:
         if node.note:
             notes[node.where, node.note] = None
         if node.kind == "same":
@@ -69,19 +69,19 @@ class Folder:
     def __init__(self, builds: int, depth: bool) -> None:
         self.builds, self.depth = builds, depth
         self.kinds: dict[Any, int] = {}
-        self.made: dict[int, Node] = {}
+        self.made: dict[int, TracedNode] = {}
         self.uses: dict[int, int] = {}
-        self.parameters: dict[str, Node] = {}
-        self.layers: Index | None = None
+        self.parameters: dict[str, TracedNode] = {}
+        self.layers: IndexClass | None = None
         self.notes: list[tuple[str, str]] = []
 
-    def run(self, root: Node) -> Node:
+    def run(self, root: TracedNode) -> TracedNode:
         for node in walk(root):
             for c in node.children:
                 self.uses[c.number] = self.uses.get(c.number, 0) + 1
         return self.new(root)
 
-    def key(self, node: Node, stream: frozenset[int], memo: dict[int, Any]) -> tuple[int, tuple[int, ...]]:
+    def key(self, node: TracedNode, stream: frozenset[int], memo: dict[int, Any]) -> tuple[int, tuple[int, ...]]:
         """The kind of a node, all numbers taken out; and the numbers."""
         if node.number in memo:
             return memo[node.number]
@@ -111,7 +111,7 @@ class Folder:
         memo[node.number] = (self.kinds.setdefault(kind, len(self.kinds)), numbers)
         return memo[node.number]
 
-    def flat(self, node: Node, places: tuple[int, ...], prefixes: list[Node]) -> list[Source]:
+    def flat(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
         """The terms of a sum of sums; ``prefixes``: the sums inside."""
         terms: list[Source] = []
         for t, labels in node.sources:
@@ -123,7 +123,7 @@ class Folder:
                 terms.append((t, now))
         return terms
 
-    def new(self, node: Node) -> Node:
+    def new(self, node: TracedNode) -> TracedNode:
         if node.number not in self.made:
             if node.kind == "add":
                 made = self.sum(node)
@@ -134,8 +134,8 @@ class Folder:
             self.made[node.number] = made
         return self.made[node.number]
 
-    def sum(self, node: Node) -> Node:
-        prefixes: list[Node] = []
+    def sum(self, node: TracedNode) -> TracedNode:
+        prefixes: list[TracedNode] = []
         whole = tuple(range(len(node.indices)))
         terms = self.flat(node, whole, prefixes)
         deep = self.depth and bool(prefixes)
@@ -165,7 +165,7 @@ class Folder:
         gone = {k for members, _, _ in folds for k, _ in members}
         kept = [term for k, term in enumerate(terms) if k not in gone]
         for members, varying, labels in folds:
-            letter = Index((len(members),) * self.builds)
+            letter = IndexClass((len(members),) * self.builds)
             if deep:  # all loops of one length over the stream are one loop
                 if self.layers is not None and self.layers.root().sizes == letter.sizes:
                     join(self.layers, letter)
@@ -185,13 +185,13 @@ class _Lift:
     """One term of a loop with a letter in the place of its number."""
 
     def __init__(
-        self, folder: Folder, letter: Index, stream: frozenset[int], start: Node | None, memo: dict[int, Any]
+        self, folder: Folder, letter: IndexClass, stream: frozenset[int], start: TracedNode | None, memo: dict[int, Any]
     ) -> None:
         self.folder, self.letter, self.stream, self.start, self.memo = folder, letter, stream, start, memo
-        self.done: dict[Any, tuple[Node, list[int], int | None]] = {}
+        self.done: dict[Any, tuple[TracedNode, list[int], int | None]] = {}
         self.reads: dict[int, bool] = {}
 
-    def total(self, term: Node, varying: frozenset[int]) -> Node:
+    def total(self, term: TracedNode, varying: frozenset[int]) -> TracedNode:
         """The sum over the letter."""
         node, slots, _ = self.up(term, varying)
         if node.kind == "contract" and not any(c.kind == "param" for c in node.children):
@@ -200,11 +200,11 @@ class _Lift:
         labels = tuple(range(len(node.indices)))
         out = tuple(slots[k] for k in range(len(term.indices)))
         where = term.where.rpartition(".")[0]
-        return Node(
+        return TracedNode(
             "contract", [node.indices[s] for s in out], where, ((node, labels),), out, dict(enumerate(node.indices))
         )
 
-    def up(self, node: Node, varying: frozenset[int]) -> tuple[Node, list[int], int | None]:
+    def up(self, node: TracedNode, varying: frozenset[int]) -> tuple[TracedNode, list[int], int | None]:
         """The node, the new slot of every old one, and the slot of the letter."""
         same = list(range(len(node.indices)))
         if node.number in self.stream:
@@ -217,7 +217,9 @@ class _Lift:
             self.done[mark] = self._up(node, varying, same)
         return self.done[mark]
 
-    def _up(self, node: Node, varying: frozenset[int], same: list[int]) -> tuple[Node, list[int], int | None]:
+    def _up(
+        self, node: TracedNode, varying: frozenset[int], same: list[int]
+    ) -> tuple[TracedNode, list[int], int | None]:
         if not node.sources:
             if not varying:
                 return node, same, None
@@ -251,14 +253,14 @@ class _Lift:
         return node.but(sources=sources, indices=[*node.indices, self.letter]), same, mine
 
     def _labels(
-        self, node: Node, slots: list[int], fold: int | None, labels: tuple[int, ...], mine: int
+        self, node: TracedNode, slots: list[int], fold: int | None, labels: tuple[int, ...], mine: int
     ) -> tuple[int, ...]:
         new = [mine] * len(node.indices)
         for k, label in enumerate(labels):
             new[slots[k]] = label
         return tuple(new)
 
-    def _picked(self, node: Node, lifted: Any, here: bool) -> tuple[Node, list[int], int | None]:
+    def _picked(self, node: TracedNode, lifted: Any, here: bool) -> tuple[TracedNode, list[int], int | None]:
         source, slots, fold, _ = lifted
         kept = [slots[k] for k in range(len(node.source.indices)) if k != node.slot]
         if here:
@@ -271,7 +273,7 @@ class _Lift:
         made = node.but(sources=((source, tuple(range(len(source.indices)))),), indices=indices, slot=gone)
         return made, [s - (s > gone) for s in kept], None if fold is None else fold - (fold > gone)
 
-    def touched(self, node: Node) -> bool:
+    def touched(self, node: TracedNode) -> bool:
         """Does it read the stream?"""
         if self.stream and node.number not in self.reads:
             for n in walk(node):
@@ -279,17 +281,17 @@ class _Lift:
         return self.reads.get(node.number, False)
 
 
-def settled(root: Node) -> Node:
+def settled(root: TracedNode) -> TracedNode:
     """Entries of Theta(1) axes of tensors as tensors of their own; packed q, k, v are three."""
-    cache: dict[Any, Node | None] = {}
+    cache: dict[Any, TracedNode | None] = {}
 
-    def pushed(node: Node, slot: int, k: int) -> Node | None:
+    def pushed(node: TracedNode, slot: int, k: int) -> TracedNode | None:
         mark = node.number, slot, k
         if mark not in cache:
             cache[mark] = _pushed(node, slot, k)
         return cache[mark]
 
-    def _pushed(node: Node, slot: int, k: int) -> Node | None:
+    def _pushed(node: TracedNode, slot: int, k: int) -> TracedNode | None:
         indices = [x for j, x in enumerate(node.indices) if j != slot]
         if node.kind == "param":
             return node.but(indices=indices, name=f"{node.name}[{k}]", value=None)
@@ -311,7 +313,7 @@ def settled(root: Node) -> Node:
         over = tuple(x - (x > slot) for x in node.over)
         return node.but(sources=tuple(sources), indices=indices, out=out, labels=kept, over=over)
 
-    def change(node: Node) -> Node:
+    def change(node: TracedNode) -> TracedNode:
         if node.kind != "pick" or not node.source.indices[node.slot].fixed:
             return node
         leaves = node.source.indices[node.slot].root().leaves

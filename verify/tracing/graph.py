@@ -34,15 +34,15 @@ class Restart(Exception):
     """A dimension of a leaf is two indices; the reading begins again."""
 
 
-class Index:
+class IndexClass:
     """A class of indices (union-find). sizes: at every build. leaves: dimensions of parameters and inputs in it."""
 
     def __init__(self, sizes: Sequence[int], leaf: tuple[Any, ...] | None = None) -> None:
         self.sizes: Sizes = tuple(sizes)
         self.leaves: set[tuple[Any, ...]] = set() if leaf is None else {leaf}
-        self.parent: Index | None = None
+        self.parent: IndexClass | None = None
 
-    def root(self) -> Index:
+    def root(self) -> IndexClass:
         index = self
         while index.parent is not None:
             index = index.parent
@@ -54,7 +54,7 @@ class Index:
         return len(set(self.root().sizes)) == 1
 
 
-def join(a: Index, b: Index) -> Index:
+def join(a: IndexClass, b: IndexClass) -> IndexClass:
     """One class of two."""
     a, b = a.root(), b.root()
     if a is not b:
@@ -79,12 +79,12 @@ def total_of(f: Entrywise, g: Entrywise) -> Entrywise:
     return lambda x: f(x) + g(x)
 
 
-Source = tuple["Node", tuple[int, ...]]
+Source = tuple["TracedNode", tuple[int, ...]]
 """A node that is read, and the label of each of its slots."""
 
 
 @dataclass(eq=False)
-class Node:
+class TracedNode:
     """One tensor of the graph; a slot is one of its indices.
 
     Attributes:
@@ -103,11 +103,11 @@ class Node:
     """
 
     kind: str
-    indices: list[Index]
+    indices: list[IndexClass]
     where: str = ""
     sources: tuple[Source, ...] = ()
     out: tuple[int, ...] = ()
-    labels: dict[int, Index] = field(default_factory=dict)
+    labels: dict[int, IndexClass] = field(default_factory=dict)
     factor: Vector = ()
     name: str = ""
     over: tuple[int, ...] = ()
@@ -115,21 +115,21 @@ class Node:
     at: Sizes = ()
     value: Any = None
     exact: Callable[..., Tensor] | None = None
-    entry: tuple[tuple[Node, Callable[[Tensor], Tensor]], ...] = ()
+    entry: tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...] = ()
     note: str = ""
-    part: tuple[Node, int, int, int] | None = None
+    part: tuple[TracedNode, int, int, int] | None = None
     call: tuple[str, str, int] | None = None
     base: str = ""
     number: int = field(default_factory=lambda: next(_NUMBER))
-    cache: dict[Any, Node] = field(default_factory=dict)
+    cache: dict[Any, TracedNode] = field(default_factory=dict)
     _weight: bool | None = None
 
     @property
-    def children(self) -> list[Node]:
+    def children(self) -> list[TracedNode]:
         return [node for node, _ in self.sources]
 
     @property
-    def source(self) -> Node:
+    def source(self) -> TracedNode:
         return self.sources[0][0]
 
     @property
@@ -139,10 +139,10 @@ class Node:
             self._weight = self.kind == "param" or (bool(self.sources) and all(c.weight for c in self.children))
         return self._weight
 
-    def entries(self) -> tuple[tuple[Node, Callable[[Tensor], Tensor]], ...]:
+    def entries(self) -> tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...]:
         return ((self, lambda x: x), *self.entry)
 
-    def but(self, **changes: Any) -> Node:
+    def but(self, **changes: Any) -> TracedNode:
         """The same with something changed, as another node."""
         fresh = {"number": next(_NUMBER), "cache": {}, "_weight": None}
         return replace(self, **{**fresh, **changes})
@@ -172,7 +172,7 @@ class Node:
         return torch.as_tensor(self.value)
 
 
-def sum_of(terms: Sequence[tuple[Tensor, tuple[int, ...]]], indices: Sequence[Index]) -> Tensor:
+def sum_of(terms: Sequence[tuple[Tensor, tuple[int, ...]]], indices: Sequence[IndexClass]) -> Tensor:
     """Terms added, each with the slot of every dimension; a dimension that a term lacks is repeated."""
     total: Tensor | float = 0.0
     for value, labels in terms:
@@ -185,7 +185,7 @@ def sum_of(terms: Sequence[tuple[Tensor, tuple[int, ...]]], indices: Sequence[In
     return total
 
 
-def walk(root: Node) -> Iterator[Node]:
+def walk(root: TracedNode) -> Iterator[TracedNode]:
     """Every node once, sources first."""
     seen: set[int] = set()
     stack = [(root, False)]
@@ -199,9 +199,9 @@ def walk(root: Node) -> Iterator[Node]:
             stack += [(c, False) for c in reversed(node.children)]
 
 
-def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
+def rebuilt(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
     """The graph with ``change`` applied to every node, its sources changed first."""
-    made: dict[int, Node] = {}
+    made: dict[int, TracedNode] = {}
     for node in walk(root):
         sources = tuple((made[c.number], labels) for c, labels in node.sources)
         alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
@@ -209,7 +209,7 @@ def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
     return made[root.number]
 
 
-def whole_of(node: Node) -> tuple[Node, int, int] | None:
+def whole_of(node: TracedNode) -> tuple[TracedNode, int, int] | None:
     """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to."""
     if node.part is not None:
         return node.part[0], node.part[1], node.part[3]
@@ -231,10 +231,10 @@ def whole_of(node: Node) -> tuple[Node, int, int] | None:
 class View:
     """A torch tensor: a node, and of each dimension the slots, or the classes along which it repeats."""
 
-    node: Node
-    dims: list[tuple[int | Index, ...]]
+    node: TracedNode
+    dims: list[tuple[int | IndexClass, ...]]
 
-    def index(self, entry: int | Index) -> Index:
+    def index(self, entry: int | IndexClass) -> IndexClass:
         return (self.node.indices[entry] if isinstance(entry, int) else entry).root()
 
     def sizes(self, dim: int, builds: int) -> Sizes:

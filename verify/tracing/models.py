@@ -16,10 +16,11 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
 from .folding import Folder, bare, settled
-from .graph import Index, Node, Restart, Unreadable, View, walk
+from .graph import IndexClass, Restart, TracedNode, Unreadable, View, walk
 from .guard import guard
 from .reading import Reader
 from .recording import Recording, record
+from .rules import apply
 from .writing import Powers, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
@@ -186,7 +187,7 @@ def _read(runs: Sequence[Recording], deep: bool) -> tuple[View, list[tuple[str, 
     """The guarded and folded graph, what it leaves out, and the error of its execution."""
     splits: dict[Any, Any] = {}
     for _ in range(_SPLITS):
-        reader = Reader(runs, splits)
+        reader = Reader(runs, splits, apply)
         try:
             output = reader.read()
             break
@@ -203,21 +204,21 @@ def _read(runs: Sequence[Recording], deep: bool) -> tuple[View, list[tuple[str, 
     return View(settled(output.node), output.dims), notes, error
 
 
-def _extend(order: list[Node], other: list[Node], axis: str) -> None:
+def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
     """Puts the sizes at twice the length of a loop beside the others.
 
     Raises:
         Unreadable: the graphs are not equal, node by node.
     """
 
-    def kind(n: Node) -> Any:
+    def kind(n: TracedNode) -> Any:
         return n.kind, n.name, len(n.indices), n.over, [labels for _, labels in n.sources if n.kind != "contract"]
 
     if list(map(kind, order)) != list(map(kind, other)):
         at = next((k for k, (a, b) in enumerate(zip(order, other, strict=False)) if kind(a) != kind(b)), len(order) - 1)
         where = order[at].where or "model"
         raise Unreadable(f"{where}: a loop whose length grows with {axis} does not fold: its turns are not alike")
-    seen: dict[Index, int] = {}
+    seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
         pairs = [*zip(a.indices, b.indices, strict=True), *zip(a.labels.values(), b.labels.values(), strict=False)]
         seen |= {x.root(): y.root().sizes[0] for x, y in pairs}

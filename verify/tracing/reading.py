@@ -16,13 +16,27 @@ import torch
 from torch import Tensor
 
 from .entries import classified
-from .graph import Index, Node, Restart, Sizes, Unreadable, Vector, View, join, product_of, then, total_of, whole_of
-from .recording import Call, Recording, Ref, refs
+from .graph import (
+    IndexClass,
+    Restart,
+    Sizes,
+    TracedNode,
+    Unreadable,
+    Vector,
+    View,
+    join,
+    product_of,
+    then,
+    total_of,
+    whole_of,
+)
+from .recording import Recording, Ref, TorchCall, refs
 
 GATES = ("softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "topk")
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""
 _WHOLE = slice(None)
+Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key for each of its dimensions."""
 
@@ -36,7 +50,7 @@ class Bound:
     """A call at all builds, its tensors views of the graph, its numbers at every build."""
 
     name: str
-    call: Call
+    call: TorchCall
     args: list[Any]
     keywords: dict[str, Any]
     shapes: list[list[tuple[int, ...]]]
@@ -57,18 +71,19 @@ class Bound:
 
 
 class Reader:
-    """One reading. splits: how leaves are taken apart, which a reading that begins again keeps."""
+    """One reading. splits: of leaves, kept by a reading that begins again. apply: the table of rules."""
 
-    def __init__(self, runs: Sequence[Recording], splits: dict[tuple[Any, ...], tuple[Sizes, Sizes]]) -> None:
+    def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, Bound], Any]) -> None:
+        self.apply = apply
         self.runs, self.builds, self.splits = runs, len(runs), splits
         self.views: dict[int, View] = {}
         self.sizes: dict[tuple[Any, ...], Sizes] = {}
         self.pieces: dict[int, list[tuple[int, int, int, View]]] = {}
         self.bases: dict[int, tuple[int, int, int, int]] = {}
         self.repaired: set[int] = set()
-        self.read_calls: list[tuple[Call, Ref, View]] = []
-        self.one_hot: dict[int, Node] = {}
-        self.call: Call | None = None
+        self.read_calls: list[tuple[TorchCall, Ref, View]] = []
+        self.one_hot: dict[int, TracedNode] = {}
+        self.call: TorchCall | None = None
 
     # leaves -----------------------------------------------------------------------------------------------------
 
@@ -81,18 +96,18 @@ class Reader:
     def where(self) -> str:
         return self.call.module if self.call else ""
 
-    def leaf(self, key: tuple[Any, ...], sizes: Sizes) -> list[Index]:
+    def leaf(self, key: tuple[Any, ...], sizes: Sizes) -> list[IndexClass]:
         """The classes of one dimension of a leaf."""
         if set(sizes) == {1}:
             return []
         if key in self.splits:
             return [x for k, half in enumerate(self.splits[key]) for x in self.leaf((*key, k), half)]
         self.sizes[key] = sizes
-        return [Index(sizes, key)]
+        return [IndexClass(sizes, key)]
 
     def leaf_view(self, kind: str, name: str, number: int) -> View:
-        indices: list[Index] = []
-        dims: list[tuple[int | Index, ...]] = []
+        indices: list[IndexClass] = []
+        dims: list[tuple[int | IndexClass, ...]] = []
         for d, sizes in enumerate(zip(*(run.shapes[number] for run in self.runs), strict=True)):
             found = self.leaf((kind, name, d), sizes)
             dims.append(tuple(range(len(indices), len(indices) + len(found))))
@@ -100,13 +115,15 @@ class Reader:
         value = self.runs[0].tensors[number]
         value = value.reshape([x.sizes[0] for x in indices])
         value = value.double() if value.is_floating_point() else value
-        return View(Node(kind, indices, name=name, value=value, base=name), dims)
+        return View(TracedNode(kind, indices, name=name, value=value, base=name), dims)
 
     def constant(self, values: Sequence[Tensor]) -> View:
         """Values that come from no parameter and no input."""
         shapes = zip(*(v.shape for v in values), strict=True)
-        dims: list[tuple[int | Index, ...]] = [() if set(sizes) == {1} else (Index(sizes),) for sizes in shapes]
-        return View(Node("const", [], value=list(values)), dims)
+        dims: list[tuple[int | IndexClass, ...]] = [
+            () if set(sizes) == {1} else (IndexClass(sizes),) for sizes in shapes
+        ]
+        return View(TracedNode("const", [], value=list(values)), dims)
 
     def read(self) -> View:
         """The output.
@@ -145,9 +162,7 @@ class Reader:
             return [slice(t.start, t.stop, t.step) for t in trees]
         return Number(trees) if isinstance(x, int | float) and not isinstance(x, bool) else x
 
-    def _step(self, calls: Sequence[Call]) -> None:
-        from .rules import apply
-
+    def _step(self, calls: Sequence[TorchCall]) -> None:
         call = calls[0]
         if call.stale - self.repaired:  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
@@ -165,14 +180,14 @@ class Reader:
             for r, v in zip(results, values, strict=True):
                 self.views[r.number] = self.constant(v)
             return
-        made = apply(self, bound)
+        made = self.apply(self, bound)
         for r, view in zip(results, made if isinstance(made, list) else [made], strict=False):
             if view.node.call is None:
                 view.node.call = call.key
             self.views[r.number] = view
             self.read_calls.append((call, r, view))
 
-    def _remember(self, call: Call, results: Sequence[Ref]) -> None:
+    def _remember(self, call: TorchCall, results: Sequence[Ref]) -> None:
         """A slice of a constant, which may be written into."""
         base, out = call.arguments[0].number, results[0].number
         a, b = self.runs[0].shapes[base], self.runs[0].shapes[out]
@@ -184,23 +199,9 @@ class Reader:
                 start, stop, _ = cut[0].indices(a[apart[0]])
                 self.bases[out] = (base, apart[0], start, stop)
 
-    def written(self, base: int, dim: int, start: int, stop: int, view: View) -> None:
-        """A part of a new tensor is written; all parts together are a concatenation."""
-        from .rules import concatenated
-
-        done = self.pieces.setdefault(base, [])
-        done.append((start, stop, dim, view))
-        done.sort(key=lambda piece: piece[:2])
-        size = self.runs[0].shapes[base][dim]
-        if [a for a, *_ in done] == [0, *(b for _, b, *_ in done[:-1])] and done[-1][1] == size:
-            shapes = [run.shapes[base] for run in self.runs]
-            self.views[base] = concatenated(self, [v for *_, v in done], dim, shapes)
-            self.repaired.add(base)
-            del self.pieces[base]
-
     # classes ----------------------------------------------------------------------------------------------------
 
-    def split(self, index: Index, head: Sizes) -> Restart:
+    def split(self, index: IndexClass, head: Sizes) -> Restart:
         """A class is to be two: of these sizes, and the rest."""
         index = index.root()
         if not index.leaves or any(n % h for n, h in zip(index.sizes, head, strict=True)):
@@ -214,7 +215,7 @@ class Reader:
                 self.splits[key] = (tuple(head), rest)
         return Restart()
 
-    def align(self, sequences: Sequence[Sequence[Index]]) -> None:
+    def align(self, sequences: Sequence[Sequence[IndexClass]]) -> None:
         """Joins dimensions that are one, class by class."""
         rows = [[x.root() for x in s] for s in sequences if s]
         for column in range(max(map(len, rows), default=0)):
@@ -233,7 +234,7 @@ class Reader:
 
     def _labelled(
         self, operands: Sequence[Operand]
-    ) -> tuple[dict[Any, list[int]], dict[int, Index], set[int], list[Any]]:
+    ) -> tuple[dict[Any, list[int]], dict[int, IndexClass], set[int], list[Any]]:
         """Labels of every key, their classes, those that a node has, and the operands' nodes with labels."""
         uses: dict[Any, list[tuple[View, int]]] = {}
         for view, keys in operands:
@@ -241,7 +242,7 @@ class Reader:
                 if view.dims[d]:
                     uses.setdefault(key, []).append((view, d))
         labels: dict[Any, list[int]] = {}
-        classes: dict[int, Index] = {}
+        classes: dict[int, IndexClass] = {}
         for key, where in uses.items():
             real = [x for x in where if x[0].node.kind != "const"] or where[:1]
             rows = [[view.index(e) for e in view.dims[d]] for view, d in real]
@@ -277,7 +278,9 @@ class Reader:
             return View(node, [tuple(mine.index(order[e]) if isinstance(e, int) else e for e in d) for d in dims])
         return View(self.product(factors, tuple(order), classes, factor), dims)
 
-    def product(self, factors: list[Any], out: tuple[int, ...], classes: dict[int, Index], factor: Vector) -> Node:
+    def product(
+        self, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+    ) -> TracedNode:
         """A contraction; weights that are sums or products of weights, concatenations and added constants are written
         out where they meet others."""
         for k, (node, mine) in enumerate(factors):
@@ -291,7 +294,7 @@ class Reader:
                     if any(not any(x in m for _, m in now) for x in out):
                         raise self.fail("weights that are repeated are added to weights; add them to signals")
                     terms.append((self.product(now, out, dict(classes), factor), tuple(range(len(out)))))
-                return Node("add", [classes[x] for x in out], self.where, tuple(terms))
+                return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))
             moved = len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out)
             scaled = len(factors) == 1 and set(mine) == set(out)
             if node.kind == "contract" and (scaled or (len(factors) > 1 and (node.weight or moved))):
@@ -305,11 +308,11 @@ class Reader:
             if node.kind == "cat":
                 return self._distributed(factors, k, out, classes, factor)
         labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
-        return Node("contract", [classes[x] for x in out], self.where, tuple(factors), out, labels, factor)
+        return TracedNode("contract", [classes[x] for x in out], self.where, tuple(factors), out, labels, factor)
 
     def _distributed(
-        self, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, Index], factor: Vector
-    ) -> Node:
+        self, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+    ) -> TracedNode:
         """A concatenation that is summed over: a product for each of its parts."""
         node, mine = factors[k]
         label = mine[node.slot]
@@ -325,7 +328,7 @@ class Reader:
                     self.align([[known[label]], [g.indices[labels.index(label)]]])
                 now.append((g, labels))
             terms.append((self.product([*now[:k], (part, mine), *now[k:]], out, known, factor), tuple(range(len(out)))))
-        return Node("add", [classes[x] for x in out], self.where, tuple(terms))
+        return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))
 
     def broadcast(self, views: Sequence[View]) -> tuple[int, list[Operand]]:
         """Keys of elementwise operands: their dimensions, counted from the last."""
@@ -408,7 +411,7 @@ class Reader:
     ) -> View:
         """A tensor of the size of another. exact: on values in the dimensions of the view."""
         slots = tuple(range(len(x.node.indices)))
-        node = Node("same", list(x.node.indices), self.where, ((x.node, slots),), note=note)
+        node = TracedNode("same", list(x.node.indices), self.where, ((x.node, slots),), note=note)
         node.exact = lambda v: x.taken_back(exact(x.laid_out(v)), v)
         if entry is not None:
             node.entry = tuple((r, then(f, entry)) for r, f in x.node.entries())
@@ -419,7 +422,9 @@ class Reader:
     ) -> View:
         """A function of a signal. exact: on the node's own value."""
         slots = tuple(range(len(x.node.indices)))
-        node = Node("func", list(x.node.indices), self.where, ((x.node, slots),), name=name, over=over, exact=exact)
+        node = TracedNode(
+            "func", list(x.node.indices), self.where, ((x.node, slots),), name=name, over=over, exact=exact
+        )
         if entrywise:
             node.entry = tuple((r, then(f, exact)) for r, f in x.node.entries())
         return View(node, x.dims)
@@ -496,7 +501,7 @@ class Reader:
         slot = {label: k for k, label in enumerate(order)}
         dims = [tuple(slot.get(x, classes[x]) for x in labels.get(key, ())) for key in range(n)]
         sources = tuple((node, tuple(slot[x] for x in mine)) for node, mine in terms)
-        node = Node("add", [classes[x] for x in order], self.where, sources)
+        node = TracedNode("add", [classes[x] for x in order], self.where, sources)
         if all(v.dims == views[0].dims for v in views) and len(views) == 2:
             a, b = (v.node.entries() for v in views)
             node.entry = tuple((r, total_of(f, g)) for r, f in a for s, g in b if r is s)
@@ -507,7 +512,7 @@ class Reader:
 
     # slices -----------------------------------------------------------------------------------------------------
 
-    def part(self, node: Node, slot: int, k: int, sizes: Sequence[Sizes]) -> Node:
+    def part(self, node: TracedNode, slot: int, k: int, sizes: Sequence[Sizes]) -> TracedNode:
         """Part k of a slot, of these sizes: pushed down to the tensors.
 
         Raises:
@@ -522,7 +527,7 @@ class Reader:
             key = (*min(index.leaves, key=str), "part", k)
             if key in self.splits:
                 raise self.fail("a part of a parameter is taken apart; use a parameter for each part")
-            new = Index(sizes[k], key)
+            new = IndexClass(sizes[k], key)
             self.sizes[key] = tuple(sizes[k])
             indices = [new if j == slot else x for j, x in enumerate(node.indices)]
             value = node.value.narrow(slot, start, sizes[k][0])
@@ -585,7 +590,7 @@ class Reader:
             return self.entries_of(x, d, torch.arange(start[0], stop[0]))
         e, index = entries[0], x.index(entries[0])
         if not isinstance(e, int):
-            return View(x.node, [*x.dims[:d], () if set(new) == {1} else (Index(new),), *x.dims[d + 1 :]])
+            return View(x.node, [*x.dims[:d], () if set(new) == {1} else (IndexClass(new),), *x.dims[d + 1 :]])
         if set(new) == {1} and not (sizes and index.fixed):
             y = self.pick(x, d, start)
             return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
@@ -622,8 +627,8 @@ class Reader:
         keep = e[0] if isinstance(e[0], int) else None
         if keep is None or len(e) > 1:
             raise self.fail("entries of several axes at once")
-        indices = [Index((len(at),) * self.builds) if k == keep else i for k, i in enumerate(x.node.indices)]
-        node = Node("same", indices, self.where, ((x.node, tuple(slots)),), name="entries")
+        indices = [IndexClass((len(at),) * self.builds) if k == keep else i for k, i in enumerate(x.node.indices)]
+        node = TracedNode("same", indices, self.where, ((x.node, tuple(slots)),), name="entries")
         node.exact = lambda v: v.index_select(keep, at)
         count, rest = divmod(x.index(keep).sizes[0], len(at))
         node.part = None if rest else (x.node, keep, 0, count)
@@ -651,7 +656,7 @@ class Reader:
         if mark not in x.node.cache:
             indices = _without(x.node.indices, slot)
             slots = tuple(range(len(x.node.indices)))
-            x.node.cache[mark] = Node("pick", indices, self.where, ((x.node, slots),), slot=slot, at=tuple(at))
+            x.node.cache[mark] = TracedNode("pick", indices, self.where, ((x.node, slots),), slot=slot, at=tuple(at))
         down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
         return View(x.node.cache[mark], down)
 
@@ -660,7 +665,7 @@ class Reader:
         entries = [e for dim in x.dims for e in dim]
         dims, at = [], 0
         for sizes in zip(*shapes, strict=True):
-            dim: list[int | Index] = []
+            dim: list[int | IndexClass] = []
             have: Sizes = (1,) * self.builds
             while have != sizes and set(sizes) != {1}:
                 if at >= len(entries):
@@ -675,7 +680,7 @@ class Reader:
                     if isinstance(entries[at], int) or index.leaves:
                         raise self.split(index, need)
                     rest = tuple(m // n for n, m in zip(need, index.sizes, strict=True))
-                    entries[at : at + 1] = [Index(need), Index(rest)]
+                    entries[at : at + 1] = [IndexClass(need), IndexClass(rest)]
                 else:
                     raise self.fail(f"a view as {tuple(shapes[0])} cuts an axis of sizes {index.sizes}")
             dims.append(tuple(dim))
@@ -688,11 +693,11 @@ def _times(a: Vector, b: Vector) -> Vector:
     return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
 
 
-def _without(indices: list[Index], slot: int) -> list[Index]:
+def _without(indices: list[IndexClass], slot: int) -> list[IndexClass]:
     return [x for k, x in enumerate(indices) if k != slot]
 
 
-def _bare(node: Node) -> Node:
+def _bare(node: TracedNode) -> TracedNode:
     """The node below those of its size."""
     while node.kind == "same" and len(node.indices) == len(node.source.indices):
         node = node.source

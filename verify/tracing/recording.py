@@ -35,7 +35,7 @@ class Ref:
 
 
 @dataclass
-class Call:
+class TorchCall:
     """One torch call. key: module, name and how often that name was called there before."""
 
     name: str
@@ -57,7 +57,7 @@ class Recording:
         parameters, buffers: names by number. inputs: places by number. output: the logits.
     """
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TorchCall] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Recorder(TorchFunctionMode):
         module = self.path[-1]
         key = (module, name, self.counts[module, name])
         self.counts[module, name] += 1
-        self.run.calls.append(Call(name, func, arguments, named, out, module, key, stale))
+        self.run.calls.append(TorchCall(name, func, arguments, named, out, module, key, stale))
 
 
 def refs(tree: Any) -> Iterator[Ref]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .entries import NAMES, classified
-from .graph import Index, Node, Sizes, View, whole_of
+from .graph import IndexClass, Sizes, TracedNode, View, whole_of
 from .reading import Bound, Number, Reader
 
 Rule = Callable[[Reader, Bound], Any]
@@ -165,9 +165,9 @@ def convolution(reader: Reader, call: Bound) -> View:
     sizes = [*outs, image.shape[1], *kernel[2 - spatial :]]
     names = ["place"] * spatial + ["patch"] * (1 + spatial)
     real = [k for k, n in enumerate(sizes) if n > 1]
-    indices = [Index((sizes[k],) * reader.builds, ("data", names[k], k)) for k in real]
-    node = Node("data", indices, name="data", value=cut.reshape([sizes[k] for k in real]))
-    dims: list[tuple[int | Index, ...]] = [(real.index(k),) if k in real else () for k in range(len(sizes))]
+    indices = [IndexClass((sizes[k],) * reader.builds, ("data", names[k], k)) for k in real]
+    node = TracedNode("data", indices, name="data", value=cut.reshape([sizes[k] for k in real]))
+    dims: list[tuple[int | IndexClass, ...]] = [(real.index(k),) if k in real else () for k in range(len(sizes))]
     places, inner = list(range(spatial)), [f"k{k}" for k in range(1 + spatial)]
     out = reader.contract([(w, ["o", *inner]), (View(node, dims), [*places, *inner])], ["o", *places])
     out = out if bias is None else reader.add([out, View(bias.node, [bias.dims[0], *[()] * spatial])])
@@ -363,7 +363,9 @@ def topk(reader: Reader, call: Bound) -> list[View]:
     kinds = {"topk": "", "topk_softmax": "softmax all", "topk_sigmoid": "sigmoid"}
     chosen = reader.function(value, base, lambda v: _selected(v, slot, most, kinds[value]), over, False)
     chosen.node.at = (most,)
-    places = Node("choice", source.indices, reader.where, ((source, tuple(range(len(source.indices)))),), slot=slot)
+    places = TracedNode(
+        "choice", source.indices, reader.where, ((source, tuple(range(len(source.indices)))),), slot=slot
+    )
     return [chosen, View(places, x.dims)]
 
 
@@ -374,7 +376,7 @@ def largest(reader: Reader, call: Bound) -> list[View]:
         raise reader.fail("no rule for the largest of a tensor, or of two")
     d = int(d) % len(x.dims)
     dims = list(x.dims)
-    node = Node(
+    node = TracedNode(
         "func",
         list(x.node.indices),
         reader.where,
@@ -428,7 +430,7 @@ def attention(reader: Reader, call: Bound) -> Any:
     scale = tuple(scale) if isinstance(scale, Number) else tuple(s**-0.5 for s in q.sizes(-1, reader.builds))
     if call.get("enable_gqa", 7, False) and q.sizes(-3, reader.builds) != k.sizes(-3, reader.builds):
         repeats = tuple(a // b for a, b in zip(q.sizes(-3, reader.builds), k.sizes(-3, reader.builds), strict=True))
-        k, v = (View(s.node, [*s.dims[:-3], s.dims[-3] + (Index(repeats),), *s.dims[-2:]]) for s in (k, v))
+        k, v = (View(s.node, [*s.dims[:-3], s.dims[-3] + (IndexClass(repeats),), *s.dims[-2:]]) for s in (k, v))
     lead = list(range(len(q.dims) - 2))
     logits = reader.contract([(q, [*lead, "t", "e"]), (k, [*lead, "s", "e"])], [*lead, "t", "s"])
     logits = reader.scaled(logits, scale)
@@ -492,11 +494,11 @@ def permute(reader: Reader, call: Bound) -> View:
 def expand(reader: Reader, call: Bound) -> View:
     """Entries that repeat, along a class that no slot has."""
     x, shapes, name = call.args[0], call.shapes[0], plain(call.name)
-    dims: list[tuple[int | Index, ...]] = [()] * (len(shapes[0]) - len(x.dims)) + list(x.dims)
+    dims: list[tuple[int | IndexClass, ...]] = [()] * (len(shapes[0]) - len(x.dims)) + list(x.dims)
     for d, sizes in enumerate(zip(*shapes, strict=True)):
         have = View(x.node, dims).sizes(d, reader.builds)
         if have != sizes:
-            times = Index(tuple(n // m for n, m in zip(sizes, have, strict=True)))
+            times = IndexClass(tuple(n // m for n, m in zip(sizes, have, strict=True)))
             if dims[d] and name != "repeat_interleave":
                 raise reader.fail("a repeat of an axis")
             dims[d] = (*dims[d], times)
@@ -646,9 +648,22 @@ def setitem(reader: Reader, call: Bound) -> list[View]:
         d, k = cut[0]
         start, stop, step = k[0].indices(reader.runs[0].shapes[ref.number][d])
         if step == 1:
-            reader.written(ref.number, d, start, stop, value)
+            _written(reader, ref.number, d, start, stop, value)
             return []
     raise reader.fail("writes into a part of a tensor; torch.cat its parts")
+
+
+def _written(reader: Reader, base: int, dim: int, start: int, stop: int, view: View) -> None:
+    """A part of a new tensor is written; all parts together are a concatenation."""
+    done = reader.pieces.setdefault(base, [])
+    done.append((start, stop, dim, view))
+    done.sort(key=lambda piece: piece[:2])
+    size = reader.runs[0].shapes[base][dim]
+    if [a for a, *_ in done] == [0, *(b for _, b, *_ in done[:-1])] and done[-1][1] == size:
+        shapes = [run.shapes[base] for run in reader.runs]
+        reader.views[base] = concatenated(reader, [v for *_, v in done], dim, shapes)
+        reader.repaired.add(base)
+        del reader.pieces[base]
 
 
 @rule("copy")
@@ -656,7 +671,7 @@ def copy(reader: Reader, call: Bound) -> View:
     target, value = call.call.arguments[0].number, call.args[1]
     if target in reader.bases:
         base, dim, start, stop = reader.bases[target]
-        reader.written(base, dim, start, stop, value)
+        _written(reader, base, dim, start, stop, value)
         return value
     if call.args[0].node.kind != "const":
         raise reader.fail("writes into a signal; make a new one")
@@ -691,7 +706,7 @@ def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence
     ):
         node, slot, _ = first
         slots = tuple(range(len(node.indices)))
-        mixed = Node(
+        mixed = TracedNode(
             "same", list(node.indices), reader.where, ((node, slots), *((p.node, slots) for p in parts)), name="mixed"
         )
         mixed.exact = lambda whole, *v: torch.cat(v, slot)
@@ -708,7 +723,7 @@ def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
     """Along a Theta(1) axis: a sum, to leading order; constants among the parts are left out."""
     live = [p for p in parts if p.node.kind != "const"]
     n = len(parts[0].dims)
-    whole = Index(sizes)
+    whole = IndexClass(sizes)
     cut = [View(p.node, [dim if k != d else () for k, dim in enumerate(p.dims)]) for p in live]
     labels, classes, owned, terms = reader._labelled([(p, range(n)) for p in cut])
     order = [x for key in range(n) for x in labels.get(key, ()) if x in owned]
@@ -720,10 +735,10 @@ def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
         if kept.count(len(order)) > 1:
             raise reader.fail("a concatenation along several axes")
         sources.append((node, kept))
-    dims: list[tuple[int | Index, ...]] = [
+    dims: list[tuple[int | IndexClass, ...]] = [
         tuple(own.get(x, classes[x]) for x in labels.get(k, ())) if k != d else (len(order),) for k in range(n)
     ]
-    node = Node("add", indices, reader.where, tuple(sources), name="blend")
+    node = TracedNode("add", indices, reader.where, tuple(sources), name="blend")
     view, constants = View(node, dims), {k: p.node.value[0] for k, p in enumerate(parts) if p.node.kind == "const"}
 
     def exact(*values: Tensor) -> Tensor:
@@ -764,11 +779,11 @@ def _kept_apart(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> 
         nodes.append(
             p.node
             if alike
-            else Node("contract", indices, reader.where, ((p.node, tuple(range(len(order)))),), out, labels)
+            else TracedNode("contract", indices, reader.where, ((p.node, tuple(range(len(order)))),), out, labels)
         )
-    indices = [Index(sizes) if k == slot else x for k, x in enumerate(first.node.indices)]
+    indices = [IndexClass(sizes) if k == slot else x for k, x in enumerate(first.node.indices)]
     slots = tuple(range(len(indices)))
-    return View(Node("cat", indices, reader.where, tuple((x, slots) for x in nodes), slot=slot), first.dims)
+    return View(TracedNode("cat", indices, reader.where, tuple((x, slots) for x in nodes), slot=slot), first.dims)
 
 
 # choices ------------------------------------------------------------------------------------------------------------
@@ -791,7 +806,7 @@ def embedding(reader: Reader, call: Bound) -> View:
     number = ids.node.number
     if number not in reader.one_hot:
         count = w.sizes(0, reader.builds)
-        hot = Node("data", [*ids.node.indices, Index(count, ("data", "vocabulary"))], name="data")
+        hot = TracedNode("data", [*ids.node.indices, IndexClass(count, ("data", "vocabulary"))], name="data")
         hot.value = F.one_hot(ids.node.value.long(), count[0]).double()
         reader.one_hot[number] = hot
     hot = reader.one_hot[number]
@@ -840,7 +855,7 @@ def one_hot(reader: Reader, call: Bound) -> View:
     x = call.args[0]
     if x.node.kind != "choice":
         raise reader.fail("a one-hot of what is not a chosen expert")
-    return View(x.node, [*x.dims, (Index(tuple(s[-1] for s in call.shapes[0])),)])
+    return View(x.node, [*x.dims, (IndexClass(tuple(s[-1] for s in call.shapes[0])),)])
 
 
 @rule("gather")

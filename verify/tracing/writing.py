@@ -16,7 +16,7 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .entries import NAMES
-from .graph import Index, Node, Unreadable, View, walk
+from .graph import IndexClass, TracedNode, Unreadable, View, walk
 
 LETTERS = {
     "N": "abcd",
@@ -47,7 +47,7 @@ class Writer:
 
     def __init__(self, output: View, builds: Sequence[Mapping[str, int]], name: str) -> None:
         self.output, self.builds, self.name, self.base = output, builds, name, builds[0]
-        self.lines: list[tuple[str, str, Node | None]] = []
+        self.lines: list[tuple[str, str, TracedNode | None]] = []
         self.notes: list[tuple[str, str]] = []
         self.axes: dict[str, str] = {}
         self.parameters: dict[str, str] = {}
@@ -55,8 +55,8 @@ class Writer:
         self.gauge: dict[str, Powers] = {}
         self.signals: dict[int, str] = {}
         self.taken = {"data", "f", *FUNCTIONS}
-        self.axis_of: dict[Index, str] = {}
-        self.letter_of: dict[Index, str] = {}
+        self.axis_of: dict[IndexClass, str] = {}
+        self.letter_of: dict[IndexClass, str] = {}
         self.nodes = list(walk(output.node))
         self._data()
         self.acts = self._fan_ins()
@@ -81,7 +81,7 @@ class Writer:
                         powers[axis] = power
         return powers
 
-    def axis(self, index: Index) -> str:
+    def axis(self, index: IndexClass) -> str:
         index = index.root()
         if index not in self.axis_of:
             powers = self.powers(index.sizes)
@@ -99,7 +99,7 @@ class Writer:
             self.axis_of[index] = axis
         return self.axis_of[index]
 
-    def grows(self, index: Index) -> bool:
+    def grows(self, index: IndexClass) -> bool:
         return self.axis(index) in AXES
 
     def _data(self) -> None:
@@ -133,12 +133,12 @@ class Writer:
                         acts.setdefault(c.name, set()).add(self._summed(node, labels))
         return acts
 
-    def _summed(self, node: Node, labels: Iterable[int]) -> tuple[str, ...]:
+    def _summed(self, node: TracedNode, labels: Iterable[int]) -> tuple[str, ...]:
         return tuple(
             sorted(self.axis(node.labels[x]) for x in labels if x not in node.out and self.grows(node.labels[x]))
         )
 
-    def letters(self, labels: Iterable[int], index_of: Mapping[int, Index]) -> dict[int, str]:
+    def letters(self, labels: Iterable[int], index_of: Mapping[int, IndexClass]) -> dict[int, str]:
         """A letter for each label of an equation; empty for tokens that nothing mixes."""
         found: dict[int, str] = {}
         for label in labels:
@@ -169,7 +169,7 @@ class Writer:
         self.taken.add(name)
         return name
 
-    def signal(self, node: Node) -> str:
+    def signal(self, node: TracedNode) -> str:
         if node.number not in self.signals:
             where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
             where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
@@ -188,14 +188,14 @@ class Writer:
         self.parameters[symbol] = name
         return symbol
 
-    def ref(self, node: Node, letters: Iterable[str]) -> str:
+    def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
         name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
         inside = ",".join(x for x in letters if x)
         return f"{name}[{inside}]" if inside else name
 
     # statements -------------------------------------------------------------------------------------------------
 
-    def _statement(self, node: Node) -> None:
+    def _statement(self, node: TracedNode) -> None:
         if node.kind in ("data", "param", "cat") or (node.weight and node.kind != "func"):
             return
         if node.kind == "shift":
@@ -206,10 +206,10 @@ class Writer:
             raise Unreadable(f"{node.where or 'model'}: {node.kind}: no equation says this")
         write[node.kind](node)
 
-    def _line(self, node: Node, letters: Iterable[str], right: str) -> None:
+    def _line(self, node: TracedNode, letters: Iterable[str], right: str) -> None:
         self.lines.append((self.ref(node, letters), right, node))
 
-    def _pick(self, node: Node) -> None:
+    def _pick(self, node: TracedNode) -> None:
         source = node.source
         if self.grows(source.indices[node.slot]):
             raise Unreadable(f"{node.where or 'model'}: one entry of the axis {self.axis(source.indices[node.slot])}")
@@ -217,7 +217,7 @@ class Writer:
         left = [letters[k] for k in letters if k != node.slot]
         self._line(node, left, self.ref(source, letters.values()))
 
-    def _product(self, node: Node) -> None:
+    def _product(self, node: TracedNode) -> None:
         """Gates stand left of tensors, tensors left of what they act on."""
         labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
         letters = self.letters(labels, node.labels)
@@ -271,7 +271,7 @@ class Writer:
             self._own(node, tensors, own)
         self._line(node, [letters[x] for x in node.out], " ".join(text))
 
-    def _own(self, node: Node, tensors: Sequence[Any], own: Powers) -> None:
+    def _own(self, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
         """A factor of the module beside a tensor: the tensor's numbers are those of the product of both."""
         if (
             len(tensors) != 1
@@ -283,7 +283,7 @@ class Writer:
             )
         self.gauge[tensors[0][0].name] = own
 
-    def _sum(self, node: Node) -> None:
+    def _sum(self, node: TracedNode) -> None:
         letters = self.letters(range(len(node.indices)), dict(enumerate(node.indices)))
         terms = []
         for t, labels in node.sources:
@@ -300,7 +300,7 @@ class Writer:
             )
         self._line(node, letters.values(), " + ".join(terms))
 
-    def _bias(self, node: Node, mine: Sequence[str], there: Iterable[str]) -> str:
+    def _bias(self, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
         """A tensor that is added acts on the data."""
         if node.kind != "param":
             raise Unreadable(f"{node.where or 'model'}: a sum or product of weights is added to a signal")
@@ -315,7 +315,7 @@ class Writer:
             datas.append(self.ref(self.data, [put.get(x, x) for x, _ in own]))
         return f"{self.ref(node, [*mine, *read])} {' '.join(datas)}"
 
-    def _function(self, node: Node) -> None:
+    def _function(self, node: TracedNode) -> None:
         name, source = node.name, node.source
         letters = self.letters(range(len(node.indices)), dict(enumerate(node.indices)))
         along = [k for k in node.over if letters[k]]
