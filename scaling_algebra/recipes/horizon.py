@@ -23,6 +23,7 @@ from scaling_algebra.laws.entries import read, read_file
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.minima import circuits, solved
 from scaling_algebra.laws.monomials import Expr, Monomial, parameter
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {
@@ -227,7 +228,9 @@ def of(optimizer: str) -> dict[str, Invariant]:
     return {i.name: i for i in data().invariant if optimizer in i.optimizers}
 
 
-def horizon(optimizer: str = "adamw", hold: Sequence[str] | None = None, axes: Iterable[str] = AXES) -> Horizon:
+def horizon(
+    optimizer: str = DEFAULT_OPTIMIZER, hold: Sequence[str] | None = None, axes: Iterable[str] = AXES
+) -> Horizon:
     """Every way in which an optimizer's quantities may follow batch and tokens while invariants hold.
 
     Args:

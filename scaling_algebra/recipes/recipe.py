@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray
-from scaling_algebra.spec.configuration import Configuration, Where
+from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
@@ -157,7 +157,7 @@ class Recipe(Rendered):
 def recipe(
     base: str | Sizes,
     target: str | Sizes,
-    optimizer: OptimizerInput = "adamw",
+    optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = "mup",
     *,
     lr: float | Tuned | None = None,

@@ -197,3 +197,21 @@ def test_a_network_is_listed_as_equations(file):
     assert record["multipliers"] == ["alpha"] and "phi[i]   = gate(psi[i])" in record["equations"].splitlines()
     refused = run(main, "list", "--glossary", "--network", file)
     assert refused.exit_code == 2 and len(refused.stderr.splitlines()) == 1 and "--glossary" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "names"),
+    [
+        ("derive", {"optimizer"}),
+        ("signals", {"optimizer"}),
+        ("recipe", {"optimizer", "parameterization", "gauge"}),
+    ],
+)
+def test_defaults_of_python_are_those_of_the_command_line(verb, names):
+    """Of every option that is named as an argument and has a text for its default."""
+    function = inspect.unwrap(getattr(scaling_algebra, verb.replace("-", "_")))
+    python = {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    typed = {p.name: p.default for p in main.get_command(None, verb).params}
+    typed = {name: x[0] if isinstance(x, list | tuple) and len(x) == 1 else x for name, x in typed.items()}
+    assert names <= {name for name, x in typed.items() if isinstance(x, str)} & set(python), typed
+    assert {name: python[name] for name in names} == {name: typed[name] for name in names}

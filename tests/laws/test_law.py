@@ -1,6 +1,9 @@
 """Laws: those that ship, the tables and formulas of the MoE-laws paper from them, fits, and laws of a user."""
 
 import json
+import random
+from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 import sympy
@@ -11,10 +14,11 @@ from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
-from scaling_algebra.laws.expressions import exponent, expression
+from scaling_algebra.laws.expressions import exponent, expression, monomial
 from scaling_algebra.laws.fits import compared
 from scaling_algebra.laws.law import inverted, laws
 from scaling_algebra.laws.monomials import parameter, simplified
+from scaling_algebra.laws.systems import sign
 
 RISK = "(A*k)**-p + A*k/n + B*k*log(exp(1)*M/k)/n"
 A, B, M, k, n, p = (parameter(name) for name in ("A", "B", "M", "k", "n", "p"))
@@ -139,6 +143,49 @@ def test_frontier_of_others():
     values = {a: 2, b: 3, mu: sympy.Rational(1, 5), nu: sympy.Rational(1, 3), f: 10**6}
     for name, right in (("N", g * (f / 6) ** (nu / (mu + nu))), ("D", (f / 6) ** (mu / (mu + nu)) / g)):
         assert abs(sympy.N((cell.optimum[name].expr / right - 1).subs(values))) < 1e-12
+
+
+def test_of_the_sandwich_only_the_lower_bound_fails():
+    """(49), k between (n/(A + B log M))^q and (n/A)^q for q = 1/(p + 1), against the optimum of cells without a cap."""
+    q = exponent("d/(2*beta + d)")
+    below, above = (c.optimum["k"] for c in moe("experts").axes["experts"].cells[:2])
+    upper, lower = monomial("n/A") ** q, {"A": monomial("n/A") ** q, "B": monomial("n/B") ** q}
+    assert sign((below / upper)["A"]) == -1 and not (below / upper)["n"], "1/A is below A^-q"
+    assert sign((below / lower["A"])["A"]) == -1, "and so below the lower bound, by any factor"
+    beyond = (above / upper).substituted({"B": monomial("A*s")})  # routing is large: B = A s, s >= 1
+    assert {name: sign(e) for name, e in beyond.powers} == {"A": -1, "s": -1}
+    assert sign((above / lower["B"])["A"]) == -1
+
+
+def probability(h, m):
+    """Of h_m + r_m being the largest, r uniform on [0, 1], as an exact integral of a piecewise polynomial."""
+    u = sympy.Symbol("u")
+    ends = sorted(
+        {Fraction(0), Fraction(1)} | {min(max(x - h[m] + k, Fraction(0)), Fraction(1)) for x in h for k in (0, 1)}
+    )
+    total = Fraction(0)
+    for low, high in pairwise(ends):
+        middle, product = (low + high) / 2, sympy.Poly(1, u)
+        for shift in (h[m] - x for j, x in enumerate(h) if j != m):
+            below = u + sympy.Rational(shift) if 0 < middle + shift < 1 else int(middle + shift >= 1)
+            product *= sympy.Poly(below, u)
+        whole = product.integrate(u)
+        total += Fraction(str(whole.eval(sympy.Rational(high)) - whole.eval(sympy.Rational(low))))
+    return total
+
+
+def test_routing_probabilities_move_by_twice_the_density():
+    """Lemma 5.1 with 2 kappa in place of kappa M^2, and its factor 2 is reached (density 1)."""
+    draw, delta = random.Random(3), Fraction(1, 50)
+    for experts in (2, 3, 4, 4):
+        h = [Fraction(draw.randint(-20, 20), 40) for _ in range(experts)]
+        moved = [x + draw.choice((-1, 0, 1)) * delta for x in h]
+        apart = [abs(probability(h, m) - probability(moved, m)) for m in range(experts)]
+        assert sum(probability(h, m) for m in range(experts)) == 1 and max(apart) <= 2 * delta
+    half = Fraction(1, 2)
+    assert probability([half + delta, half - delta], 0) - half == 2 * delta - 2 * delta**2 > delta, (
+        "kappa is not enough"
+    )
 
 
 # laws of a user ------------------------------------------------------------------------------------------------
