@@ -24,7 +24,7 @@ from scaling_algebra.spec.networks.printing import as_text, latex_sides
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
-from .options import chosen, examples, network_options, printed
+from .options import chosen, examples, network_options, printed, traced
 
 
 @click.command(
@@ -38,9 +38,14 @@ from .options import chosen, examples, network_options, printed
 @network_options()
 @click.option("--glossary", is_flag=True, help="What every word, quantity, desideratum and mechanism is.")
 @printed()
-def command(architecture: str | None, network: Path | None, glossary: bool) -> Document:
-    """List every name the other commands accept; or, of one network, its equations and quantities."""
+def command(architecture: str | None, network: Path | None, glossary: bool) -> Document | str:
+    """List every name the other commands accept; or, of one network, its equations and quantities.
+
+    Of a torch module (--model) the network is printed as a file for --network.
+    """
     shown = chosen(architecture, network)
+    if traced() is not None and not glossary:
+        return str(traced().text).rstrip()
     if glossary and shown is not None:
         raise UsageError("--glossary is about no network; leave out --architecture and --network")
     return glossary_document() if glossary else names_document() if shown is None else network_document(shown)

@@ -5,6 +5,7 @@ Read next: any other file of this folder, each one verb.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
@@ -233,13 +234,39 @@ WHERE = options(
 """--regime or --ray, and --optimizer with its --epsilon."""
 
 
+TRACED = "scaling_algebra.traced"
+"""Where the context of a command keeps the name of a module that ``--model`` gives, and then what was read."""
+TRACING = "scaling_algebra.verify.tracing.commands"
+"""What reads it; loaded by name, since only verify imports torch."""
+
+
+MODEL = click.option(
+    "--model",
+    metavar="FILE.py:NAME",
+    callback=lambda ctx, param, value: ctx.meta.update({TRACED: value}),
+    expose_value=False,
+    help="Instead, a torch module: a function that builds it, or hf:config.json of transformers.",
+)
+
+
 def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
     """--architecture and --network, for ``chosen``."""
     names, text = Architecture(), "Instead of an architecture, a network of your own."
     return options(
         click.option("--architecture", type=names, metavar="NAME", help=f"Network.  [default: {default}]"),
         click.option("--network", type=PathType(), metavar="FILE.toml", help=text),
+        MODEL,
     )
+
+
+def traced() -> Any:
+    """The module that ``--model`` names; None where there is none."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.meta.get(TRACED) is None:
+        return None
+    if isinstance(name := context.meta[TRACED], str):
+        context.meta[TRACED] = importlib.import_module(TRACING).read(name, list(map(str, context.params.values())))
+    return context.meta[TRACED]
 
 
 def chosen(architecture: str | None, network: Path | None) -> Network | None:
@@ -248,8 +275,11 @@ def chosen(architecture: str | None, network: Path | None) -> Network | None:
     Raises:
         UsageError: both are given, or a file that is no network.
     """
-    if architecture is not None and network is not None:
-        raise UsageError("--architecture and --network both say which network; leave out one of them")
+    names = {"--architecture": architecture, "--network": network, "--model": traced()}
+    if len(given := [name for name, value in names.items() if value is not None]) > 1:
+        raise UsageError(f"{' and '.join(given)} both say which network; leave out one of them")
+    if traced() is not None:
+        return traced().network  # type: ignore[no-any-return]
     if network is not None:
         return read_network(network)
     return None if architecture is None else ARCHITECTURES[architecture]
@@ -261,6 +291,8 @@ def network_of(command: Command) -> Command:
     @wraps(command)
     def run(*arguments: Any, architecture: str | None, network: Path | None, **rest: Any) -> Any:
         read = chosen(architecture, network) or ARCHITECTURES[DEFAULT_ARCHITECTURE]
+        if traced() is not None and "ray" in rest and rest["ray"] is None and rest.get("regime") is None:
+            rest["ray"] = traced().ray
         return command(*arguments, network=read, **rest)
 
     return network_options()(run)
@@ -350,6 +382,8 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
             tried(output, form)
             returned = command(*arguments, **rest, **({"form": form} if extra else {}))
             answer, code = returned if isinstance(returned, tuple) else (returned, 0)
+            if traced() is not None:
+                answer = traced().beside(answer)
             emit(answer, form, output)
             return int(code)
 

@@ -62,7 +62,7 @@ def explain(
     d = derive(regime, optimizer, parameterization, **where)
     if what == "alignment":
         return alignments(d)
-    role, _, setting = what.partition(".")
+    role, _, setting = what.rpartition(".") if "." in what else (what, "", "")
     if setting in SETTINGS:  # a tensor goes by its role or its symbol
         role = {tensor.symbol: name for name, tensor in d.network.tensors.items()}.get(role, role)
     if what in ("aggregation", "aggregation.alpha", "alpha"):

@@ -177,7 +177,7 @@ class SettingExplanation(Rendered):
     @cached_property
     def reason(self) -> str:
         """What fixes the parameter: the size of the quantity without it, and the value that makes that Theta(1)."""
-        role, _, what = self.name.partition(".")
+        role, _, what = self.name.rpartition(".") if "." in self.name else (self.name, "", "")
         because = _capital(self.because)
         if self.value is None and self.behind is None:
             return f"{self.because}."

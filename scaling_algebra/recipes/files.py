@@ -117,6 +117,19 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
     return read_sizes(sizes, label)
 
 
+def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Names of the sizes of a family by axis, as a configuration has them; of a family that is not listed those of
+    others that it has."""
+    every = _families()
+    known = every.get(family) or next(
+        (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K"))), {}
+    )
+    return {
+        axis: [n for n in names if n in record] or list(names[:1])
+        for axis, names in {**every["default"], **known}.items()
+    }
+
+
 @cache
 def _families() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(resources(__package__).joinpath("families.toml").read_text("utf-8"))

@@ -372,10 +372,10 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     fixing = {d.fixes: d for d in rule.demanded(asked.network, solution.structure) if d.fixes}
     failed = dict(solution.unmet)
     for name, _ in asked.given.items:
-        role, _, setting = name.partition(".")
+        role, _, setting = name.rpartition(".")
         demand = fixing.get(unknown(name))
         verdict = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
-        reasons[(role, setting) if setting else ("aggregation", unknown(name))] = (
+        reasons[(role, setting) if role else ("aggregation", unknown(name))] = (
             f"given; {verdict}" if verdict else "given"
         )
     return reasons
@@ -437,8 +437,8 @@ def _defined(asked: Configuration) -> Derivation:
 
 
 def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
-    names = (name.partition(".") for name, _ in asked.given.items)
-    return {(role, setting) if setting else ("aggregation", unknown(role)): "given" for role, _, setting in names}
+    names = (name.rpartition(".") for name, _ in asked.given.items)
+    return {(role, last) if role else ("aggregation", unknown(last)): "given" for role, _, last in names}
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:

@@ -87,7 +87,7 @@ class Given:
     @property
     def started(self) -> frozenset[str]:
         """Roles that are given an init that is not zero."""
-        return frozenset(n.partition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
+        return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
         """A structure with the tensors zero that are given as zero, and no others of those that are given."""
@@ -101,7 +101,7 @@ class Given:
         """A scaling with what is given put in."""
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
-            role, _, setting = name.partition(".")
+            role, _, setting = name.rpartition(".")
             if setting == "init":
                 tensors[role] = replace(tensors[role], init_std=power)
                 continue
@@ -129,8 +129,8 @@ NOTHING = Given()
 
 def unknown(name: str) -> str:
     """``router.init`` as the unknown ``b.router``; ``aggregation`` as ``alpha``."""
-    role, _, setting = name.partition(".")
-    return f"{SETTINGS[setting]}.{role}" if setting else "alpha" if name == AGGREGATION else name
+    role, _, setting = name.rpartition(".")
+    return f"{SETTINGS[setting]}.{role}" if role else "alpha" if name == AGGREGATION else name
 
 
 def _texts(given: Iterable[str] | None) -> list[str]:
@@ -156,7 +156,9 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
         return label
     if label in network.multipliers:
         return AGGREGATION if label == "alpha" and network.aggregations else label
-    tensor, _, setting = label.partition(".")
+    tensor, _, setting = label.rpartition(".")
+    if not tensor:
+        tensor, setting = label, ""
     symbols = {t.symbol: role for role, t in network.tensors.items()}
     role = symbols.get(tensor, tensor)
     if role not in network.tensors:

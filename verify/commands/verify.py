@@ -20,6 +20,7 @@ import click
 from scaling_algebra import limits
 from scaling_algebra.commands.options import (
     GIVEN,
+    MODEL,
     READOUT_INIT,
     WHERE,
     Count,
@@ -30,6 +31,7 @@ from scaling_algebra.commands.options import (
     completing,
     examples,
     parameterization,
+    traced,
 )
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 @click.option(
     "--network", type=PathType(), metavar="FILE.toml", help="Instead of an architecture, a network of your own."
 )
+@MODEL
 @DEVICE
 @defaulted("--dtype", default="float64", metavar="NAME", help="float64, float32 or bfloat16.")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
@@ -190,6 +193,8 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     transformer = given["architecture"] == "transformer"
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
     where["network"] = (None if transformer else chosen(given["architecture"], given["network"])) or MOE_BLOCK
+    if traced() is not None and given["ray"] is None and given["regime"] is None:
+        where["ray"] = traced().ray
     configuration = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
     sizes = None if given["sizes"] is None else integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])

@@ -29,6 +29,8 @@ from .functions import FUNCTIONS
 from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
 
+ROLE = re.compile(r"[^\W\d]\w*|\w+([.\[][\w*]+\]?)+")
+"""A role: a name, or that of a parameter of a torch module, such as ``experts.*.w1.weight`` or ``qkv.weight[0]``."""
 LONG, MOST = 2**16, 1_000
 """Most characters, and most lines, of equations."""
 
@@ -338,7 +340,7 @@ class _Reader:
                 raise UsageError(f"roles: {symbol} has no letters, so it is a multiplier; a tensor has letters")
             if symbol not in self.symbols:
                 raise UsageError(f"roles: {unknown_name('tensor', symbol, self.symbols)}")
-            if not (isinstance(role, str) and role.isidentifier()):
+            if not (isinstance(role, str) and ROLE.fullmatch(role)):
                 raise UsageError(f"roles: {symbol} has the role {role!r}; a role is a name, such as expert_in")
             if role == DATA or role in self.signals:
                 raise UsageError(f"roles: {symbol} has the role {role}, but {role} is a signal; choose another name")

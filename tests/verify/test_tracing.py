@@ -1,0 +1,332 @@
+"""Torch modules read as networks: the answers of known muP, and what must be refused."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.nn import functional as F
+
+from scaling_algebra import derive
+from scaling_algebra.cli import main
+from scaling_algebra.verify.tracing import Traced, Unreadable, traced
+from scaling_algebra.verify.tracing import guard as guarding
+from scaling_algebra.verify.tracing.entries import classified
+from scaling_algebra.verify.tracing.rules import RULES, plain
+
+
+def powers(model: Traced, ray: str, **where: str) -> dict[str, tuple[str, str]]:
+    d = derive(ray=ray, optimizer="adam", parameterization="mup", network=model.network, **where)
+    return {name: (str(d[name].init_std), str(d[name].lr)) for name in d}
+
+
+def multipliers(model: Traced, ray: str) -> dict[str, str]:
+    d = derive(ray=ray, optimizer="adam", parameterization="mup", network=model.network)
+    return {name: str(1 / power) for name, power in d.scaling.multipliers.items()}
+
+
+HIDDEN, READOUT, INPUT = ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1"), ("1", "1")
+
+
+class Base(nn.Module):
+    """An input of five numbers, something between, three outputs."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inp, self.head, self.n = nn.Linear(5, n, bias=False), nn.Linear(n, 3, bias=False), n
+        self.w = nn.Linear(n, n, bias=False)
+
+    def forward(self, x):
+        return self.head(self.between(self.inp(x)))
+
+    def between(self, h):
+        return self.w(h)
+
+
+def of(between, **more):
+    """A build of ``Base`` with this in the middle."""
+
+    def build(sizes):
+        model = Base(sizes["N"])
+        for name, make in more.items():
+            setattr(model, name, make(sizes["N"]))
+        model.between = lambda h: between(model, h)
+        return model
+
+    return build
+
+
+def test_a_perceptron_with_biases():
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(nn.Linear(5, n), nn.Tanh(), nn.Linear(n, n), nn.ReLU(), nn.Linear(n, 3))
+
+    model = traced(build)
+    assert model.error < 1e-12 and not model.lines
+    expected = {"0.weight": INPUT, "2.weight": HIDDEN, "4.weight": READOUT}
+    assert powers(model, "N=1") == expected | dict.fromkeys(("0.bias", "2.bias", "4.bias"), INPUT)
+
+
+class FourWays(nn.Module):
+    """The same sum over experts, written in four ways."""
+
+    def __init__(self, n: int, ne: int, m: int, how: str) -> None:
+        super().__init__()
+        self.inp, self.router, self.head = (nn.Linear(*size, bias=False) for size in ((5, n), (n, m), (n, 3)))
+        self.how = how
+        if how == "list":
+            self.experts = nn.ModuleList(
+                nn.Sequential(nn.Linear(n, ne, bias=False), nn.Linear(ne, n, bias=False)) for _ in range(m)
+            )
+        else:
+            self.up, self.down = nn.Parameter(torch.randn(m, ne, n)), nn.Parameter(torch.randn(m, n, ne))
+
+    def forward(self, x):
+        h = self.inp(x)
+        phi = self.router(h).softmax(-1)
+        if self.how == "list":
+            return self.head(sum(phi[:, i : i + 1] * e(h) for i, e in enumerate(self.experts)))
+        if self.how == "einsum":
+            return self.head(torch.einsum("be,enk,eki,bi->bn", phi, self.down, self.up, h))
+        if self.how == "bmm":
+            each = torch.bmm(self.down, torch.bmm(self.up, h.T.expand(len(self.up), *h.T.shape)))
+            return self.head((phi.T[:, None] * each).sum(0).T)
+        u = torch.einsum("bn,ekn->bek", h, self.up)
+        return self.head((phi[..., None] * torch.einsum("bek,enk->ben", u, self.down)).sum(1))
+
+
+@pytest.mark.parametrize("how", ["list", "einsum", "bmm", "stacked"])
+def test_experts_in_four_ways_have_one_answer(how):
+    model = traced(lambda z: FourWays(z["N"], z["N_e"], z["M"], how))
+    named = (
+        {"up": "experts.*.0.weight", "down": "experts.*.1.weight"} if how == "list" else {"up": "up", "down": "down"}
+    )
+    ray = "N=1,N_e=1,M=1"
+    assert powers(model, ray) == {
+        "inp.weight": INPUT,
+        "router.weight": HIDDEN,
+        named["up"]: HIDDEN,
+        named["down"]: ("N_e^(-1/2)", "N_e^-1"),
+        "head.weight": READOUT,
+    }
+    assert multipliers(model, ray) == {"alpha": "M^-1"}
+    assert "alpha is derived; the module itself multiplies by M^-1 there" in " ".join(model.lines)
+    assert any("held at its mean and slope (assumption B2)" in line for line in model.lines)
+
+
+class Attention(nn.Module):
+    def __init__(self, n: int, head: int, how: str) -> None:
+        super().__init__()
+        self.tok, self.o, self.unembed = nn.Embedding(11, n), nn.Linear(n, n, bias=False), nn.Linear(n, 11, bias=False)
+        self.heads, self.how = n // head, how
+        if how == "mha":
+            self.mha = nn.MultiheadAttention(n, self.heads, bias=False, batch_first=True)
+        elif how == "separate":
+            self.q, self.k, self.v = (nn.Linear(n, n, bias=False) for _ in range(3))
+        else:
+            self.qkv = nn.Linear(n, 3 * n, bias=False)
+
+    def forward(self, ids):
+        h = self.tok(ids)
+        if self.how == "mha":
+            return self.unembed(h + self.mha(h, h, h, need_weights=False)[0])
+        b, t, n = h.shape
+        if self.how == "packed":  # [3, heads, dim], then an index
+            q, k, v = self.qkv(h).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        else:
+            parts = self.qkv(h).chunk(3, -1) if self.how == "chunk" else (self.q(h), self.k(h), self.v(h))
+            q, k, v = (x.view(b, t, self.heads, -1).transpose(1, 2) for x in parts)
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.unembed(h + self.o(o.transpose(1, 2).reshape(b, t, n)))
+
+
+@pytest.mark.parametrize("how", ["separate", "chunk", "packed", "mha"])
+def test_packed_queries_keys_and_values_are_three_tensors(how):
+    """Packed weights were once read as q = k = v."""
+    model = traced(lambda z: Attention(z["N"], 4, how))
+    answer = powers(model, "N=1")
+    assert len(answer) == 6
+    assert sorted(answer.values()) == sorted([INPUT, READOUT, *[HIDDEN] * 4])
+    assert model.error < 1e-6
+
+
+def test_a_head_that_grows_has_a_factor_of_its_own():
+    model = traced(lambda z: Attention(z["N"], z["N"] // 4, "separate"))
+    assert multipliers(model, "N=1") == {"scale": "N^-1"}
+    assert "scale is derived; the module itself multiplies by N^-1/2 there" in " ".join(model.lines)
+
+
+def test_a_tied_embedding_multiplies_the_logits():
+    class Tied(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.e, self.v = nn.Embedding(11, n), nn.Linear(n, n, bias=False)
+
+        def forward(self, ids):
+            return F.linear(self.v(self.e(ids)), self.e.weight)
+
+    model = traced(lambda z: Tied(z["N"]))
+    assert multipliers(model, "N=1") == {"scale": "N^-1"}
+    assert powers(model, "N=1")["e.weight"] == INPUT
+
+
+def test_low_rank_and_merged_low_rank_are_one():
+    more = {"a": lambda n: nn.Parameter(torch.randn(2, n)), "b": lambda n: nn.Parameter(torch.randn(n, 2))}
+    apart = traced(of(lambda m, h: m.w(h) + 2.0 * (h @ m.a.T @ m.b.T), **more))
+    merged = traced(of(lambda m, h: F.linear(h, m.w.weight + m.b @ m.a), **more))
+    held = {"given": ["a.init=N^-1/2", "b.init=1"]}
+    assert powers(apart, "N=1", **held) == powers(merged, "N=1", **held)
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(n), nn.Linear(n, 2 * n), nn.Linear(2 * n, n, bias=False)
+
+    def forward(self, h):
+        return h + self.down(torch.relu(self.up(self.norm(h))))
+
+
+def test_layers_become_a_letter_and_have_complete_p():
+    class Deep(nn.Module):
+        def __init__(self, n, depth):
+            super().__init__()
+            self.inp, self.layers = nn.Linear(5, n, bias=False), nn.ModuleList(ResidualBlock(n) for _ in range(depth))
+            self.head = nn.Linear(n, 3, bias=False)
+
+        def forward(self, x):
+            h = self.inp(x)
+            for layer in self.layers:
+                h = layer(h)
+            return self.head(h)
+
+    model = traced(lambda z: Deep(z["N"], z["L"]))
+    assert multipliers(model, "N=1,L=1") == {"scale": "L^-1"}
+    assert powers(model, "N=1,L=0")["layers.*.up.weight"] == HIDDEN
+    assert "layers.*.down.weight" in powers(model, "N=1,L=0")
+
+
+def test_patches_and_layer_scale():
+    class Vision(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.patch = nn.Conv2d(3, n, 4, stride=4)
+            self.w, self.scale, self.head = nn.Linear(n, n), nn.Parameter(torch.randn(n)), nn.Linear(n, 3, bias=False)
+
+        def forward(self, x):
+            h = self.patch(x).flatten(2).transpose(1, 2)
+            h = h + self.scale * F.gelu(self.w(h))
+            return self.head(F.normalize(h.mean(1), dim=-1) * self.scale.shape[0] ** 0.5)
+
+    model = traced(lambda z: (Vision(z["N"]), torch.randn(1, 3, 8, 8)))
+    answer = powers(model, "N=1")
+    assert answer["w.weight"] == HIDDEN and answer["patch.weight"] == INPUT and answer["head.weight"] == READOUT
+
+
+def test_a_factor_of_the_module_beside_a_tensor_is_reported_and_taken_out():
+    model = traced(of(lambda m, h: torch.tanh(m.w(h)) / m.n))
+    assert [dict(own) for own in model.gauge.values()] == [{"N": -1}]
+    assert "head.weight" in model.gauge
+
+
+REFUSED = {
+    "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
+    "sort: no rule": lambda m, h: m.w(h).sort(-1).values,
+    "a branch on what is computed": lambda m, h: m.w(h) if h.sum() > 0 else h,
+    "a branch on what is computed ": lambda m, h: m.w(h) if bool((h > 0).any()) else h,
+    "a difference of two signals may cancel": lambda m, h: m.w(h) - m.w(h),
+    "a difference of two signals may cancel ": lambda m, h: h + (-m.w(h)),
+    "the constant 1 is added to a signal": lambda m, h: 1 + m.w(h),
+    "is no function of the equations": lambda m, h: torch.exp(m.w(h)),
+    "sizes .* no multiple of one axis": lambda m, h: m.v(h),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_refused_in_one_line(why):
+    with pytest.raises(Unreadable, match=why.strip()) as refusal:
+        traced(of(REFUSED[why], v=lambda n: nn.Sequential(nn.Linear(n, n + 7), nn.Linear(n + 7, n))))
+    assert "\n" not in str(refusal.value)
+
+
+def test_writes_through_views_are_refused():
+    def between(m, h):
+        y = m.w(h).clone()
+        y.view(-1).mul_(2.0)
+        return y * 1.0
+
+    with pytest.raises(Unreadable, match="in place through a view"):
+        traced(of(between))
+
+
+def test_constants_stay_in_the_graph():
+    """1 + tanh was once read as tanh; x (1 + tanh x) is a function, and (u + 1) s is u s + s."""
+    gelu = traced(of(lambda m, h: 0.5 * m.w(h) * (1 + torch.tanh(m.w(h)))))
+    assert "silu(" not in gelu.text  # two calls of w are two signals
+    new = traced(of(lambda m, h: (lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))(m.w(h))))
+    assert new.text.count("silu(") == 1 and new.error < 1e-12
+    glu = traced(of(lambda m, h: (m.w(h) + 1) * F.silu(h)))
+    assert glu.text.count(" + ") == 1 and glu.error < 1e-12
+
+
+def test_functions_are_told_apart_by_their_values():
+    assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
+    assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
+    assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
+
+
+def test_the_guard_refuses_a_wrong_rule(monkeypatch):
+    """A planted fault: a matrix is read as its transpose, which no shape shows."""
+    linear = RULES["linear"]
+
+    def wrong(reader, call):
+        call.args[1].dims.reverse()
+        return linear(reader, call)
+
+    class Square(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.tok, self.w = nn.Embedding(7, n), nn.Linear(n, n, bias=False)
+
+        def forward(self, ids):
+            return self.w(self.tok(ids))
+
+    assert traced(lambda z: Square(z["N"])).error < guarding.TOLERANCE
+    monkeypatch.setitem(RULES, "linear", wrong)
+    with pytest.raises(Unreadable, match="w: linear: the equations give other numbers"):
+        traced(lambda z: Square(z["N"]))
+
+
+@pytest.mark.parametrize("name", ["__radd__", "add_", "add", "__iadd__"])
+def test_names_of_functions_methods_and_aten_are_one(name):
+    assert plain(name) == "add"
+
+
+def test_a_text_comes_out_that_is_read_again(tmp_path, capsys, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef build(sizes):\n    n = sizes['N']\n"
+        "    return nn.Sequential(nn.Linear(5, n), nn.ReLU(), nn.Linear(n, 3))\n"
+    )
+
+    def scalecalc(*words):
+        with pytest.raises(SystemExit) as left:
+            main(list(words))
+        assert not left.value.code
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(scalecalc("list", "--model", "mine.py:build"))
+    options = ("--ray", "N=1", "--format", "json")
+    read = json.loads(scalecalc("derive", "--model", "mine.py:build", "--format", "json"))
+    again = json.loads(scalecalc("derive", "--network", "mine.toml", *options))
+    assert read["tensors"] == again["tensors"]
+    assert read["parameters"]["2.weight"] == {"init_std": {"N": "-1"}, "lr": {"N": "-1"}, "eps": {}}
+
+
+def test_the_engine_imports_no_torch_without_a_model():
+    code = "import sys; from scaling_algebra.commands import derive, list; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

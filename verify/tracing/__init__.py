@@ -1,0 +1,9 @@
+"""The equations of a torch module: it is run at small sizes, its calls are read, executed, and written as a network.
+
+Read next: ``models.py``.
+"""
+
+from .graph import Unreadable
+from .models import Traced, traced
+
+__all__ = ["Traced", "Unreadable", "traced"]

@@ -1,0 +1,267 @@
+"""A module as a graph of equations: indices joined into classes, nodes with exact numbers, torch tensors as views.
+
+A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
+sizes of a class over all builds say its axis. Every node computes its exact value from its sources, so that a reading
+can be held against the module (``guard.py``). Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scaling_algebra.errors import UsageError
+
+Sizes = tuple[int, ...]
+"""A size at every build."""
+Vector = tuple[float, ...]
+"""A number at every build."""
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NUMBER = itertools.count()
+
+
+class Unreadable(UsageError):
+    """A module that cannot be read: where, which call, what to do."""
+
+
+class Restart(Exception):
+    """A dimension of a leaf is two indices; the reading begins again."""
+
+
+class IndexClass:
+    """A class of indices (union-find). sizes: at every build. leaves: dimensions of parameters and inputs in it."""
+
+    def __init__(self, sizes: Sequence[int], leaf: tuple[Any, ...] | None = None) -> None:
+        self.sizes: Sizes = tuple(sizes)
+        self.leaves: set[tuple[Any, ...]] = set() if leaf is None else {leaf}
+        self.parent: IndexClass | None = None
+
+    def root(self) -> IndexClass:
+        index = self
+        while index.parent is not None:
+            index = index.parent
+        return index
+
+    @property
+    def fixed(self) -> bool:
+        """Is the size the same at every build?"""
+        return len(set(self.root().sizes)) == 1
+
+
+def join(a: IndexClass, b: IndexClass) -> IndexClass:
+    """One class of two."""
+    a, b = a.root(), b.root()
+    if a is not b:
+        b.parent = a
+        a.leaves |= b.leaves
+    return a
+
+
+Entrywise = Callable[[Tensor], Tensor]
+
+
+def then(f: Entrywise, g: Entrywise) -> Entrywise:
+    """g after f."""
+    return lambda x: g(f(x))
+
+
+def product_of(f: Entrywise, g: Entrywise) -> Entrywise:
+    return lambda x: f(x) * g(x)
+
+
+def total_of(f: Entrywise, g: Entrywise) -> Entrywise:
+    return lambda x: f(x) + g(x)
+
+
+Source = tuple["TracedNode", tuple[int, ...]]
+"""A node that is read, and the label of each of its slots."""
+
+
+@dataclass(eq=False)
+class TracedNode:
+    """One tensor of the graph; a slot is one of its indices.
+
+    Attributes:
+        kind: ``param``, ``data``, ``const``, ``choice`` (indices of a top-K); ``contract`` (a product, other labels
+            summed), ``add``, ``func``, ``same`` (of the size of its source), ``shift`` (a constant is added), ``pick``
+            (one entry along a slot), ``cat``.
+        indices: of its slots. where: path of the module.
+        sources: what it reads. A label is a slot of this node, but in a contraction, whose ``out`` are those of its
+            slots and whose ``labels`` have the index of each.
+        factor: at every build, what the module itself multiplies by. name: of a parameter, or of a function.
+        over: slots a function goes along. slot, at: of a pick or a cat. value: of a leaf, at the first build.
+        exact: the value from those of the sources, where the kind does not say it.
+        entry: functions of nodes before it, entry by entry, of which this is the value.
+        note: what the equations leave out here. part: whole, slot, number and count, of a part.
+        call: the torch call that made the tensor, as ``recording.Call.key``.
+    """
+
+    kind: str
+    indices: list[IndexClass]
+    where: str = ""
+    sources: tuple[Source, ...] = ()
+    out: tuple[int, ...] = ()
+    labels: dict[int, IndexClass] = field(default_factory=dict)
+    factor: Vector = ()
+    name: str = ""
+    over: tuple[int, ...] = ()
+    slot: int = 0
+    at: Sizes = ()
+    value: Any = None
+    exact: Callable[..., Tensor] | None = None
+    entry: tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...] = ()
+    note: str = ""
+    part: tuple[TracedNode, int, int, int] | None = None
+    call: tuple[str, str, int] | None = None
+    base: str = ""
+    number: int = field(default_factory=lambda: next(_NUMBER))
+    cache: dict[Any, TracedNode] = field(default_factory=dict)
+    _weight: bool | None = None
+
+    @property
+    def children(self) -> list[TracedNode]:
+        return [node for node, _ in self.sources]
+
+    @property
+    def source(self) -> TracedNode:
+        return self.sources[0][0]
+
+    @property
+    def weight(self) -> bool:
+        """Is it made of parameters alone?"""
+        if self._weight is None:
+            self._weight = self.kind == "param" or (bool(self.sources) and all(c.weight for c in self.children))
+        return self._weight
+
+    def entries(self) -> tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...]:
+        return ((self, lambda x: x), *self.entry)
+
+    def but(self, **changes: Any) -> TracedNode:
+        """The same with something changed, as another node."""
+        fresh = {"number": next(_NUMBER), "cache": {}, "_weight": None}
+        return replace(self, **{**fresh, **changes})
+
+    def evaluate(self, values: dict[int, Tensor]) -> Tensor:
+        """The exact value at the first build, its dimensions as ``indices``; ``values`` keeps those that are known."""
+        for node in walk(self):
+            if node.number not in values:
+                values[node.number] = node._compute([values[c.number] for c in node.children])
+        return values[self.number]
+
+    def _compute(self, sources: list[Tensor]) -> Tensor:
+        if self.exact is not None:
+            return self.exact(*sources)
+        if self.kind == "contract":
+            names = {label: _LETTERS[k] for k, label in enumerate(self.labels)}
+            sides = ["".join(names[x] for x in labels) for _, labels in self.sources]
+            product = torch.einsum(f"{','.join(sides)}->{''.join(names[x] for x in self.out)}", *sources)
+            return product * self.factor[0] if self.factor else product
+        if self.kind == "add":
+            return sum_of([(v, labels) for v, (_, labels) in zip(sources, self.sources, strict=True)], self.indices)
+        if self.kind == "pick":
+            return sources[0].select(self.slot, self.at[0])
+        if self.kind == "cat":
+            return torch.cat(sources, self.slot)
+        assert self.value is not None, self.kind
+        return torch.as_tensor(self.value)
+
+
+def sum_of(terms: Sequence[tuple[Tensor, tuple[int, ...]]], indices: Sequence[IndexClass]) -> Tensor:
+    """Terms added, each with the slot of every dimension; a dimension that a term lacks is repeated."""
+    total: Tensor | float = 0.0
+    for value, labels in terms:
+        order = sorted(range(len(labels)), key=labels.__getitem__)
+        shape = [1] * len(indices)
+        for k in order:
+            shape[labels[k]] = value.shape[k]
+        total = total + value.permute(order).reshape(shape)
+    assert isinstance(total, Tensor)
+    return total
+
+
+def walk(root: TracedNode) -> Iterator[TracedNode]:
+    """Every node once, sources first."""
+    seen: set[int] = set()
+    stack = [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            yield node
+        elif node.number not in seen:
+            seen.add(node.number)
+            stack.append((node, True))
+            stack += [(c, False) for c in reversed(node.children)]
+
+
+def rebuilt(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> TracedNode:
+    """The graph with ``change`` applied to every node, its sources changed first."""
+    made: dict[int, TracedNode] = {}
+    for node in walk(root):
+        sources = tuple((made[c.number], labels) for c, labels in node.sources)
+        alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
+        made[node.number] = change(node if alike else node.but(sources=sources))
+    return made[root.number]
+
+
+def whole_of(node: TracedNode) -> tuple[TracedNode, int, int] | None:
+    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to."""
+    if node.part is not None:
+        return node.part[0], node.part[1], node.part[3]
+    if node.kind == "same" and node.name != "patches" and len(node.indices) == len(node.source.indices):
+        return whole_of(node.source)
+    if node.kind == "add" and all(labels == node.sources[0][1] for _, labels in node.sources):
+        wholes = [whole_of(c) for c in node.children]
+        first = wholes[0]
+        if (
+            first is not None
+            and node.sources[0][1] == tuple(range(len(node.indices)))
+            and all(w == first for w in wholes)
+        ):
+            return first
+    return None
+
+
+@dataclass
+class View:
+    """A torch tensor: a node, and of each dimension the slots, or the classes along which it repeats."""
+
+    node: TracedNode
+    dims: list[tuple[int | IndexClass, ...]]
+
+    def index(self, entry: int | IndexClass) -> IndexClass:
+        return (self.node.indices[entry] if isinstance(entry, int) else entry).root()
+
+    def sizes(self, dim: int, builds: int) -> Sizes:
+        sizes = [self.index(e).sizes for e in self.dims[dim]]
+        return tuple(prod(column) for column in zip(*sizes, strict=True)) if sizes else (1,) * builds
+
+    def laid_out(self, value: Tensor) -> Tensor:
+        """The node's value in the dimensions of the torch tensor."""
+        entries = [e for dim in self.dims for e in dim]
+        value = value.permute([e for e in entries if isinstance(e, int)])
+        for k, e in enumerate(entries):
+            if not isinstance(e, int):
+                value = value.unsqueeze(k)
+        whole = [value.shape[k] if isinstance(e, int) else self.index(e).sizes[0] for k, e in enumerate(entries)]
+        value, at, shape = value.expand(whole), 0, []
+        for dim in self.dims:
+            shape.append(prod(whole[at : at + len(dim)]))
+            at += len(dim)
+        return value.reshape(shape)
+
+    def taken_back(self, value: Tensor, like: Tensor) -> Tensor:
+        """The node's value from the torch tensor's, ``like`` one of its shape; the inverse of ``laid_out``."""
+        entries = [e for dim in self.dims for e in dim]
+        whole = [like.shape[e] if isinstance(e, int) else self.index(e).sizes[0] for e in entries]
+        value = value.reshape(whole)
+        for k in reversed(range(len(entries))):
+            if not isinstance(entries[k], int):
+                value = value.select(k, 0)
+        slots = [e for e in entries if isinstance(e, int)]
+        return value.permute([slots.index(k) for k in range(len(slots))])

@@ -1,0 +1,243 @@
+"""``traced``: the network of a module, read from a function that builds it at any size.
+
+Read next: ``recording.py``, ``reading.py``, ``guard.py``, ``folding.py``, ``writing.py``, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scaling_algebra.spec.networks.files import from_toml
+from scaling_algebra.spec.networks.language import Network
+
+from .folding import Folder, bare, settled
+from .graph import IndexClass, Restart, TracedNode, Unreadable, View, walk
+from .guard import guard
+from .reading import Reader
+from .recording import Recording, record
+from .rules import apply
+from .writing import Powers, Writer
+
+DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
+"""Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
+OTHER = 4
+TOKENS = 5
+"""Length of the input."""
+COUNTS = ("M", "L")
+"""Axes whose number of calls may grow with them."""
+_SPLITS = 200
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+Build = Callable[[dict[str, int]], Any]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A module as a network.
+
+    Attributes:
+        text: TOML, with the parameters' names as roles. network: what it says.
+        factors: of every multiplier the module's path, and the powers that the module itself multiplies by there.
+        gauge: the same by parameter, beside which it stands.
+        notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it.
+        error: relative difference of the executed equations from the module. base: the first sizes.
+    """
+
+    text: str
+    network: Network
+    factors: Mapping[str, tuple[str, Powers]]
+    gauge: Mapping[str, Powers]
+    notes: Sequence[tuple[str, str]]
+    calls: Mapping[str, tuple[str, str, int]]
+    error: float
+    base: Mapping[str, int]
+
+    @property
+    def lines(self) -> list[str]:
+        """What is held and left out, one line each, and the module's own factors."""
+        where: dict[str, list[str]] = {}
+        for path, note in self.notes:
+            where.setdefault(note, []).append(path or "model")
+        lines = [
+            f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {n}" for n, paths in where.items()
+        ]
+        lines += [
+            f"{path or 'model'}: {name} is derived; the module itself multiplies by {_shown(own)} there"
+            for name, (path, own) in self.factors.items()
+        ]
+        return lines + [
+            f"{name}: the module multiplies by {_shown(own)} beside it; the numbers are of the product of both"
+            for name, own in self.gauge.items()
+        ]
+
+
+class Asked(dict[str, int]):
+    """Sizes that note which axes are asked for; those that are not given have a default."""
+
+    def __missing__(self, axis: str) -> int:
+        self[axis] = DEFAULTS.get(axis, OTHER)
+        return self[axis]
+
+    def get(self, axis: str, default: Any = None) -> Any:
+        return self[axis]
+
+
+def built(build: Build, sizes: Mapping[str, int]) -> tuple[nn.Module, Inputs]:
+    """The module at these sizes, in float64, and its input.
+
+    ``build`` returns a module; or that and its optimizer, or its input: a tensor, a tuple, or a dict of keywords.
+
+    Raises:
+        Unreadable: no module, or an input that cannot be guessed.
+    """
+    torch.manual_seed(0)
+    made = build(dict(sizes))
+    model, rest = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(model, nn.Module):
+        raise Unreadable(f"build returns {type(model).__name__}; return a torch.nn.Module, or that and its input")
+    model = model.double()
+    if isinstance(rest, dict):
+        return model, ((), {k: _exact(v) for k, v in rest.items()})
+    if isinstance(rest, Tensor | tuple):
+        return model, (tuple(map(_exact, rest if isinstance(rest, tuple) else (rest,))), {})
+    generator = torch.Generator().manual_seed(1)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            ids = torch.randint(0, min(module.num_embeddings, 64), (1, TOKENS), generator=generator)
+            return model, ((ids,), {})
+        if isinstance(module, nn.Linear):
+            return model, ((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),), {})
+    raise Unreadable("the input of the model cannot be guessed; return (model, input) from build")
+
+
+def _exact(x: Any) -> Any:
+    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+
+
+def _recorded(build: Build, sizes: Mapping[str, int]) -> Recording:
+    model, (inputs, keywords) = built(build, sizes)
+    return record(model, inputs, keywords)
+
+
+def _doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
+    """The sizes with one axis doubled; K goes with M."""
+    return {x: n * (2 if x == axis or (axis == "M" and x == "K") else 1) for x, n in sizes.items()}
+
+
+def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "traced") -> Traced:
+    """The equations of the module that ``build(sizes)`` returns.
+
+    The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
+    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray.
+
+    Args:
+        base: sizes at which it is read; what is left out has a small default.
+
+    Raises:
+        Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations that
+            do not give the module's output.
+    """
+    asked = Asked(base or {})
+    first = _recorded(build, _tell(build, asked))
+    start = {axis: n for axis, n in asked.items()}
+    if "K" in start and "M" in start and start["K"] != start["M"]:
+        start["K"] = start["M"]
+        first = _recorded(build, start)
+    builds, runs, loops = [start], [first], []
+    for axis in start:
+        if axis == "K":
+            continue
+        run = _recorded(build, _doubled(start, axis))
+        if run.names == first.names:
+            builds.append(_doubled(start, axis))
+            runs.append(run)
+        elif axis in COUNTS:
+            loops.append(axis)
+        else:
+            raise _differ(first, run, axis)
+    output, notes, error = _read(runs, "L" in start)
+    order = list(walk(output.node))
+    for axis in loops:
+        more = [_doubled(b, axis) for b in builds]
+        others = [_recorded(build, b) for b in more]
+        for other in others:
+            if other.names != others[0].names:
+                raise _differ(others[0], other, axis)
+        _extend(order, list(walk(_read(others, "L" in start)[0].node)), axis)
+    writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
+    text = writer.text()
+    calls = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
+    network = from_toml(text, name)
+    return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
+
+
+def _tell(build: Build, asked: Asked) -> Asked:
+    """The sizes, completed by what ``build`` asks for."""
+    torch.manual_seed(0)
+    build(asked)
+    return asked
+
+
+def _read(runs: Sequence[Recording], deep: bool) -> tuple[View, list[tuple[str, str]], float]:
+    """The guarded and folded graph, what it leaves out, and the error of its execution."""
+    splits: dict[Any, Any] = {}
+    for _ in range(_SPLITS):
+        reader = Reader(runs, splits, apply)
+        try:
+            output = reader.read()
+            break
+        except Restart:
+            continue
+    else:
+        raise Unreadable("model: dimensions are taken apart without end")
+    error = guard(reader, output)
+    output, notes = bare(output)
+    for depth in (False, True)[: 1 + deep]:
+        folder = Folder(len(runs), depth)
+        output = View(folder.run(output.node), output.dims)
+        notes += folder.notes
+    return View(settled(output.node), output.dims), notes, error
+
+
+def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
+    """Puts the sizes at twice the length of a loop beside the others.
+
+    Raises:
+        Unreadable: the graphs are not equal, node by node.
+    """
+
+    def kind(n: TracedNode) -> Any:
+        return n.kind, n.name, len(n.indices), n.over, [labels for _, labels in n.sources if n.kind != "contract"]
+
+    if list(map(kind, order)) != list(map(kind, other)):
+        at = next((k for k, (a, b) in enumerate(zip(order, other, strict=False)) if kind(a) != kind(b)), len(order) - 1)
+        where = order[at].where or "model"
+        raise Unreadable(f"{where}: a loop whose length grows with {axis} does not fold: its turns are not alike")
+    seen: dict[IndexClass, int] = {}
+    for a, b in zip(order, other, strict=True):
+        pairs = [*zip(a.indices, b.indices, strict=True), *zip(a.labels.values(), b.labels.values(), strict=False)]
+        seen |= {x.root(): y.root().sizes[0] for x, y in pairs}
+    builds = len(next(iter(seen)).sizes)
+    for index, size in seen.items():
+        index.sizes = (*index.sizes, size)
+    for a, b in zip(order, other, strict=True):
+        if a.factor or b.factor:
+            a.factor = (*(a.factor or (1.0,) * builds), b.factor[0] if b.factor else 1.0)
+
+
+def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
+    pairs = zip(first.calls, other.calls, strict=False)
+    call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
+    where = f"{call.module or 'model'}: {call.name}"
+    return Unreadable(
+        f"{where}: the calls with {axis} doubled are others; only loops over experts (M) and layers (L) fold"
+    )
+
+
+def _shown(powers: Powers) -> str:
+    return " ".join(f"{axis}^{power}" if power != 1 else axis for axis, power in powers.items()) or "1"

@@ -1,0 +1,232 @@
+"""Runs a module once and writes down the torch calls that it makes: names, arguments, tensors, the module's path.
+
+A mode for torch functions sees a call before it is taken apart; within composites that have no rule a mode for
+dispatch sees the calls of aten, which have the names of the same table. Nothing is compiled, so loops that depend on
+data run as they are. Read next: ``reading.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .graph import Unreadable
+
+COMPOSITES = {"multi_head_attention_forward"}
+"""Functions without a rule: their calls of aten are written down."""
+ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
+"""Calls that make numbers of python of a tensor."""
+MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
+"""Beginnings of names whose result depends on no argument's values."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor of a recording, by number."""
+
+    number: int
+
+
+@dataclass
+class TorchCall:
+    """One torch call. key: module, name and how often that name was called there before."""
+
+    name: str
+    function: Any
+    arguments: Any
+    keywords: Any
+    result: Any
+    module: str
+    key: tuple[str, str, int]
+    stale: frozenset[int] = frozenset()
+
+
+@dataclass
+class Recording:
+    """One run.
+
+    Attributes:
+        calls: in order. tensors: by number, copied where ``copying``. shapes: by number.
+        parameters, buffers: names by number. inputs: places by number. output: the logits.
+    """
+
+    calls: list[TorchCall] = field(default_factory=list)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    parameters: dict[int, str] = field(default_factory=dict)
+    inputs: dict[int, int] = field(default_factory=dict)
+    output: Ref = Ref(-1)
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The calls, as they are compared between builds."""
+        return [(call.name, call.module) for call in self.calls]
+
+
+class _Inside(TorchDispatchMode):
+    """Calls of aten inside of a composite."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        self.recorder.note(func._schema.name.split("::")[1], func, args, keywords, result)
+        return result
+
+
+class Recorder(TorchFunctionMode):
+    """Writes calls down; a tensor is known by its identity, and kept so that no other takes it."""
+
+    def __init__(self, copying: bool = True) -> None:
+        super().__init__()
+        self.run, self.copying, self.path = Recording(), copying, [""]
+        self.ids: dict[int, int] = {}
+        self.kept: list[Tensor] = []
+        self.versions: dict[int, int] = {}
+        self.moved: set[int] = set()
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def ref(self, x: Tensor, made: bool = False) -> Ref:
+        """The number of a tensor. made: it is a result, whose values are those of now."""
+        fresh = id(x) not in self.ids
+        if fresh:
+            self.ids[id(x)] = len(self.kept)
+            self.kept.append(x)
+        number = self.ids[id(x)]
+        if fresh or made:
+            with torch._C.DisableTorchFunction():
+                self.run.tensors[number] = x.detach().clone() if self.copying else x.detach()
+                self.run.shapes[number], self.versions[number] = tuple(x.shape), x._version
+        return Ref(number)
+
+    def tree(self, x: Any, made: bool = False) -> Any:
+        if isinstance(x, Tensor):
+            return self.ref(x, made)
+        if isinstance(x, list | tuple):
+            kind = type(x) if type(x) in (list, tuple) else tuple
+            return kind(self.tree(y, made) for y in x)
+        return {k: self.tree(v, made) for k, v in x.items()} if isinstance(x, dict) else x
+
+    def fail(self, name: str, what: str) -> Unreadable:
+        return Unreadable(f"{self.path[-1] or 'model'}: {name}: {what}")
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
+        if name == "__get__":
+            name = "get_" + func.__self__.__name__
+        if name in COMPOSITES:
+            with _Inside(self):
+                return func(*args, **keywords)
+        if name in ASKS and self.ids.get(id(args[0]), -1) in self.moved:
+            todo = "the reading holds at these values alone; compute without it, or build with K = M (every expert)"
+            raise self.fail(name, f"a branch on what is computed; {todo}")
+        if isinstance(keywords.get("out"), Tensor):
+            raise self.fail(name, "writes into out=; return the result instead")
+        stale = frozenset(self.ids[id(x)] for x in _tensors((args, keywords)) if self._stale(x))
+        result = func(*args, **keywords)
+        self.note(name, func, args, keywords, result, stale)
+        return result
+
+    def _stale(self, x: Tensor) -> bool:
+        return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
+
+    def note(
+        self, name: str, func: Any, args: Any, keywords: Any, result: Any, stale: frozenset[int] = frozenset()
+    ) -> None:
+        """One call that was made."""
+        arguments, named = self.tree(args), self.tree(keywords)
+        if not _has_tensor(result) and name != "__setitem__":
+            return
+        out = self.tree(result, True)
+        if name == "__setitem__":
+            self.ref(args[0], True)
+        moved = any(r.number in self.moved for r in refs((arguments, named)))
+        if moved and not name.removeprefix("new_").startswith(MAKERS):
+            outs = list(refs(out)) or [arguments[0]]
+            if name == "topk" and tuple(result[0].shape) == tuple(args[0].shape):
+                outs = outs[:1]  # all are chosen: only their order depends on values
+            self.moved |= {r.number for r in outs}
+        module = self.path[-1]
+        key = (module, name, self.counts[module, name])
+        self.counts[module, name] += 1
+        self.run.calls.append(TorchCall(name, func, arguments, named, out, module, key, stale))
+
+
+def refs(tree: Any) -> Iterator[Ref]:
+    """The tensors of arguments or of a result, in order."""
+    if isinstance(tree, Ref):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for x in tree:
+            yield from refs(x)
+    elif isinstance(tree, dict):
+        yield from refs(list(tree.values()))
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for x in tree:
+            yield from _tensors(x)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))
+
+
+def _has_tensor(x: Any) -> bool:
+    return next(_tensors(x), None) is not None
+
+
+def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], copying: bool = True) -> Recording:
+    """One run of a module on its inputs, without gradients and not in training mode.
+
+    Args:
+        copying: keep the values of every tensor at the time it was made.
+
+    Raises:
+        Unreadable: a branch on what is computed, or ``out=``.
+    """
+    model.eval()
+    recorder, hooks = Recorder(copying), []
+
+    def entered(name: str) -> Callable[..., None]:
+        return lambda module, args: recorder.path.append(name)
+
+    def left(module: nn.Module, args: Any, out: Any) -> None:
+        recorder.path.pop()
+
+    for name, module in model.named_modules():
+        hooks += [module.register_forward_pre_hook(entered(name)), module.register_forward_hook(left)]
+    for name, p in model.named_parameters():
+        recorder.run.parameters[recorder.ref(p).number] = name
+    recorder.moved |= set(recorder.run.parameters)
+    for k, x in enumerate(y for y in (*inputs, *keywords.values()) if isinstance(y, Tensor)):
+        number = recorder.ref(x).number
+        recorder.run.inputs[number] = k
+        if x.is_floating_point():
+            recorder.moved.add(number)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), recorder:
+            out = model(*inputs, **keywords)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for hook in hooks:
+            hook.remove()
+    out = getattr(out, "logits", getattr(out, "last_hidden_state", out))
+    out = out[0] if isinstance(out, list | tuple) else out
+    if not isinstance(out, Tensor):
+        raise Unreadable(f"the model returns {type(out).__name__}; return a tensor, or an object with logits")
+    recorder.run.output = recorder.ref(out)
+    return recorder.run

@@ -1,0 +1,381 @@
+"""The text of a network from a graph: axes of classes, letters, names of signals and tensors, an equation for a node.
+
+Read next: ``models.py`` (who asks), ``docs/networks.md`` (what the text says).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.networks.functions import FUNCTIONS
+
+from .entries import NAMES
+from .graph import IndexClass, TracedNode, Unreadable, View, walk
+
+LETTERS = {
+    "N": "abcd",
+    "N_e": "kmno",
+    "M": "ijpq",
+    "K": "u",
+    "L": "lh",
+    "S": "stvw",
+    "D": "xyz",
+    "E": "efgr",
+    "C": "ABCD",
+    "R": "PQR",
+}
+"""Letters of every axis, in the order in which they are taken; more come from other alphabets."""
+GATES = ("softmax", "topk_softmax", "topk_sigmoid", "topk")
+HELD = "{} over experts is held at its mean and slope (assumption B2)"
+Powers = Mapping[str, Fraction]
+
+
+class Writer:
+    """One network's text.
+
+    Attributes:
+        lines: left sides, right sides and the nodes of the equations. parameters: names by symbol of the tensor.
+        factors: of every multiplier, the powers that the module itself brings. gauge: by parameter the same, where it
+            stands beside that parameter alone. signals: names by number of the node.
+    """
+
+    def __init__(self, output: View, builds: Sequence[Mapping[str, int]], name: str) -> None:
+        self.output, self.builds, self.name, self.base = output, builds, name, builds[0]
+        self.lines: list[tuple[str, str, TracedNode | None]] = []
+        self.notes: list[tuple[str, str]] = []
+        self.axes: dict[str, str] = {}
+        self.parameters: dict[str, str] = {}
+        self.factors: dict[str, tuple[str, Powers]] = {}
+        self.gauge: dict[str, Powers] = {}
+        self.signals: dict[int, str] = {}
+        self.taken = {"data", "f", *FUNCTIONS}
+        self.axis_of: dict[IndexClass, str] = {}
+        self.letter_of: dict[IndexClass, str] = {}
+        self.nodes = list(walk(output.node))
+        self._data()
+        self.acts = self._fan_ins()
+        self.held: dict[int, Powers] = {}
+        for node in self.nodes:
+            self._statement(node)
+        self._output()
+
+    # axes and letters -------------------------------------------------------------------------------------------
+
+    def powers(self, numbers: Sequence[float]) -> Powers | None:
+        """The exact powers of the axes that a number at every build is; None: it is none."""
+        powers: dict[str, Fraction] = {}
+        for axis, n in self.base.items():
+            for k, build in enumerate(self.builds):
+                if k and [x for x in self.base if build[x] != self.base[x] and x != "K"] == [axis]:
+                    p = math.log(abs(numbers[k] / numbers[0])) / math.log(build[axis] / n)
+                    power = Fraction(p).limit_denominator(4)
+                    if abs(p - power) > 1e-6:
+                        return None
+                    if power:
+                        powers[axis] = power
+        return powers
+
+    def axis(self, index: IndexClass) -> str:
+        index = index.root()
+        if index not in self.axis_of:
+            powers = self.powers(index.sizes)
+            if powers is None or len(powers) > 1 or any(p != 1 for p in powers.values()):
+                whose = sorted({str(leaf[1]) for leaf in index.leaves}) or ["an axis"]
+                raise Unreadable(
+                    f"{', '.join(whose[:3])}: sizes {index.sizes} at the builds are no multiple of one axis of build"
+                )
+            inputs = [leaf for leaf in index.leaves if leaf[0] == "data"]
+            axis = next(iter(powers), "")
+            if axis and axis not in AXES:
+                axis = ""  # a name of the user's own: it stays Theta(1) in the equations
+            if not axis:
+                axis = "E" if not inputs else "S" if index in self.tokens else "D"
+            self.axis_of[index] = axis
+        return self.axis_of[index]
+
+    def grows(self, index: IndexClass) -> bool:
+        return self.axis(index) in AXES
+
+    def _data(self) -> None:
+        datas = [n for n in self.nodes if n.kind == "data"]
+        if not datas:
+            raise Unreadable("model: the output does not depend on the input")
+        self.data = max(datas, key=lambda n: len(n.indices))
+        hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.root().leaves)
+        sequence = self.data.indices[:-1] if hot or len(self.data.indices) > 1 else []
+        marked = [x for x in self.data.indices if any(leaf[1] == "place" for leaf in x.root().leaves)]
+        self.tokens = {x.root() for x in marked or sequence}
+        loose = {x.root() for x in self.data.indices if self.axis(x) == "S"}
+        for node in self.nodes:
+            mixed = [node.indices[k] for k in node.over]
+            if node.kind == "contract":
+                mixed += [x for label, x in node.labels.items() if label not in node.out]
+            if node.kind == "pick":
+                mixed.append(node.source.indices[node.slot])
+            if node.kind == "param":
+                mixed += node.indices
+            loose -= {x.root() for x in mixed}
+        self.dropped = loose  # tokens that nothing mixes
+
+    def _fan_ins(self) -> dict[str, set[tuple[str, ...]]]:
+        """Of every parameter the growing axes along which its uses sum; one that differs is tied."""
+        acts: dict[str, set[tuple[str, ...]]] = {}
+        for node in self.nodes:
+            if node.kind == "contract" and not node.weight:
+                for c, labels in node.sources:
+                    if c.kind == "param":
+                        acts.setdefault(c.name, set()).add(self._summed(node, labels))
+        return acts
+
+    def _summed(self, node: TracedNode, labels: Iterable[int]) -> tuple[str, ...]:
+        return tuple(
+            sorted(self.axis(node.labels[x]) for x in labels if x not in node.out and self.grows(node.labels[x]))
+        )
+
+    def letters(self, labels: Iterable[int], index_of: Mapping[int, IndexClass]) -> dict[int, str]:
+        """A letter for each label of an equation; empty for tokens that nothing mixes."""
+        found: dict[int, str] = {}
+        for label in labels:
+            index = index_of[label].root()
+            if index in self.dropped:
+                found[label] = ""
+                continue
+            axis = self.axis(index)
+            pool = [*LETTERS[axis], *(chr(0x430 + 16 * [*LETTERS].index(axis) % 64 + k) for k in range(8))]
+            if index not in self.letter_of:
+                known = {x for other, x in self.letter_of.items() if self.axis(other) == axis}
+                self.letter_of[index] = next((x for x in pool[:4] if x not in known), pool[0])
+            used = set(found.values())
+            letter = next((x for x in (self.letter_of[index], *pool) if x not in used), "")
+            if not letter:
+                raise Unreadable(f"{axis}: more letters in one equation than there are")
+            found[label] = letter
+            self.axes[letter] = axis
+        return found
+
+    # names ------------------------------------------------------------------------------------------------------
+
+    def _fresh(self, stem: str) -> str:
+        name, k = stem, 1
+        while name in self.taken:
+            k += 1
+            name = f"{stem}_{k}"
+        self.taken.add(name)
+        return name
+
+    def signal(self, node: TracedNode) -> str:
+        if node.number not in self.signals:
+            where = re.sub(r"(^|\.)(model|layers|blocks|block|transformer|h)(?=\.|$)", "", node.where).strip(".")
+            where = re.sub(r"(^|\.)\d+(?=\.|$)", "", where).strip(".")
+            stem = re.sub(r"\W+", "_", where).strip("_") or "h"
+            stem += f"_{node.name}" if node.kind == "func" else ""
+            self.signals[node.number] = self._fresh(re.sub(r"^(?=\d)", "l", stem))
+        return self.signals[node.number]
+
+    def symbol(self, name: str) -> str:
+        for symbol, known in self.parameters.items():
+            if known == name:
+                return symbol
+        stem = re.sub(r"\W+", "_", re.sub(r"\.weight(?=\[|$)", "", name)).strip("_")
+        stem = re.sub(r"^(?=\d)", "W", stem)
+        symbol = self._fresh(stem[0].upper() + stem[1:])
+        self.parameters[symbol] = name
+        return symbol
+
+    def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
+        name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
+        inside = ",".join(x for x in letters if x)
+        return f"{name}[{inside}]" if inside else name
+
+    # statements -------------------------------------------------------------------------------------------------
+
+    def _statement(self, node: TracedNode) -> None:
+        if node.kind in ("data", "param", "cat") or (node.weight and node.kind != "func"):
+            return
+        if node.kind == "shift":
+            why = "equations have no constants; give this model's equations with --network"
+            raise Unreadable(f"{node.where or 'model'}: the constant {node.name} is added to a signal; {why}")
+        write = {"contract": self._product, "add": self._sum, "func": self._function, "pick": self._pick}
+        if node.kind not in write:
+            raise Unreadable(f"{node.where or 'model'}: {node.kind}: no equation says this")
+        write[node.kind](node)
+
+    def _line(self, node: TracedNode, letters: Iterable[str], right: str) -> None:
+        self.lines.append((self.ref(node, letters), right, node))
+
+    def _pick(self, node: TracedNode) -> None:
+        source = node.source
+        if self.grows(source.indices[node.slot]):
+            raise Unreadable(f"{node.where or 'model'}: one entry of the axis {self.axis(source.indices[node.slot])}")
+        letters = self.letters(range(len(source.indices)), dict(enumerate(source.indices)))
+        left = [letters[k] for k in letters if k != node.slot]
+        self._line(node, left, self.ref(source, letters.values()))
+
+    def _product(self, node: TracedNode) -> None:
+        """Gates stand left of tensors, tensors left of what they act on."""
+        labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
+        letters = self.letters(labels, node.labels)
+        tensors = [s for s in node.sources if s[0].kind == "param"]
+        signals = [s for s in node.sources if s[0].kind != "param"]
+        if not signals:
+            raise Unreadable(f"{node.where or 'model'}: a product of weights alone")
+        private = {
+            x
+            for k, (_, mine) in enumerate(tensors)
+            for x in mine
+            if x not in node.out and not any(x in m for j, (_, m) in enumerate(tensors) if j != k)
+        }
+        gates = [s for s in signals if tensors and len(signals) > 1 and not set(s[1]) & private]
+        core = [s for s in signals if s not in gates]
+        if tensors and not core:
+            gates, core = gates[:-1], gates[-1:]
+        rest, chain, have = list(tensors), list[Any](), {x for _, mine in signals for x in mine}
+        while rest:  # those nearest to the signals act first
+            free = [[x for x in m if x in have and x not in node.out] for _, m in rest]
+            others = [{x for j, (_, m) in enumerate(rest) if j != k for x in m} for k in range(len(rest))]
+            acts = [k for k in range(len(rest)) if set(free[k]) - others[k]]
+            at = (acts or [k for k, (_, m) in enumerate(rest) if set(m) & have] or [0])[0]
+            chain.insert(0, rest.pop(at))
+            have |= set(chain[0][1])
+        text = [self.ref(c, [letters[x] for x in mine]) for c, mine in [*gates, *chain, *core]]
+        gated = any(self.grows(node.labels[x]) for _, mine in gates for x in mine if x not in node.out)
+        summed = [
+            x
+            for x in labels
+            if x not in node.out and node.labels[x].root() not in self.dropped and self.grows(node.labels[x])
+        ]
+        tied = any(
+            f and any(g != f for g in self.acts[c.name]) for c, mine in tensors for f in [self._summed(node, mine)]
+        )
+        own = dict(self.powers(node.factor) or {}) if node.factor else {}
+        if node.factor and self.powers(node.factor) is None:
+            raise Unreadable(
+                f"{node.where or 'model'}: a factor that is {node.factor} at the builds is no power of the sizes"
+            )
+        for c, mine in signals:
+            for axis, power in self.held.get(c.number, {}).items():
+                if any(x in summed for x in mine):
+                    own[axis] = own.get(axis, Fraction(0)) + power
+        if (summed and (not tensors or gated)) or tied:
+            experts = any(self.axis(node.labels[x]) == "M" for x in summed)
+            name = self._fresh("alpha" if experts else "scale")
+            self.factors[name] = (node.where, {a: p for a, p in own.items() if p})
+            text.insert(0, name)
+        elif own:
+            self._own(node, tensors, own)
+        self._line(node, [letters[x] for x in node.out], " ".join(text))
+
+    def _own(self, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
+        """A factor of the module beside a tensor: the tensor's numbers are those of the product of both."""
+        if (
+            len(tensors) != 1
+            or self.gauge.get(tensors[0][0].name, own) != own
+            or len(self.acts[tensors[0][0].name]) > 1
+        ):
+            raise Unreadable(
+                f"{node.where or 'model'}: the module multiplies by {_shown(own)}, beside no one tensor; leave it out"
+            )
+        self.gauge[tensors[0][0].name] = own
+
+    def _sum(self, node: TracedNode) -> None:
+        letters = self.letters(range(len(node.indices)), dict(enumerate(node.indices)))
+        terms = []
+        for t, labels in node.sources:
+            lacks = [k for k in range(len(node.indices)) if k not in labels and letters[k]]
+            free = [k for k in lacks if t.weight and not self.grows(node.indices[k])]
+            if lacks != free:
+                raise Unreadable(
+                    f"{node.where or 'model'}: a sum in which a term lacks the axis {self.axis(node.indices[lacks[0]])}"
+                )
+            terms.append(
+                self._bias(t, [letters[x] for x in labels], letters.values())
+                if t.weight
+                else self.ref(t, [letters[x] for x in labels])
+            )
+        self._line(node, letters.values(), " + ".join(terms))
+
+    def _bias(self, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
+        """A tensor that is added acts on the data."""
+        if node.kind != "param":
+            raise Unreadable(f"{node.where or 'model'}: a sum or product of weights is added to a signal")
+        tokens = [x for x in there if x and self.axes[x] == "S"]
+        letters = self.letters(range(len(self.data.indices)), dict(enumerate(self.data.indices)))
+        own = [(letters[k], self.axis(x)) for k, x in enumerate(self.data.indices) if letters[k]]
+        read = [x for x, axis in own if axis == "D" and x not in mine]
+        needed = [x for x in tokens if x not in mine] or tokens[:1] or [x for x, axis in own if axis == "S"]
+        places, datas = [x for x, axis in own if axis == "S"], []
+        for k in range(0, max(1, len(needed)), max(1, len(places))):
+            put = dict(zip(places, needed[k : k + len(places)], strict=False))
+            datas.append(self.ref(self.data, [put.get(x, x) for x, _ in own]))
+        return f"{self.ref(node, [*mine, *read])} {' '.join(datas)}"
+
+    def _function(self, node: TracedNode) -> None:
+        name, source = node.name, node.source
+        letters = self.letters(range(len(node.indices)), dict(enumerate(node.indices)))
+        along = [k for k in node.over if letters[k]]
+        grow = [k for k in along if self.grows(node.indices[k])]
+        if len(along) > 1:
+            self.notes.append((node.where, f"{name} along {len(along)} axes is read along the one that grows"))
+        over = letters[(grow or along)[0]] if along else ""
+        if name in GATES and any(self.axis(node.indices[k]) == "M" for k in node.over):
+            self.notes.append((node.where, HELD.format(name)))
+            kept = "K" if name == "topk_softmax" and "K" in self.base else "M"
+            self.held[node.number] = {} if "sigmoid" in name or name == "topk" else {kept: Fraction(-1)}
+            name, over = "gate", ""
+        elif name in GATES and "topk" in name:
+            raise Unreadable(f"{node.where or 'model'}: a top-K along an axis that is not M; build(sizes) must take M")
+        if name not in FUNCTIONS or (node.over and name in NAMES):
+            raise Unreadable(
+                f"{node.where or 'model'}: {name} is no function of the equations; give them with --network"
+            )
+        several = sum(map(bool, letters.values())) > 1
+        self._line(
+            node,
+            letters.values(),
+            f"{name}({self.ref(source, letters.values())}{f'; {over}' if over and several else ''})",
+        )
+
+    def _output(self) -> None:
+        """The scalar that is trained: the output, summed over what does not grow, read by a tensor where it grows."""
+        root = self.output.node
+        letters = self.letters(range(len(root.indices)), dict(enumerate(root.indices)))
+        grows = [letters[k] for k in letters if letters[k] and self.grows(root.indices[k])]
+        text = self.ref(root, letters.values())
+        roots = {x.root(): k for k, x in enumerate(root.indices)}
+        tied = any(self.axis(x) == "D" and x.root() in roots for x in self.data.indices)
+        if grows:
+            readout = self._fresh("Readout")
+            self.notes.append(("", f"the output grows: {readout} stands for what reads it"))
+            text = f"{readout}[{','.join(grows)}] {text}"
+        elif tied:
+            mine = [letters[roots[x.root()]] if x.root() in roots else "" for x in self.data.indices]
+            text = f"{text} {self.ref(self.data, mine)}"
+        self.lines.append(("f", text, None))
+
+    def text(self) -> str:
+        """The network as TOML."""
+        width = max(len(left) for left, _, _ in self.lines)
+        equations = "\n".join(f"{left:<{width}} = {right}" for left, right, _ in self.lines)
+        used = set(re.findall(r"(?<=[\[,; ])\w(?=[\],)])", equations))
+        axes = {x: a for x, a in self.axes.items() if x in used}
+        return "\n".join([
+            f"name = {json.dumps(self.name)}",
+            f"axes = {_table(axes)}",
+            f"roles = {_table(self.parameters)}",
+            f'equations = """\n{equations}\n"""\n',
+        ])  # fmt: skip
+
+
+def _table(entries: Mapping[str, str]) -> str:
+    rows = (f"{k if k.isascii() else json.dumps(k, ensure_ascii=False)} = {json.dumps(v)}" for k, v in entries.items())
+    return "{ " + ", ".join(rows) + " }"
+
+
+def _shown(powers: Powers) -> str:
+    return " ".join(f"{axis}^{power}" for axis, power in powers.items())
