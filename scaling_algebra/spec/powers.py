@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -50,7 +50,7 @@ class Power:
 
     @classmethod
     @checked
-    def parse(cls, text: str, axes: Collection[str] = tuple(AXES)) -> Power:
+    def parse(cls, text: str, axes: tuple[str, ...] = tuple(AXES)) -> Power:
         """``"M N^-1/2"``, ``"M/N"``, ``"N^(-1/2)"`` or ``"1"``.
 
         Args:

@@ -45,7 +45,7 @@ REFUSED = [
     ("", lambda: Ray("N=1,N_e=1,M=1")),
     ("do not shrink", lambda: Ray.parse("N=-1,M=1,N_e=1")),
     ("not a rational", lambda: Ray.parse("N=pi,M=1,N_e=1")),
-    ("no axis named", lambda: Ray.parse("N=1,M=1,N_e=1,Q=1")),
+    ("no axis that grows named", lambda: Ray.parse("N=1,M=1,N_e=1,S=1")),
     ("only M experts can be active", lambda: Ray.parse("N=1,M=1,N_e=1,K=3/2")),
     ("no axis grows", lambda: Ray.parse("N=0,M=0,N_e=0")),
     ("axis=rate", lambda: Ray.parse("N;1")),

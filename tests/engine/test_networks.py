@@ -265,7 +265,7 @@ TABLES = [
     ({"roles": {"W1": "h1"}}, "roles: W1 has the role h1, but h1 is a signal"),
     ({"roles": {"W1": "data"}}, "roles: W1 has the role data, but data is a signal"),
     ({"roles": {"W1": "a b"}}, "roles: W1 has the role 'a b'; a role is a name"),
-    ({"axes": {"a": "Q"}}, "axes: no axis named 'Q'"),
+    ({"axes": {"a": "2Q"}}, "axes: '2Q' is no name of an axis"),
     ({"axes": {"a": "n_e"}}, "did you mean 'N_e'?"),
     ({"axes": {"ab": "N"}}, "axes: 'ab' is not an index letter"),
     ({"axes": {"1": "N"}}, "axes: '1' is not an index letter"),

@@ -50,7 +50,7 @@ VALUES: dict[str, Kind] = {
     **{"Q=LAW": Maker.growth, "Q=X,...": Maker.before, "NAME=X,...": Maker.before, "N,N,...": Maker.sizes},
     **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
-    **dict.fromkeys(("[FILE.py:NAME]", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
+    **dict.fromkeys(("[FILE.py:NAME]", "FILE.py:NAME", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
     **{"PATH": Maker.written},
 }
 """Bad values by what the help calls a value."""

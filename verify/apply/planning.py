@@ -53,7 +53,7 @@ def plan(
             modules and the table of the family (``model.config.model_type``).
         base_model: the tuned model, also on ``meta``: how fan-in and fan-out of every tensor grow.
         gate: what the gate brings to the sum over experts, ``1/K``, ``1/M`` or ``1``, where the model does not show it.
-        given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer``, ``parameterization``, ...
+        given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer`` (adamw), ``parameterization``, ...
 
     Raises:
         UsageError: a parameter without a role, an unknown role, a pattern that matches nothing, a family that is not
@@ -105,7 +105,7 @@ def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any]) 
     elif target is None:
         raise UsageError("give the sizes of the target, or a Recipe")
     else:
-        numbers = recipe(base, target, **given)
+        numbers = recipe(base, target, **{"optimizer": "adamw", **given})
     multiplied = next((role for role, settings in numbers.tensors.items() if "multiplier" in settings), None)
     if multiplied is not None:
         raise UsageError(f"a plan sets no multiplier, and {multiplied} has one in this gauge; take the gauge table3")

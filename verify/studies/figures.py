@@ -2,7 +2,7 @@
 
 ``python -m scaling_algebra.verify.studies.figures KIND PICTURE.png RECORD.json ...``, KIND one of ``KINDS``: loss
 against learning rate at every width, best loss against width, optimum against width.
-Read next: ``study.py`` (writes the records).
+Read next: ``transfer.py`` (writes the records).
 """
 
 from __future__ import annotations

@@ -54,6 +54,9 @@ def network(
     for letter, axis in axes.items():
         if not (isinstance(letter, str) and len(letter) == 1 and letter.isalpha()):
             raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")
+        known = (*AXES, *FIXED)
+        if axis not in known and str(axis).lower() in map(str.lower, known):
+            raise UsageError(f"axes: {unknown_name('axis', str(axis), known)}")
         if not named_axis(axis):
             raise UsageError(f"axes: {shown(axis)} is no name of an axis; write a word, such as N, M or rank")
     lines = enumerate(equations.removeprefix("\n").splitlines(), 1)
