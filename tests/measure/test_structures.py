@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..engine.test_proofs import mssp_is_unique, mup_is_unique, what_is_determined, which_interventions
+from ..engine.test_proofs import mssp_is_unique, mup_is_unique, which_interventions
 
 DEPENDS = ("proves", "tests/engine/test_proofs.py")
 
@@ -20,8 +20,3 @@ def test_mssp_is_unique(name, rule):
 @pytest.mark.parametrize("name", ["I", "II"])
 def test_which_interventions_mssp_needs(name):
     which_interventions(name)
-
-
-@pytest.mark.parametrize(("name", "rule"), [("I", "adam"), ("II", "sgd"), ("III", "sgd"), ("III", "adam")])
-def test_what_every_desideratum_determines(name, rule):
-    what_is_determined(name, rule)
