@@ -23,7 +23,7 @@ from scaling_algebra.verify.apply.gates import Gate, gate_from
 from scaling_algebra.verify.apply.shapes import refitted
 
 BASE, TARGET = "N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4"
-GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
+GIVEN = {"optimizer": "adamw", "lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
 
 
 class Block(nn.Module):

@@ -41,7 +41,9 @@ class Model(nn.Module):
 @pytest.fixture(scope="module")
 def made():
     rates = {"": 3e-3, "router": 1e-3}
-    numbers = recipe("N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4", lr=rates, eps=1e-8, std=0.02, decay=0.1)
+    numbers = recipe(
+        "N=16,N_e=8,M=4,K=2", "N=32,N_e=8,M=8,K=4", lr=rates, eps=1e-8, std=0.02, decay=0.1, optimizer="adamw"
+    )
     return plan(Model(), numbers, roles=ROLES)
 
 
