@@ -127,7 +127,7 @@ def test_an_unknown_gauge():
 def test_recipes_in_a_gauge(gauge):
     """Multiplier, std, lr, eps and decay of a recipe keep what the recipe without multipliers keeps."""
     sizes = ("N=256,N_e=64,M=8,K=8,L=2", "N=1024,N_e=256,M=8,K=8,L=2")
-    own, other = recipe(*sizes), recipe(*sizes, gauge=gauge)
+    own, other = (recipe(*sizes, optimizer="adamw", gauge=g) for g in (OWN, gauge))
     assert "multiplier" in other["router"] and "multiplier" not in own["router"]
     for role in own:
         m = other[role]["multiplier"].factor if "multiplier" in other[role] else 1.0

@@ -151,7 +151,6 @@ def test_the_reason_of_a_number_is_that_of_the_command_line(page):
     page.run("document.querySelector('button[aria-label^=\"router lr\"]').click()")
     page.until("document.querySelector('#more').dataset.state === 'shown'", RAY)
     same(page, {**question, "ask": "explain", "what": "router.lr"}, "#more")
-    assert page.run("document.querySelectorAll('#more svg rect').length") > 5
     assert page.run("document.querySelector('#more h3').textContent") == "router.lr"
 
 
@@ -207,7 +206,8 @@ def test_nothing_is_wider_than_a_phone(page):
 
 
 def test_no_request_left_the_server_and_nothing_failed(page, served):
-    """After all the others: the worker's requests are among these."""
+    """After a ray of its own, which needs the solver: the worker's requests are among these."""
+    ask(page, {"ask": "derive", "ray": "N=1,N_e=1/3,M=4/3", "optimizer": "sgd", "parameterization": "mssp"})
     assert any("pyodide.asm.wasm" in x for x in page.requests) and any("z3_solver" in x for x in page.requests)
     assert [x for x in page.requests if not x.removeprefix("blob:").startswith(served) and x != "about:blank"] == []
     assert page.faults == []
