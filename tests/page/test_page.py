@@ -206,8 +206,10 @@ def test_nothing_is_wider_than_a_phone(page):
 
 
 def test_no_request_left_the_server_and_nothing_failed(page, served):
-    """After a ray of its own, which needs the solver: the worker's requests are among these."""
-    ask(page, {"ask": "derive", "ray": "N=1,N_e=1/3,M=4/3", "optimizer": "sgd", "parameterization": "mssp"})
+    """After a proof, which needs the solver: the worker's requests are among these."""
+    ask(page, {"ask": "derive", "regime": "I", "optimizer": "sgd", "parameterization": "mup"})
+    page.run("document.querySelector('#more').dataset.state = ''; document.querySelector('#prove').click()")
+    page.until("document.querySelector('#more').dataset.state === 'shown'", 120)
     assert any("pyodide.asm.wasm" in x for x in page.requests) and any("z3_solver" in x for x in page.requests)
     assert [x for x in page.requests if not x.removeprefix("blob:").startswith(served) and x != "about:blank"] == []
     assert page.faults == []
