@@ -190,7 +190,7 @@ class Analysis:
 
     @property
     def _slow(self) -> Fraction:
-        """What is added to the exponents c of a part."""
+        """The addition to the exponents c of a part."""
         return self.ray.largest * SLOW
 
     def _part(self, point: Point) -> Analysis | None:
@@ -221,7 +221,7 @@ class Analysis:
         return frozenset(role for role, b in self.point.b.items() if b is None)
 
     def simplest(self, name: str, t: int) -> Answer | None:
-        """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
+        """A rung that keeps more kernels, if it takes little work: of monomials of one size, the simplest."""
         answer = self._two_sided(name, t, SIMPLEST)
         return None if answer.unknown else answer
 
@@ -240,7 +240,7 @@ class Analysis:
         return max(answers, key=lambda x: (x.size is not None, x.size))
 
     def _two_sided(self, name: str, t: int, rung: Rung) -> Answer:
-        """What one rung says of a quantity: decided by its own certificate, or where a monomial of it is as large as
+        """The answer of one rung: decided by its own certificate, or where a monomial of it is as large as
         the bound on every later step."""
         answer = self._read(name, t, rung)
         if t and not answer.decided and answer.below and self._meets(name, answer.size):
@@ -251,7 +251,7 @@ class Analysis:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What all that was decided so far rests on, beyond counting powers."""
+        """The assumptions, beyond counting powers, of all that was decided so far."""
         return tuple(x for x in ASSUMPTIONS if x in self._notes)
 
     def limited(self, work: int, gap: Fraction = NEAR) -> Analysis:
@@ -316,7 +316,7 @@ class Analysis:
         return run.algebra.forms(read) if isinstance(read, Signal) else ()
 
     def step(self, role: str, t: int) -> tuple[Answer, ...]:
-        """What the gradient after t updates is multiplied by in the next one: the learning rate, and what the optimizer
+        """The factors of the gradient after t updates in the next one: the learning rate, and what the optimizer
         has of the size of the tensor and one over its normaliser. Empty if the gradient is exactly zero."""
         answers: tuple[Answer, ...] = ()
         for rung in LADDER:
