@@ -1,4 +1,4 @@
-"""What the commands of this folder share: options, checks before the long part, and how a run ends.
+"""Shared parts of the commands of this folder: options, checks before the long part, and how a run ends.
 
 Imports neither torch nor numpy: help is for every machine.
 """
@@ -59,7 +59,7 @@ POOL = options(
         "--scheduler", metavar="ADDRESS|FILE", help="Train on the workers of a running Dask scheduler instead."
     ),
 )
-"""Who trains."""
+"""The device, and the processes that train."""
 RESUME = click.option(
     "--resume",
     type=PathType(),
@@ -76,7 +76,7 @@ REPORTING = options(
     click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree."),
     FORMAT,
 )
-"""How verdicts are printed and turned into an exit code."""
+"""Verdicts as print and as an exit code."""
 
 
 def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
@@ -127,7 +127,7 @@ def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
 
 @contextmanager
 def pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
-    """Who trains, as the options ``POOL`` say.
+    """The pool that the options ``POOL`` ask for.
 
     Raises:
         UsageError: as ``measuring.pool.pool``; two of them at once.
@@ -141,7 +141,7 @@ def pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
 
 
 def kept(folder: Path | None) -> Store:
-    """Where pieces are kept: in memory, or in a folder that can be written.
+    """The store of pieces: in memory, or in a folder that can be written.
 
     Raises:
         UsageError: it cannot.

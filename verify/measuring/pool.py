@@ -1,4 +1,4 @@
-"""Who trains: this process, or the workers of a Dask cluster. One interface, so that a run is the same work anywhere.
+"""Pools: this process, or the workers of a Dask cluster. One interface, so that a run is the same work anywhere.
 
 A pool is called with tasks and yields each with its result as soon as it has one. A task is a function of a module and
 its arguments; it gets its device from the pool, keeps no state and writes nothing: what is kept, the caller writes.
@@ -233,7 +233,7 @@ def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *a
 def pool(
     device: str = "auto", most: int | None = None, workers: int | None = None, scheduler: str | None = None
 ) -> Iterator[Here]:
-    """Who does the work: this process, ``workers`` processes of this machine, or the cluster of a scheduler.
+    """A pool: this process, ``workers`` processes of this machine, or the cluster of a scheduler.
 
     Args:
         device: as of ``Hardware.of``; ``cuda`` gives every process another device, in turn.

@@ -59,7 +59,7 @@ _PLACES = {"device": ", ", "machine": "; "}
 
 
 def united(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where and with what something was measured, in several places: all their devices and machines."""
+    """The circumstances of a measurement in several places: all their devices and machines."""
     records = [e for e in environments if e]
     together = dict(records[0]) if records else {}
     for part, between in _PLACES.items():
@@ -110,13 +110,13 @@ class Store:
                         yield run, cell
 
     def describe(self, run: str, environment: Mapping[str, Any]) -> None:
-        """Where and with what a run is measured, too."""
+        """Adds to the circumstances of a measurement."""
         before = self.environment(run)
         if (now := united([before, environment])) != before:
             self._write(f"{run}/environment", [], json.dumps(now).encode())
 
     def environment(self, run: str) -> dict[str, Any]:
-        """Where and with what a run was measured; in several places: all their devices and machines."""
+        """The circumstances of a measurement; of several places: all their devices and machines."""
         return united(json.loads(content) for _, content in self._read(f"{run}/environment"))
 
     def piece(self, what: Mapping[str, Any]) -> Any:
