@@ -12,7 +12,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import pool
-from scaling_algebra.verify.measuring.pool import Failed, Here, Task
+from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
 VERIFY += ["--seeds", "8", "--steps", "1", "--device", "cpu"]
@@ -53,7 +53,7 @@ def twice(hardware, x):
 
 
 def test_what_fails_is_told_and_the_others_go_on():
-    tasks = [Task(f"task {x}", twice, (x,)) for x in (1, -1, 2)]
+    tasks = [Work(f"task {x}", twice, (x,)) for x in (1, -1, 2)]
     (_, first), (_, failed), (_, last) = Here(Hardware())(tasks)
     assert (first, last) == (2, 4) and isinstance(failed, Failed)
     assert str(failed) == "task -1 failed: ValueError: below zero"

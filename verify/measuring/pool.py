@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,12 +31,12 @@ TRIES = 3
 """Workers on which a task may fail or die before it is given up."""
 WORTH = 2.0
 """Seconds of work in this process before workers are started, and half of the least that is left for them; 0: none."""
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds without any worker after which a run ends."""
 
 
 @dataclass(frozen=True)
-class Task:
+class Work:
     """Work that any process can do.
 
     Attributes:
@@ -55,7 +55,7 @@ class Task:
 class Failed:
     """The reason why a task has no result."""
 
-    task: Task
+    task: Work
     why: str
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Here:
         """Bytes that a task may take; None where nobody knows."""
         return self.hardware.free
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
+    def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
         """Every task with its result, or with ``Failed``.
 
         Raises:
@@ -82,7 +82,7 @@ class Here:
         for task in tasks:
             yield task, self._tried(task)
 
-    def _tried(self, task: Task) -> Any:
+    def _tried(self, task: Work) -> Any:
         try:
             return done(versions(), self.hardware, task.call, *task.arguments)
         except UsageError:
@@ -104,7 +104,8 @@ class Cluster(Here):
     def __init__(self, hardware: Hardware, workers: int, connect: Callable[[], Any], local: bool) -> None:
         super().__init__(hardware)
         self.workers, self._connect, self._local = workers, connect, local
-        self._thread, self._client = ThreadPoolExecutor(1), None
+        self._thread = ThreadPoolExecutor(1)
+        self._client: Future[Any] | None = None
         self._spent = self._cost = 0.0
 
     def close(self) -> None:
@@ -122,25 +123,27 @@ class Cluster(Here):
         free = self.hardware.free if self._local else None
         return free if free is None or self.hardware.kind != "cpu" else free // self.workers
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
+    def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
         waiting = deque(sorted(tasks, key=lambda task: task.cost))
+        left = sum(task.cost for task in waiting)
         alone = self._local and self.hardware.kind == "cpu" and WORTH > 0
         while waiting and alone and not (self._client and self._client.done()):
             task, began = waiting.popleft(), time.perf_counter()
             result = self._tried(task)
             self._spent, self._cost = self._spent + time.perf_counter() - began, self._cost + task.cost
-            left = self._spent * sum(task.cost for task in waiting) / self._cost
-            if self._client is None and min(self._spent, left / 2) > WORTH:
+            left -= task.cost
+            if self._client is None and min(self._spent, self._spent * left / self._cost / 2) > WORTH:
                 self._client = self._thread.submit(self._connect)
             yield task, result
         if waiting:
             self._client = self._client or self._thread.submit(self._connect)
             yield from self._spread(self._client.result(), waiting)
 
-    def _spread(self, client: Any, waiting: deque[Task]) -> Iterator[tuple[Task, Any]]:
+    def _spread(self, client: Any, waiting: deque[Work]) -> Iterator[tuple[Work, Any]]:
         from distributed import as_completed
 
-        there, running, ended = Hardware(self.hardware.kind, self.hardware.most), {}, as_completed(loop=client.loop)
+        there, ended = Hardware(self.hardware.kind, self.hardware.most), as_completed(loop=client.loop)
+        running: dict[Any, Work] = {}
         what = {"resources": {there.kind: 1}, "retries": TRIES - 1, "pure": False}
         looked, seen, ready = -1.0, time.monotonic(), None
         try:
@@ -186,7 +189,7 @@ class Cluster(Here):
             raise UsageError(f"no worker of the scheduler offers {kind}; start workers with --resources {kind}=1")
         return fit
 
-    def _result(self, future: Any, task: Task) -> Any:
+    def _result(self, future: Any, task: Work) -> Any:
         """What became of a task.
 
         Raises:
@@ -256,7 +259,7 @@ def pool(
     else:
         where = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
         try:
-            client = distributed.Client(**where, timeout=PATIENCE, set_as_default=False)
+            client = distributed.Client(**where, timeout=PATIENCE / 10, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {_said(error)}; give its address") from None
         hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)

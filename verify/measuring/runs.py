@@ -30,7 +30,7 @@ from scaling_algebra.verify.networks.steppers import class_name
 from .block import train_block
 from .cells import RunCell, Setup, cells, collect, cost, testbed_of
 from .coordinates import build, train_transformer
-from .pool import Failed, Here, Task
+from .pool import Failed, Here, Work
 from .sizes import elements, plan_seeds, plan_sizes
 from .store import Store
 from .training import train_network
@@ -122,7 +122,7 @@ def perform(
         UsageError: not enough memory, or what a pool raises.
     """
     named = [(f"{setup.run}/{setup.name(cell)}", setup, cell) for setup, cell in todo]
-    tasks = [Task(name, timed_cell, (setup, cell), cost(setup, cell)) for name, setup, cell in named]
+    tasks = [Work(name, timed_cell, (setup, cell), cost(setup, cell)) for name, setup, cell in named]
     total, done, failed = sum(task.cost for task in tasks), 0.0, []
     for task, result in pool(tasks):
         setup, cell = task.arguments

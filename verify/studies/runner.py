@@ -21,7 +21,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.measuring.pool import Failed, Here, Task
+from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
@@ -171,7 +171,7 @@ def perform(
     store, started, interrupted = store or Store(), time.perf_counter(), False
     question = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
     kept = {trial.title: store.piece({**question, "trial": trial.title}) for trial in chosen.trials}
-    todo = [Task(f"{chosen.name}, {t.title}", tried, (t, how)) for t in chosen.trials if kept[t.title] is None]
+    todo = [Work(f"{chosen.name}, {t.title}", tried, (t, how)) for t in chosen.trials if kept[t.title] is None]
     failed: list[Failed] = []
     try:
         watch(len(kept) - len(todo), chosen.title)

@@ -23,8 +23,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend
-from scaling_algebra.verify.measuring.pool import Failed, Here
-from scaling_algebra.verify.measuring.pool import Task as Work
+from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks.base_shapes import BaseShapes, Multipliers
 from scaling_algebra.verify.networks.scales import Dims
