@@ -1,1 +1,1 @@
-"""The limit of infinite width with its numbers: what training makes of every signal while experts stay few."""
+"""The limit of infinite width with its numbers, where experts and layers stay few."""

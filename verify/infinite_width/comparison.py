@@ -7,66 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
 
-from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.verify.judging.fit import fit
-from scaling_algebra.verify.measuring.sizes import dims_at
+from scaling_algebra.spec.networks.language import DATA
+from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, number
+from scaling_algebra.verify.measuring.sizes import dims_at, elements
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 
-from .program import Limit, State
-from .vectors import NotCovered, Values
+from .course import Course, Trajectory
+from .program import Limit
+from .vectors import Values
 
-ENTRIES = 3e7
+ENTRIES = 1e7
 """Weight entries that are trained side by side."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """What is trained: inputs (samples, *data), targets (samples,) or None for the loss f, updates and learning rate."""
-
-    derivation: Derivation
-    inputs: Values
-    targets: Values | None
-    steps: int
-    lr: float
-    seed: int = 0
-
-    @classmethod
-    def of(cls, derivation: Derivation, steps: int, lr: float, samples: int, loss: str, seed: int = 0) -> Course:
-        """Inputs of unit length, drawn at random; targets 1, -1, 1, ..."""
-        from scaling_algebra.verify.networks.scales import FIXED_SIZES
-
-        network = derivation.network
-        shape = [FIXED_SIZES[network.axes[x]] for x in network.signals["data"]]
-        x = np.random.default_rng([5, seed]).standard_normal((samples, *shape))
-        x /= np.linalg.norm(x, axis=-1, keepdims=True)
-        targets = np.resize([1.0, -1.0], samples) if loss == "squared" else None
-        return cls(derivation, x, targets, steps, lr, seed)
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """States of all samples by updates; ``why`` they end before the last one, if they do."""
-
-    limit: Limit
-    states: tuple[tuple[State, ...], ...]
-    why: str = ""
-
-
-def trajectory(course: Course) -> Trajectory:
-    """The limit, as far as it is covered."""
-    limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed), []
-    try:
-        for state in limit.train(course.steps, course.targets):
-            states.append(state)
-    except NotCovered as why:
-        return Trajectory(limit, tuple(states), str(why))
-    return Trajectory(limit, tuple(states))
 
 
 def trained(course: Course, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
@@ -84,7 +42,7 @@ def trained(course: Course, limit: Limit, n: int, seeds: Sequence[int], device: 
     for group in optimizer.param_groups:
         group["lr"] = course.lr * d.scaling.tensors[group["symbol"]].lr.at(dims)
     inputs = torch.as_tensor(course.inputs, device=device)
-    names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != "data"]
+    names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != DATA]
     found: dict[str, list[Any]] = {name: [] for name in names}
     for _ in range(course.steps + 1):
         optimizer.zero_grad()
@@ -100,3 +58,53 @@ def trained(course: Course, limit: Limit, n: int, seeds: Sequence[int], device: 
         (loss / len(inputs)).backward()
         optimizer.step()
     return {name: torch.stack(values, 1).cpu().numpy() for name, values in found.items()}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number that does not grow, trained at several widths.
+
+    Attributes:
+        error: largest deviation of the mean over seeds at the largest width. scale: largest value of the limit.
+        means: over seeds, by width, (updates, samples, *letters). slope: of the deviation of one seed against n.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    means: tuple[Values, ...]
+    error: float
+    scale: float
+    slope: Fit
+    verdict: Verdict
+
+    def as_json(self) -> dict[str, Any]:
+        slope = {"slope": number(self.slope.slope), "ci": [number(self.slope.low), number(self.slope.high)]}
+        means = [x.tolist() for x in self.means]
+        head = {"sizes": list(self.sizes), "means": means, "error": number(self.error), "scale": number(self.scale)}
+        return {**head, **slope, "verdict": str(self.verdict)}
+
+
+def compared(
+    t: Trajectory, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
+) -> dict[str, Compared]:
+    """Trains at several widths; deviations from the limit, as far as it goes.
+
+    Law: deviations are sums over n of what is independent: n^(-1/2).
+    """
+    course, steps = t.course, len(t.states)
+    runs: list[dict[str, Values]] = []
+    for n in sizes:
+        say(f"n = {n}")
+        together = max(1, int(ENTRIES / elements(dims_at(course.derivation.ray, n), course.derivation.network)))
+        parts = [trained(course, t.limit, n, range(seeds)[k : k + together], device) for k in range(0, seeds, together)]
+        runs.append({name: np.concatenate([part[name] for part in parts])[:, :steps] for name in parts[0]})
+    found = {}
+    for name in sorted(runs[0], key=lambda x: x != course.derivation.network.output) if steps else ():
+        limit = np.array([[s.signals[name] for s in row] for row in t.states])
+        apart = [run[name] - limit for run in runs]
+        slope = fit(sizes, [np.sqrt((x**2).reshape(len(x), -1).mean(1)) for x in apart])
+        verdict = judge_exponent(slope, Fraction(-1, 2), Fraction(1, 2))
+        means = tuple(run[name].mean(0) for run in runs)
+        error, scale = float(np.abs(means[-1] - limit).max()), float(np.abs(limit).max())
+        found[name] = Compared(name, tuple(sizes), means, error, scale, slope, verdict)
+    return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -115,7 +114,7 @@ class Limit:
         seed: of the tensors that do not grow, whose values the limit depends on.
 
     Raises:
-        UsageError: an axis that grows otherwise than the width, another optimizer than SGD, a statement that has no rule.
+        UsageError: an axis that grows otherwise than the width, another optimizer than SGD, a statement without a rule.
     """
 
     def __init__(self, derivation: Derivation, inputs: Values, lr: float, seed: int = 0) -> None:
@@ -134,8 +133,8 @@ class Limit:
         rules = {rule.torch for rule in derivation.optimizer.rules}
         if rules != {"SGD"}:
             raise UsageError(
-                f"the optimizer is {derivation.optimizer.name}: its step is no sum of products of vectors, so the limit "
-                "is not computed; give sgd or momentum"
+                f"the optimizer is {derivation.optimizer.name}: its step is no sum of products of vectors, and the "
+                "limit is not computed; give sgd or momentum"
             )
         self.rate = ray[min(axes)] if axes else Fraction(1)
         self.ray, self.inputs = ray, inputs
@@ -303,9 +302,7 @@ class Limit:
     def _inside(factors: Iterable[Quantity], letters: str) -> str:
         return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
 
-    def _image(
-        self, weight: Weight, names: Mapping[str, str], x: Quantity, target: str, transposed: bool
-    ) -> Quantity:
+    def _image(self, weight: Weight, names: Mapping[str, str], x: Quantity, target: str, transposed: bool) -> Quantity:
         fixed = "".join(names[k] for k in weight.letters if names[k] not in self.growing)
         letters = "".join(dict.fromkeys(fixed + x.letters))
         shape, images = [self.sizes[k] for k in letters], []
@@ -497,7 +494,9 @@ def added(parts: Sequence[Quantity]) -> Quantity:
     values: Any = 0.0
     for q in left:
         turned = q.values.transpose(*(q.letters.index(x) for x in first.letters), *([-1] if q.over else []))
-        values = values + (np.pad(turned, [(0, 0)] * len(q.letters) + [(0, width - turned.shape[-1])]) if q.over else turned)
+        values = values + (
+            np.pad(turned, [(0, 0)] * len(q.letters) + [(0, width - turned.shape[-1])]) if q.over else turned
+        )
     rest = max(max(q.rest for q in parts), max((q.power for q in parts if q.power < power), default=NONE))
     return Quantity(first.letters, first.over, values, power, rest)
 
