@@ -112,7 +112,7 @@ def test_training_comes_nearer(case):
     t = trajectory(asked)
     assert not t.why and len(t.states) == asked.steps + 1
     many = any(axis == "M" for axis in t.limit.network.axes.values())
-    sizes, seeds = (24, 48, 96, 192) if many else (64, 128, 256, 512), 48
+    sizes, seeds = ((24, 48, 96, 192), 48) if many else ((64, 128, 256, 512), 192)
     f = compared(t, sizes, seeds, "cpu")["f"]
     assert f.verdict is Verdict.AGREES, f
     wrong = replace(t, states=trajectory(replace(asked, lr=2 * asked.lr)).states)
