@@ -119,6 +119,13 @@ def test_training_comes_nearer(case):
     assert compared(wrong, sizes, seeds, "cpu")["f"].verdict is Verdict.REFUTED
 
 
+def test_training_starts_from_the_same_bias():
+    t = trajectory(router("softmax-bias", 2, 0.3))
+    shift = compared(t, (16, 24, 32), 4, "cpu")["shift"].means
+    assert all(np.allclose(x[0, 0], t.states[0][0].signals["shift"], rtol=1e-12) for x in shift)
+    assert not np.allclose(t.states[-1][0].signals["shift"], t.states[0][0].signals["shift"], rtol=1e-3)
+
+
 def test_a_wide_network_is_within_one_percent():
     f = compared(trajectory(router("sigmoid")), (64, 256, 1024), 16, "cpu")["f"]
     assert f.error < 0.01 * f.scale

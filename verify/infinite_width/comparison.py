@@ -33,14 +33,14 @@ def trained(course: Course, limit: Limit, n: int, seeds: Sequence[int], device: 
     model = TorchNetwork(d.network, Draw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
     optimizer = model.optimizer(d.optimizer)
     with torch.no_grad():
-        for role, weight in model.weights.items():
-            current = limit.weights[role].current
-            if current is not None and not current.over and current.values.any():
-                weight.copy_(torch.as_tensor(current.values))  # the same at every width
-            else:
-                weight /= model.constants.init_of(role)
+        for role, parameter in model.weights.items():
+            start = limit.weights[role].start
+            parameter.div_(model.constants.init_of(role))
+            if start is not None and not start.over and start.values.any():
+                parameter.copy_(torch.as_tensor(start.values))  # the same at every width
     for group in optimizer.param_groups:
-        group["lr"] = course.lr * d.scaling.tensors[group["symbol"]].lr.at(dims)
+        rate = d.scaling.tensors[group["symbol"]].lr
+        group["lr"] = 0.0 if rate is None else course.lr * rate.at(dims)
     inputs = torch.as_tensor(course.inputs, device=device)
     names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != DATA]
     found: dict[str, list[Any]] = {name: [] for name in names}

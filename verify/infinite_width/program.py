@@ -30,10 +30,11 @@ HALF = Fraction(1, 2)
 
 
 def _normal(x: Values) -> Values:
-    return np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    density: Values = np.exp(-(x**2) / 2) / (2 * np.pi) ** 0.5
+    return density
 
 
-ENTRYWISE: dict[str, tuple[Callable[[Values], Values], Callable[[Values], Values]]] = {
+ENTRYWISE: dict[str, tuple[Callable[[Values], Any], Callable[[Values], Any]]] = {
     "gate": (expit, lambda x: expit(x) * expit(-x)),
     "sigmoid": (expit, lambda x: expit(x) * expit(-x)),
     "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
@@ -78,7 +79,7 @@ class Weight:
     """A tensor while it trains: numbers or vectors as they are, matrices as they start, and their updates.
 
     Attributes:
-        current, momentum: of tensors with at most one letter that grows.
+        start, current, momentum: of tensors with at most one letter that grows.
         matrices: by the values of its other letters. extra: power of n beside that of entries of variance 1/n.
         updates: factors of every rank-one gradient. shares, buffer: what the tensor and its momentum have of each.
     """
@@ -86,6 +87,7 @@ class Weight:
     tensor: Tensor
     letters: str
     rate: tuple[float, Fraction] | None
+    start: Quantity | None = None
     current: Quantity | None = None
     momentum: Quantity | None = None
     matrices: dict[tuple[int, ...], Matrix] = field(default_factory=dict)
@@ -189,7 +191,7 @@ class Limit:
                 values = np.broadcast_to(values, (*shape, values.shape[-1]))
             else:
                 values = np.broadcast_to(drawn.standard_normal(once), shape)
-            weight.current = Quantity(fixed, grow, size * values, power)
+            weight.start = weight.current = Quantity(fixed, grow, size * values, power)
         elif size:
             spaces = (self._space(grow[0]), self._space(grow[1]))
             weight.extra = power + HALF
@@ -441,7 +443,7 @@ class Limit:
             NotCovered: from here on.
         """
         for step in range(steps + 1):
-            states, slopes, gradients = [], [], []
+            states, slopes, gradients = list[State](), list[float](), list[Any]()
             for data in self.inputs:
                 signals = self.forward(data)
                 grads, tensors = self.backward(signals)
