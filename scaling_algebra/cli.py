@@ -18,9 +18,8 @@ from typing import Any
 
 import click
 
-from .errors import UsageError, missing, shortened
+from .errors import Unsatisfiable, UsageError, missing, shortened
 from .files import reason
-from .solver.demands import Infeasible, NotFound
 from .waiting import interruptible, watched
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
@@ -139,12 +138,11 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         return _fail(error.format_message(), 2)
     except UsageError as error:
         return _fail(str(error), 2)
-    except NotFound as error:
+    except Unsatisfiable as error:
         from .commands.derive import missing as not_found
+        from .solver.demands import NotFound  # there already: it was raised
 
-        return not_found(error)[0]
-    except Infeasible as error:
-        return _fail(str(error), 1)
+        return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), 1)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""The one exception users see: a single line that says what was wrong, where, and what to do."""
+"""What users see of what went wrong: a single line that says what, where, and what to do."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ class UsageError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))
+
+
+class Unsatisfiable(Exception):
+    """Nothing meets what is demanded. The command line prints it as one line and exits with code 1."""
 
 
 def shortened(message: str) -> str:

@@ -11,9 +11,13 @@ from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.errors import Unsatisfiable
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 
@@ -29,7 +33,7 @@ class Failure:
         return self.reason
 
 
-class Infeasible(Exception):
+class Infeasible(Unsatisfiable):
     """No parameterization met the demands: the first demand that failed is the message.
 
     Attributes:
@@ -58,6 +62,19 @@ class NotFound(Infeasible):
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
         missing += f" with {asked.given}" if asked.given else ""
         return f"found no {missing} ({how}): {self.failure}"
+
+
+def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
+    """Why proofs do not reach a configuration; empty if they do."""
+    if network.live or network.norms:
+        return f"{network.name} divides or gates by unknown sizes; proofs are for products, sums and held gates"
+    if sparse(network, ray):
+        return f"K < M on {ray}; proofs are for K = M"
+    for rule in optimizer.rules:
+        if rule.normalises and not rule.epsilon:
+            who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
+            return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
+    return ""
 
 
 @dataclass(frozen=True)

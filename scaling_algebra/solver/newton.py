@@ -9,9 +9,10 @@ Read next: ``demands.py`` (how demands fare at a point), ``derivation.py`` (what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
@@ -106,10 +107,13 @@ class Solver:
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
         near = self._derived(parameterization, base) if given else []
+        looks: list[Analysis] = []
         for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
-            failure = ""
-            for values in [start] if start else [*near, self.aligned(), self._lazy()]:
+            failure = self._refused(demands, structure, start, looks) if start and not given else ""
+            for values in [] if failure else [start] if start else [*near, self.aligned(), self._lazy()]:
+                if start and failure and not given:
+                    break  # the iteration has ended, and its end fails: another start is for one that does not end
                 try:
                     look, forms = self.iterate(demands, structure, values, given, proposed=not start)
                     start = start or {**values, **look.point.values}
@@ -183,6 +187,32 @@ class Solver:
         look = self._look(structure.point(self.network, values))
         return all(met(d, look) for d in demands if d.kind in ("theta", "bounded"))
 
+    def _refused(
+        self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction], looks: list[Analysis]
+    ) -> str:
+        """Why a structure fails at the solution of another one, where that solves its own equations, too; empty where
+        it does not, or where nothing fails by a lower bound.
+
+        Law: rules with an epsilon fail where gradient descent does (``_after_descent``), whose runs cost less.
+
+        Args:
+            looks: runs so far: structures that differ in demands alone share one.
+        """
+        plain = self._descent
+        counted = {**values, **{f"c.{role}": values[f"c.{role}"] - values[f"d.{role}"] for role in self._epsilons}}
+        point = structure.point(self.network, counted)
+        look = next((x for x in looks if x.point == point), None) or plain._fresh(point)
+        looks.append(look)
+        try:
+            for demand in plain._wanted(demands, {f"b.{role}" for role in structure.zero}):
+                fixing = largest(look, demand, meeting=False)
+                if fixing is None or self._row(fixing.form, counted)[1]:
+                    return ""
+            check(demands, look, certified=False)
+        except Infeasible as problem:
+            return "" if problem.undecided else str(problem)
+        return ""
+
     def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
         """A start where some exponents are given: the solution where none is, if there is one."""
         key = parameterization.name, base
@@ -235,9 +265,8 @@ class Solver:
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method; at a start that is steady nothing diverges."""
         fixed = {*held, *(f"b.{role}" for role in structure.zero)}
-        wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
-        wanted = [d for d in wanted if concerns(d, self.optimizer)]
-        names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
+        wanted, values, stuck = self._wanted(demands, fixed), {**start, **held}, False
+        names = [d.fixes for d in wanted]
         for _ in range(_ROUNDS):
             try:
                 look = self._look(structure.point(self.network, values))
@@ -266,6 +295,21 @@ class Solver:
             values, stuck, steady = moved, moved == values, False
         raise Infeasible("the demands that fix the unknowns have no common solution")
 
+    def _wanted(self, demands: Iterable[Demand], fixed: Collection[str]) -> list[Demand]:
+        """The demands that fix an unknown which nothing else does."""
+        return [d for d in demands if d.fixes and d.fixes not in fixed and concerns(d, self.optimizer)]
+
+    @cached_property
+    def _descent(self) -> Solver:
+        """The solver with gradient descent for every rule that has an epsilon."""
+        return Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
+
+    @cached_property
+    def _epsilons(self) -> list[str]:
+        """Tensors whose rule has an epsilon."""
+        trained = (role for role in self.network.tensors if role not in self.network.frozen)
+        return [role for role in trained if self.optimizer.of(role).epsilon]
+
     def _row(self, form: Form, held: Mapping[str, Fraction]) -> Row:
         """The equation that makes a form Theta(1), for the unknowns that are not held."""
         constant = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(self.ray))
@@ -286,9 +330,7 @@ class Solver:
         and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this is a start like any
         other.
         """
-        plain = Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
-        trained = ((role, x) for role, x in self.network.tensors.items() if role not in self.network.frozen)
-        roles = {role: x for role, x in trained if self.optimizer.of(role).epsilon}
+        plain, roles = self._descent, {role: self.network.tensors[role] for role in self._epsilons}
         values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in roles if f"c.{role}" in held]
         for _ in range(_ROUNDS if rates else 1):
