@@ -138,14 +138,11 @@ def test_experts_are_found_by_shape_and_their_gate_is_measured(numbers, stacked,
     assert found.stacks == ("blocks.0.mix",) and found.gate == gate
 
 
-class Ends(nn.Linear):
+def ends():
     """A model whose forward pass ends the program, as if all were well."""
-
-    def __init__(self):
-        super().__init__(2, 2)
-
-    def forward(self, ids):
-        sys.exit(0)
+    model = Own(Mix())
+    model.forward = lambda ids: sys.exit(0)
+    return model
 
 
 def lacking(model):
@@ -159,7 +156,7 @@ def lacking(model):
         (lambda s: (nn.Linear(2, 2), 3), OWN, r"returns \(Linear, int\)"),
         (lambda s: s["heads"], OWN, "raises KeyError: 'heads'"),
         (lambda s: exit(0), OWN, r"build\(.*\) ends the program"),
-        (lambda s: Ends(), OWN, "the model ends the program"),
+        (lambda s: ends(), OWN, "the model ends the program"),
         (lambda s: lacking(Own(Mix())), OWN, "the optimizer lacks tokens.weight"),
         (lambda s: Own(Mix()), {**OWN, r"\.b\b": "hidden_out"}, "no module that is called has 4 experts"),
         (lambda s: Own(Mix()), {k: v for k, v in OWN.items() if k != "head"}, "no role .* head.weight"),
