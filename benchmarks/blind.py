@@ -135,7 +135,7 @@ def run(folder: Path, draws: int, until: str | None) -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=EVIDENCE)
 def tell(folder: Path) -> None:
-    """How many exponents agree, are refuted and inconclusive, and every refuted one.
+    """The number of exponents that agree, are refuted and inconclusive, and every refuted one.
 
     A run in which a gate failed measured nothing to be relied on: it is named, and none of its exponents is counted.
     """

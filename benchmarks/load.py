@@ -49,7 +49,7 @@ def planned(least: int, together: int) -> list[Job]:
 
 
 def synthetic(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
-    """What a cell could have measured: predictions with noise, flat in the controls."""
+    """Numbers that a cell could have measured: predictions with noise, flat in the controls."""
     n, draw = setup.sizes[0 if cell.kind == "control" else cell.size], np.random.default_rng(cell.seeds)
     entries = elements(setup.dims_of(cell), setup.network)
     facts = {INPUT: 1.0, PARAMETERS: float(entries), GRADIENTS: 1e-15, SECONDS: 0.01}
@@ -80,7 +80,7 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
 
 
 def plan(folder: str) -> str:
-    """What ``verify`` does before it trains the first cell."""
+    """The work of ``verify`` before it trains the first cell."""
     runs = [Job.from_json(run) for run in read_plan(Path(folder))["runs"]]
     for run in runs:
         run.setup()  # derivations are not planning

@@ -152,7 +152,7 @@ KILLERS = {
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
 }  # fmt: skip
-"""Where a fault of a room is likely to be seen; after them the whole lane runs."""
+"""The tests where a fault of a room is likely to be seen; after them the whole lane runs."""
 
 
 def copied(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What input may be: how long, how large, in which digits. Checked before any work, so that nothing hangs.
+"""Limits of input: length, size, digits. Checked before any work, so that nothing hangs.
 
 Read next: ``errors.py`` (what is raised), ``files.py`` (what files may be).
 """

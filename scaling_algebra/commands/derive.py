@@ -46,7 +46,7 @@ MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
 )
-"""Where the rest is to be had."""
+"""Lines that say where the rest is to be had."""
 CODES = {True: 0, False: 1, None: 3}
 """Exit code by whether a parameterization is the only one."""
 

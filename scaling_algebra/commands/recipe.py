@@ -32,7 +32,7 @@ from .options import (
 ENDINGS = {"toml": ".toml", "python": ".py"}
 """Of the files of ``FORMS``."""
 TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
-"""What is tuned at the base, by option."""
+"""Values tuned at the base, by option."""
 SCOPE = "of all, a tensor, an optimizer."
 
 

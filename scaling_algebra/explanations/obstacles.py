@@ -1,4 +1,4 @@
-"""What stands in the way of an answer: the functions of a network without which its parameterization is derived.
+"""Obstacles to an answer: the functions of a network without which its parameterization is derived.
 
 A function that is left out has the value of its argument. That is another network: its exponents say where the
 difficulty of the one that was asked about lies, not what its answer is.

@@ -67,7 +67,7 @@ class FormulaTerm:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """What the matching does."""
+        """The mechanism of the matching."""
         return () if self.matched is None else tuple(mechanisms(self.matched))
 
 
@@ -191,7 +191,7 @@ class Formula(Rendered):
         return latex([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
-        """Where a monomial exceeds the others with the same parameters: ``N_e M >= N``; empty: everywhere."""
+        """The region where a monomial exceeds those with the same parameters: ``N_e M >= N``; empty: everywhere."""
         cone = leading(Cone(self.of.axes), term.form.power, term.beside)
         rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
 
@@ -234,7 +234,7 @@ class Formula(Rendered):
         return [symbols[name] for name in names]
 
     def entries(self, role: str) -> Power:
-        """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
+        """The factor of an entry's size in a divisor: the root of the number of entries, or 1."""
         return self.of.optimizer.entries(self.of.network, role)
 
 

@@ -49,7 +49,7 @@ EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which mak
 
 
 class Uniqueness(StrEnum):
-    """What is shown of all parameterizations under one structure: how many there are."""
+    """The number of parameterizations under one structure, as far as it is shown."""
 
     UNIQUE = "unique"
     IMPOSSIBLE = "impossible"
@@ -59,7 +59,7 @@ class Uniqueness(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was proved for one structure.
+    """The proof for one structure.
 
     Attributes:
         structure: the discrete choices.
@@ -80,7 +80,7 @@ class Outcome:
 
 @dataclass(frozen=True, repr=False)
 class Proof(Rendered):
-    """What was proved about one parameterization on one ray.
+    """The proof about one parameterization on one ray.
 
     Attributes:
         configuration: what was asked.
@@ -103,7 +103,7 @@ class Proof(Rendered):
 
     @cached_property
     def later(self) -> EveryStep | None:
-        """What holds after any number of updates at the only parameterization; None if there is not exactly one."""
+        """Facts after any number of updates at the only parameterization; None if there is not exactly one."""
         if not self.unique:
             return None
         asked, structure = self.configuration, self.outcome.structure
@@ -138,12 +138,12 @@ class Proof(Rendered):
         return points
 
     def claim(self, attempt: Outcome) -> str:
-        """What the unsatisfiable system of one attempt shows."""
+        """The statement that the unsatisfiable system of one attempt shows."""
         claimed = "exactly one point meets" if attempt.verdict is Uniqueness.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
-        """How to read the unknowns of such a system."""
+        """The meaning of the unknowns of such a system."""
         lines = [
             "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
@@ -243,7 +243,7 @@ class Prover:
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
-        """Which parameters meet the demands under one structure."""
+        """The parameters that meet the demands under one structure."""
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:

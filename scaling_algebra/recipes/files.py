@@ -1,4 +1,4 @@
-"""What a recipe starts from, read from files: sizes and tuned values in TOML, sizes from a published configuration.
+"""The inputs of a recipe, read from files: sizes and tuned values in TOML, sizes from a published configuration.
 
 Read next: ``sizes.py`` (what sizes may be), ``families.toml`` (where a configuration keeps them).
 """

@@ -1,4 +1,4 @@
-"""What learning rate, epsilon, betas and weight decay do when the batch B and the number of tokens T change.
+"""Learning rate, epsilon, betas and weight decay when the batch B and the number of tokens T change.
 
 Law: an invariant holds monomials in these quantities, B and T at Theta(1): equations of the same kind as those of laws,
 which ``laws/minima.py`` solves. Read next: ``horizon.toml`` (invariants), ``recipe.py`` (which reads the factors).

@@ -1,4 +1,4 @@
-"""How demands fare at one point: which fail, why, and which monomial must become Theta(1).
+"""Demands at one point: those that fail, the reason, and the monomial that must become Theta(1).
 
 Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/spec/desiderata.py`` (the demands).
 """
@@ -84,7 +84,7 @@ def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
 
 @dataclass(frozen=True)
 class Fixing:
-    """What fixes one unknown: a demand, the quantity and step at which it binds, the form that is set to Theta(1)."""
+    """The condition on one unknown: a demand, the quantity and step where it binds, the form set to Theta(1)."""
 
     demand: Demand
     quantity: str

@@ -90,7 +90,7 @@ class Solver:
     def solve(
         self, parameterization: Parameterization, base: Structure | None = None, given: Given = NOTHING
     ) -> Solution:
-        """What meets the demands of a parameterization with the fewest interventions in the structure.
+        """The solution of a parameterization's demands with the fewest interventions in the structure.
 
         Where exponents are given, the demands that would fix them fix nothing, and the rest is solved; if some demands
         do not hold then, the structure in which the fewest fail is taken, and they are named.
@@ -299,7 +299,7 @@ class Solver:
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
     ) -> Mapping[str, Fraction]:
-        """Where rules with an epsilon start: at the solution of gradient descent.
+        """The start for rules with an epsilon: the solution of gradient descent.
 
         Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
         descent with c - d for c. So where gradient descent has no solution, neither has this optimizer; where descent

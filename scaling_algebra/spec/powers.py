@@ -161,7 +161,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Where an exponent comes from: a power of the axes plus integer multiples of the unknowns.
+    """The origin of an exponent: a power of the axes plus integer multiples of the unknowns.
 
     ``value`` on the ray = ``power`` on the ray + sum of ``unknowns[u]`` times the value of u.
     """

@@ -1,4 +1,4 @@
-"""What the commands of this folder share: options, checks before the long part, and how a run ends.
+"""Shared parts of the commands of this folder: options, checks before the long part, and how a run ends.
 
 Imports neither torch nor numpy: help is for every machine.
 """
@@ -48,7 +48,7 @@ REPORTING = options(
     click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree."),
     FORMAT,
 )
-"""How verdicts are printed and turned into an exit code."""
+"""Verdicts as print and as an exit code."""
 
 
 def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | None]:
@@ -98,7 +98,7 @@ def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
 
 
 def kept(folder: Path | None) -> Store:
-    """Where pieces are kept: in memory, or in a folder that can be written.
+    """The store of pieces: in memory, or in a folder that can be written.
 
     Raises:
         UsageError: it cannot.

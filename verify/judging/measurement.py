@@ -1,4 +1,4 @@
-"""What a run measured: numbers by quantity, step, size and seed.
+"""The measurement of a run: numbers by quantity, step, size and seed.
 
 Read next: ``measuring/runs.py`` (measures), ``fit.py`` (makes exponents of the numbers), ``verdicts.py`` (judges).
 """

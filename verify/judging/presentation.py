@@ -1,4 +1,4 @@
-"""What a report says. Read next: ``documents`` (how that is printed)."""
+"""A report as a document. Read next: ``documents`` (how that is printed)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .report import Report, ReportRow
 
 @document_of.register(Report)
 def report(r: Report, heading: str = "", every: bool = False) -> Document:
-    """What was measured (``heading``), claims, the line that sums up, the rows that do not agree or ``every`` row, and
+    """The measurement (``heading``), claims, the line that sums up, the rows that do not agree or ``every`` row, and
     the gates."""
     sizes = f"n = {', '.join(f'{n:g}' for n in r.sizes)}; " if r.sizes else ""
     blocks: list[Block] = [Heading(literal(heading))] if heading else []

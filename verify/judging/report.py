@@ -1,4 +1,4 @@
-"""What a run showed, and its exit code.
+"""The report of a run, and its exit code.
 
 The rule, for the rows judged (the claims if there are any, else all predictions):
 
@@ -63,7 +63,7 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many rows agree, are refuted and inconclusive, those that are predicted to be exactly zero apart."""
+    """The number of rows by verdict, those that are predicted to be exactly zero apart."""
 
     exponents: Mapping[Verdict, int]
     zeros: Mapping[Verdict, int]

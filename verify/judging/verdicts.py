@@ -28,7 +28,7 @@ from .mixtures import SEEN, TRACE, Powers, powers_below, share
 from .report import INTERRUPTED, REQUIRED, Report, ReportRow
 
 QUOTIENT = ".normalised"
-"""How the name of a quantity ends that is another one, seed by seed, over the size of what that reads."""
+"""The ending of the name of a quantity that is another one, seed by seed, over the size of what that reads."""
 
 
 def judge(

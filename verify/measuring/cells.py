@@ -169,7 +169,7 @@ class RunCell:
 
     @property
     def checked(self) -> int:
-        """How many of the first replicas have their gradients compared with autograd's."""
+        """The number of first replicas whose gradients are compared with autograd's."""
         return max(0, min(CHECKED - self.first, self.count)) if self.kind == "values" else 0
 
     @property

@@ -141,7 +141,7 @@ def growing(setup: Setup) -> frozenset[str]:
 
 
 def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
-    """Where and with what a run is measured: the hardware, dtype, optimizer and base constants."""
+    """The circumstances of a measurement: the hardware, dtype, optimizer and base constants."""
     rule = setup.derivation.optimizer
     what = {"dtype": setup.dtype, "optimizer": class_name(rule), "constants": dict(setup.constants)}
     return {**hardware.described(), **what}

@@ -88,12 +88,12 @@ class Store:
                         yield run, cell
 
     def describe(self, run: str, environment: dict[str, Any]) -> None:
-        """Where and with what a run is measured."""
+        """The circumstances of a measurement."""
         self._environments[run] = environment
         self._write(f"{run}/environment", [], json.dumps(environment).encode())
 
     def environment(self, run: str) -> dict[str, Any]:
-        """Where and with what a run was measured; in several folders: all their devices, and the largest memory."""
+        """The circumstances of a measurement; in several folders: all their devices, and the largest memory."""
         records = [json.loads(content) for _, content in self._read(f"{run}/environment")]
         records = records or [e for name, e in self._environments.items() if name == run]
         if not records:

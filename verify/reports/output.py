@@ -32,7 +32,7 @@ Judged = Sequence[tuple[Job, Report]]
 
 
 def document(judged: Judged, command: str, every: bool = False) -> Document:
-    """What runs say: one its report; several a line that sums up, a table of runs, and what does not agree.
+    """The output of runs: one its report; several a line that sums up, a table of runs, and what does not agree.
 
     The record is the JSON contract of ``verify``: of one run, or of all runs with the total.
 
@@ -70,7 +70,7 @@ def as_json(job: Job, report: Report) -> dict[str, Any]:
 
 
 def total(judged: Judged) -> dict[str, int]:
-    """How many exponents were judged, and the verdicts."""
+    """The number of exponents judged, and the verdicts."""
     counts: Counter[str] = Counter()
     for _, report in judged:
         counts.update(report.counts)

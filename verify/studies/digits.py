@@ -87,7 +87,7 @@ def matched_time(
 
 @dataclass(frozen=True)
 class Rates:
-    """How a mixture is trained.
+    """The training of a mixture.
 
     Attributes:
         lr: log2 of the learning rate of what is dense. experts, router: by what theirs is multiplied.

@@ -139,7 +139,7 @@ def worst(results: Sequence[Result]) -> int:
 def planned(
     chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None
 ) -> Conditions:
-    """How an experiment is run: its own sizes and seeds unless others are given.
+    """The run of an experiment: its own sizes and seeds unless others are given.
 
     Raises:
         UsageError: unusable sizes or device, or sizes for an experiment that has none.

@@ -40,7 +40,7 @@ every parameterization, and its own scaling would not be tested.
 
 @dataclass(frozen=True)
 class Course:
-    """How every network of a study is trained.
+    """The training of every network of a study.
 
     Attributes:
         steps: number of updates.

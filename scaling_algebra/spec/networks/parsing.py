@@ -184,7 +184,7 @@ HINTS = {
 
 
 def _unreadable(text: str, at: int) -> str:
-    """Where an equation cannot be read, and what to do."""
+    """The place where an equation cannot be read, and what to do."""
     before, rest = text[:at].rstrip(), text[at:].lstrip()
     word = re.match(r"\w+|\+=|.", rest)
     last = re.search(r"\S+$", before)
