@@ -25,7 +25,7 @@ def meant(arguments: Sequence[str]) -> str | None:
 
 def _rows(word: str) -> dict[str, Mapping[str, str]]:
     """Entries called ``B``, or ``mechanism B``, in any case."""
-    rows = {}
+    rows: dict[str, Mapping[str, str]] = {}
     for title, entries in SECTIONS.items():
         asked = word.lower().removeprefix(f"{title.removesuffix('s')} ").strip()
         if found := {name: text for name, text in entries.items() if name.lower() == asked}:
