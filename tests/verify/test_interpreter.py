@@ -10,7 +10,7 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.decomposition.moments import TorchRun
-from scaling_algebra.verify.decomposition.parts import rms
+from scaling_algebra.verify.decomposition.columns import rms
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 
