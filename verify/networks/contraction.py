@@ -76,20 +76,26 @@ def _computed(operands: Sequence[Labelled], out: str, known: Products | None) ->
                 if known.key(a, b, _left(letters, (i, j), out)) in known.made:
                     there.append((i, j))
 
-    def tensor(tree: Tree, order: str | None) -> Labelled:
-        if isinstance(tree, int):
-            return operands[tree]
-        a, b = (tensor(branch, None) for branch in tree)
-        result = order if order is not None else _left(letters, _leaves(tree), out)
-        if known is None or not all(isinstance(branch, int) for branch in tree):
-            return result, _einsum((a, b), result)
-        key = known.key(a, b, result)
-        if key not in known.made:
-            known.made[key] = (a[1], b[1], (result, _einsum((a, b), result)))  # with both, whose ids stay theirs
-        made = known.made[key][2]
-        return result, made[1] if made[0] == result else _einsum((made,), result)
+    tree = plan(letters, shapes, out, frozenset(there))
+    return _product(tree, operands, letters, out, known)[1]
 
-    return tensor(plan(letters, shapes, out, frozenset(there)), out)[1]
+
+def _product(
+    tree: Tree, operands: Sequence[Labelled], letters: tuple[str, ...], out: str, known: Products | None
+) -> Labelled:
+    """The product of the tensors of a tree, with the letters that it keeps."""
+    if isinstance(tree, int):
+        return operands[tree]
+    leaves = _leaves(tree)
+    result = out if len(leaves) == len(operands) else _left(letters, leaves, out)
+    a, b = (_product(branch, operands, letters, out, known) for branch in tree)
+    if known is None or len(leaves) > 2:
+        return result, _einsum((a, b), result)
+    key = known.key(a, b, result)
+    if key not in known.made:
+        known.made[key] = (a[1], b[1], (result, _einsum((a, b), result)))  # with both, whose ids stay theirs
+    made = known.made[key][2]
+    return result, made[1] if made[0] == result else _einsum((made,), result)
 
 
 def _leaves(tree: Tree) -> tuple[int, ...]:
