@@ -123,6 +123,29 @@ class Own(nn.Module):
         return {"called": self.head, "weight": lambda h: h @ self.head.weight.T, "none": lambda h: h}[self.read](h)
 
 
+class Narrow(nn.Module):
+    """A map to few entries within a layer, which scales as a readout, and the way back."""
+
+    def __init__(self, n, rank):
+        super().__init__()
+        self.tokens, self.layers = nn.Embedding(64, n), nn.ModuleList([nn.Linear(n, n)])
+        self.small, self.back = nn.Linear(n, rank, bias=False), nn.Linear(rank, n, bias=False)
+        self.head = nn.Linear(n, 64, bias=False)
+
+    def forward(self, ids):
+        h = self.layers[0](self.tokens(ids))
+        return self.head(h + self.back(self.small(h)))
+
+
+@pytest.mark.parametrize("rank", [8, 64])
+def test_only_the_map_that_gives_the_logits_is_judged_as_a_readout(rank):
+    """Rows of words are those of the last; a matrix within a layer has few rows, or as many as there are words."""
+    roles = {"tokens": "embedding", "small": "readout", "back": "hidden_out", "head": "readout"}
+    roles |= {"layers.0.weight": "hidden", "layers.0.bias": "bias"}
+    with pytest.raises(UsageError, match=r"^small \(readout\) does not give the logits: .*derive"):
+        check_model(lambda sizes: Narrow(sizes["N"], rank), *DENSE, roles=roles)
+
+
 OWN = {"tokens": "embedding", "route": "router", r"\.a\b": "expert_in", r"\.b\b": "expert_out", "head": "readout"}
 
 

@@ -108,6 +108,14 @@ def examined(build: Any, size: Sizes, numbers: Recipe, roles: Mapping[str, str] 
     if not any(re.search(layers, name) for name in seen.calls):
         raise UsageError(f"no module that is called matches layers={layers!r}; give a pattern of your layers' names")
     named = modules(model)
+    reads = [n for n in seen.calls if by_name.get(f"{n}.weight") == "readout"]
+    heads = [n for n in reads if seen.calls[n].output.shape == seen.logits.shape]
+    for owner in reads:  # a gate of a shared expert is one number, scales as a readout, and is not measured
+        if owner not in heads[-1:] and seen.calls[owner].output.shape[-1] > 1:
+            raise UsageError(
+                f"{owner} (readout) does not give the logits: no role says what lies behind it; write the network's "
+                "equations, and give them to derive and verify"
+            )
     for name, role in by_name.items():
         owner = name.removesuffix(".weight")
         matrix = owner in named and role not in EXPERT and named[owner].weight.dim() == 2
