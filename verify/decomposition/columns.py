@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from torch import Tensor
 
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.networks.contraction import Labelled, contract
+
+CACHED = 2**18
+"""Entries of the columns of experts that are formed at once on a CPU."""
 
 COLUMN, OTHER, STEP = "0", "1", "2"
 """Letters of columns, of the columns that they are multiplied with, and of past steps. No network has them."""
@@ -56,41 +60,51 @@ def renamed(operands: Sequence[Labelled], old: str, new: str) -> list[Labelled]:
 
 @dataclass(frozen=True)
 class Group:
-    """Columns that are one product of tensors: some of these have the letter ``COLUMN``.
+    """Columns that are a sum of products of tensors, some of which have the letter ``COLUMN``.
 
     Attributes:
+        terms: products, with their signs.
         count: of columns.
     """
 
-    operands: tuple[Labelled, ...]
+    terms: tuple[tuple[int, tuple[Labelled, ...]], ...]
     count: int
 
     @property
     def formed(self) -> bool:
-        return len(self.operands) == 1
+        return len(self.terms) == 1 and len(self.terms[0][1]) == 1
 
-    def summed(self, which: Sequence[int]) -> list[Labelled]:
-        """The sum of some columns as a product of tensors, without ``COLUMN``."""
-        having = [k for k, (letters, _) in enumerate(self.operands) if COLUMN in letters]
+    @property
+    def operands(self) -> tuple[Labelled, ...]:
+        """The tensors of the only product."""
+        ((_, operands),) = self.terms
+        return operands
+
+    def summed(self, which: Sequence[int]) -> list[tuple[int, list[Labelled]]]:
+        """The sum of some columns, without ``COLUMN``."""
+        return [(sign, self._summed(operands, which)) for sign, operands in self.terms]
+
+    def _summed(self, operands: Sequence[Labelled], which: Sequence[int]) -> list[Labelled]:
+        """Products are linear in the one tensor that has ``COLUMN``; where several have it, columns are picked."""
+        having = [k for k, (letters, _) in enumerate(operands) if COLUMN in letters]
         if len(having) > 1:
-            letters, x = self.operands[having[0]]
-            chosen = x.new_zeros(self.count)
-            chosen[list(which)] = 1
-            return [*self.operands, (COLUMN, chosen.expand(len(x), -1))]
-        operands = list(self.operands)
-        letters, x = operands[having[0]]
+            picked = operands[0][1].new_zeros(self.count)
+            picked[list(which)] = 1
+            return [*operands, (COLUMN, picked.expand(len(operands[0][1]), -1))]
+        if not having:
+            return list(operands)
+        found = list(operands)
+        letters, x = found[having[0]]
         along = 1 + letters.index(COLUMN)
-        if len(which) == 1:
-            x = x.select(along, which[0])
-        elif len(which) == self.count:
+        if len(which) == self.count and self.count > 1:
             x = x.sum(along)
         else:
             total = x.select(along, which[0])
             for k in which[1:]:
                 total = total + x.select(along, k)
             x = total
-        operands[having[0]] = (letters.replace(COLUMN, ""), x)
-        return operands
+        found[having[0]] = (letters.replace(COLUMN, ""), x)
+        return found
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,7 @@ class Columns:
     """Signals with the same index letters, in groups.
 
     Attributes:
-        letters: of each signal.
+        letters: of each signal; ``experts``: those of experts among them.
         keys: numbers of the columns, counted through all groups, that a signal is the sum of, by its name; no number
             for what is exactly zero.
         sizes: of all letters.
@@ -111,21 +125,10 @@ class Columns:
     sizes: Mapping[str, int]
     like: Tensor
     experts: str = ""
-    """Letters of experts: products over experts are summed last."""
 
     def sum(self, names: Iterable[Any]) -> SignalEntries:
         """The sum of some signals, by their names."""
         return SignalEntries(self.letters, self, tuple(k for name in names for k in self.keys[name]))
-
-    def split(self, which: Sequence[int]) -> list[tuple[Group, list[int]]]:
-        """Some columns by their groups."""
-        found, first = [], 0
-        for group in self.groups:
-            some = [k - first for k in which if first <= k < first + group.count]
-            if some:
-                found.append((group, some))
-            first += group.count
-        return found
 
     @property
     def formed(self) -> bool:
@@ -134,43 +137,56 @@ class Columns:
     def entries(self, which: Sequence[int]) -> Tensor:
         """Entries of a sum of columns, (S, *letters)."""
         total: Tensor | None = None
-        for group, some in self.split(which):
-            part = contract(group.summed(some), self.letters, self.sizes)
-            total = part if total is None else total + part
+        first = 0
+        for group in self.groups:
+            some = [k - first for k in which if first <= k < first + group.count]
+            for sign, operands in group.summed(some) if some else ():
+                part = contract(operands, self.letters, self.sizes)
+                total = (part if sign > 0 else -part) if total is None else total + sign * part
+            first += group.count
         shape = [self.sizes[x] for x in self.letters]
         return self.like.new_zeros(len(self.like), *shape) if total is None else total
-
-    @cached_property
-    def products(self) -> Tensor:
-        """The mean over entries of the product of any two columns, (S, c, c), in float64."""
-        rows = []
-        for k, a in enumerate(self.groups):
-            row = [rows[j][k].mT for j in range(k)]
-            for b in self.groups[k:]:
-                row.append(self._met(a, b))
-            rows.append(row)
-        whole = torch.cat([torch.cat(row, 2) for row in rows], 1)
-        count = 1
-        for x in self.letters:
-            count *= self.sizes[x]
-        return whole / count
-
-    def _met(self, a: Group, b: Group) -> Tensor:
-        """Inner products of the columns of two groups, (S, c, c)."""
-        left = [(letters, x.double()) for letters, x in a.operands]
-        hidden = STEP + COLUMN
-        right = [(letters, x.double()) for letters, x in renamed(b.operands, hidden, "3" + OTHER)]
-        met = contract([*left, *right], self.experts + COLUMN + OTHER, self.sizes)
-        return met.flatten(1, -3).sum(1) if self.experts else met
 
     def rms(self, which: Sequence[int]) -> Tensor:
         """Root-mean-square of a sum of columns over the entries of each replica, (S,)."""
         if self.formed:
             return rms(self.entries(which))
         some = list(which)
-        if not some:
-            return self.like.new_zeros(len(self.like), dtype=torch.float64)
         return self.products[:, some][:, :, some].sum((1, 2)).clamp(min=0).sqrt()
+
+    @cached_property
+    def products(self) -> Tensor:
+        """The mean over entries of the product of any two columns, (S, c, c), in float64, with the columns of few
+        experts formed at once, so that they stay in a cache."""
+        (letter,) = self.experts
+        rest = self.letters.replace(letter, "")
+        count, inner = sum(group.count for group in self.groups), prod(self.sizes[x] for x in rest)
+        total = self.like.new_zeros(len(self.like), count, count, dtype=torch.float64)
+        cached = CACHED if self.like.device.type == "cpu" else 2**10 * CACHED
+        together = max(1, cached // (len(self.like) * count * inner))
+        for first in range(0, self.sizes[letter], together):
+            columns = self._of_experts(letter, rest, slice(first, first + together)).double()
+            total += (columns @ columns.mT).sum(1)
+        return total / (self.sizes[letter] * inner)
+
+    def _of_experts(self, letter: str, rest: str, some: slice) -> Tensor:
+        """All columns of some experts, (S, experts, columns, entries)."""
+        made, parts = dict[tuple[int, ...], Tensor](), []
+        for group in self.groups:
+            total: Tensor | None = None
+            for sign, operands in group.terms:
+                key = tuple(id(x) for _, x in operands)
+                if key not in made:
+                    cut = [(x, _cut(t, 1 + x.index(letter), some) if letter in x else t) for x, t in operands]
+                    made[key] = contract(cut, letter + COLUMN + rest, self.sizes)
+                total = (made[key] if sign > 0 else -made[key]) if total is None else total + sign * made[key]
+            assert total is not None
+            parts.append(total)
+        return torch.cat(parts, 2).flatten(3)
+
+
+def _cut(x: Tensor, along: int, some: slice) -> Tensor:
+    return x[(slice(None),) * along + (some,)]
 
 
 class SignalEntries:
@@ -203,4 +219,3 @@ class SignalEntries:
             size = self.made.rms(self.which)
             return size if self.divisor is None else over(size, self.divisor)
         return rms(self.entries)
-

@@ -20,13 +20,12 @@ from scaling_algebra.verify.networks.contraction import Labelled, contract
 from scaling_algebra.verify.networks.reading import applied
 
 from .columns import COLUMN, OTHER, Columns, Group, SignalEntries, renamed
-from .parts import Moment
+from .parts import MODES, Moment
 
 Modes = Mapping[str, Mode]
 Key = tuple[tuple[str, Mode], ...]
 """Which part of which tensors a gradient came through."""
 Use = tuple[Statement, int]
-MODES: tuple[Mode, Mode] = ("init", "update")
 
 
 class Asked:
@@ -140,7 +139,7 @@ class Gradients:
         """All parts at a use of a signal."""
         if use not in self._at_use:
             s, k = use
-            above, out = self.at(s.out), self.network.signals[s.out]
+            above = self.at(s.out)
             letters, own = s.inputs[k].letters, self.network.signals[signal]
             (group,) = above.groups
             if isinstance(s, Product):
@@ -159,7 +158,7 @@ class Gradients:
             assert s.tensor
             above = self.at(s.out)
             (group,) = above.groups
-            first, *rest = renamed(group.summed(above.keys[()]), self.network.signals[s.out], self.network.signals[s.out])
+            ((_, (first, *rest)),) = group.summed(above.keys[()])
             scaled = (first[0], self.moment.model.multiplier(s.multipliers) * first[1])
             values = [(x.letters, self.moment.value(x.name)) for x in s.factors]
             found.append(renamed([scaled, *rest, *values], s.tensor.letters, letters))
@@ -174,9 +173,10 @@ class Gradients:
         self, signal: str, operands: Sequence[Labelled], count: int, keys: Mapping[Key, tuple[int, ...]]
     ) -> Columns:
         letters, model = self.network.signals[signal], self.moment.model
+        experts = "".join(x for x in letters if self.network.axes[x] in ("M", "K"))
         if len(operands) == 1 and COLUMN not in operands[0][0]:
             operands = [(COLUMN + operands[0][0], operands[0][1].unsqueeze(1))]
-        return Columns(letters, (Group(tuple(operands), count),), keys, model.sizes, operands[0][1])
+        return Columns(letters, (Group(((1, tuple(operands)),), count),), keys, model.sizes, operands[0][1], experts)
 
     def _forked(self, signal: str, uses: Sequence[Use]) -> Columns:
         """The sum over several uses."""

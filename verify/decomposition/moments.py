@@ -22,7 +22,7 @@ from scaling_algebra.verify.networks.contraction import Labelled, contract, cont
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
-from .columns import SignalEntries, over, rms
+from .columns import SignalEntries
 from .gradients import Asked, Gradients, Modes
 from .parts import Moment
 from .updates import Updates, size
@@ -204,7 +204,9 @@ class TorchRun:
         """The same run, relative to initial values that do not decay."""
         run = copy(self)
         if len(self.steps) > 1:
-            run.steps = [None if s is None else replace(s, moment=s.moment.relative_to(*self.first)) for s in self.steps]
+            run.steps = [
+                None if s is None else replace(s, moment=s.moment.relative_to(*self.first)) for s in self.steps
+            ]
         return run
 
     def update_size(self, role: str, t: int) -> Tensor:

@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Statement, Sum, Term
+from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Sum, Term
 from scaling_algebra.verify.networks.contraction import Labelled, Products, contract
 from scaling_algebra.verify.networks.reading import Signals, TorchNetwork
 
-from .columns import COLUMN, STEP, Columns, Group, SignalEntries
+from .columns import COLUMN, Columns, Group, SignalEntries
 from .updates import Weight
 
 INITIAL, CHANGE, REGATED = "initial", "change", "regated"
 """What tensors act on: initial signals; their changes; present signals, whose gates have changed."""
 
 
+MODES: tuple[Mode, Mode] = ("init", "update")
 Key = tuple[Mode, str]
 """Which part of the tensors acts on what."""
 
@@ -170,34 +171,30 @@ class Moment:
         letters = self.network.signals[statement.out]
         apart = self.model.kept_apart(statement)
         groups, keys, total = list[Group](), dict[Key, list[int]](), None
-        first = 0
 
-        def add(mode: Mode, names: Sequence[str], *operands: Labelled) -> None:
-            nonlocal first
+        def add(mode: Mode, names: Sequence[str], *terms: tuple[int, tuple[Labelled, ...]]) -> None:
+            first = sum(group.count for group in groups)
             for k, name in enumerate(names, first):
                 keys.setdefault((mode, name), []).append(k)
-            groups.append(Group(operands, len(names)))
-            first += len(names)
+            groups.append(Group(terms, len(names)))
 
         for term in self.network.terms(statement):
             names, operands = self._acted(term)
-            if apart and self.moved and (shares := self._shares(term, operands, letters)):
-                init = self._contract([(x.letters, self.weights[x.name].now) for x in term.tensors] + operands,
-                                      COLUMN + letters)
-                init = init.sub_(self._contract(shares, COLUMN + letters))
-                add("init", names, (COLUMN + letters, init))
-                add("update", names, *shares)
+            if apart:
+                (x,) = term.tensors
+                weight = self.weights[x.name]
+                for mode in MODES if weight.moved else MODES[:1]:
+                    add(mode, names, *((sign, (*w, *operands)) for sign, w in weight.signed(mode, x.letters)))
                 continue
             now, init, update = self.applied(term.tensors, operands, COLUMN + letters)
-            if not apart:
-                total = now.sum(1) if total is None else total + now.sum(1)
-            add("init", names, (COLUMN + letters, init))
+            total = now.sum(1) if total is None else total + now.sum(1)
+            add("init", names, (1, ((COLUMN + letters, init),)))
             if update is not None:
-                add("update", names, (COLUMN + letters, update))
+                add("update", names, (1, ((COLUMN + letters, update),)))
         if total is not None:
             self._values[statement.out] = total
         experts = "".join(x for x in letters if self.network.axes[x] in ("M", "K")) if apart else ""
-        like = groups[0].operands[0][1]
+        like = groups[0].terms[0][1][0][1]
         return Columns(letters, tuple(groups), {k: tuple(v) for k, v in keys.items()}, self.model.sizes, like, experts)
 
     def _acted(self, term: Term) -> tuple[list[str], list[Labelled]]:
@@ -205,7 +202,9 @@ class Moment:
         factors = (*term.weights, *term.signals)
         gates, count = len(term.weights), len(factors)
         stages: dict[str, Callable[[str], Tensor]] = {
-            "old": self.initial, "new": self.value, "moved": lambda name: self.change(name).entries
+            "old": self.initial,
+            "new": self.value,
+            "moved": lambda name: self.change(name).entries,
         }
         chosen = [(INITIAL, ["old"] * count)]
         if self.moved:
@@ -214,7 +213,9 @@ class Moment:
                     moved = ["old"] * gates + ["new"] * (k - gates) + ["moved"] + ["old"] * (count - k - 1)
                     chosen.append((CHANGE, moved))
             for k in range(gates):
-                chosen.append((REGATED, ["new"] * k + ["moved"] + ["old"] * (gates - k - 1) + ["new"] * (count - gates)))
+                chosen.append(
+                    (REGATED, ["new"] * k + ["moved"] + ["old"] * (gates - k - 1) + ["new"] * (count - gates))
+                )
         scale = self.model.multiplier(term.multipliers)
         operands = list[Labelled]()
         for k, factor in enumerate(factors):
@@ -223,17 +224,3 @@ class Moment:
             letters = factor.letters if len(read) == 1 else COLUMN + factor.letters
             operands.append((letters, x if k or scale == 1 else scale * x))
         return [name for name, _ in chosen], operands
-
-    def _shares(self, term: Term, operands: Sequence[Labelled], letters: str) -> list[Labelled]:
-        """What an update makes of columns, as the share of each past gradient and that gradient; empty where gradients
-        are not kept."""
-        (tensor,) = term.tensors
-        weight = self.weights[tensor.name]
-        if weight.start is not None:
-            return []
-        steps = weight.update(tensor.letters)
-        whole = [x for x in steps if set(x[0]) <= set(STEP + letters)]
-        left = max(whole, key=lambda x: x[1].numel())
-        rest = [x for x in steps if x is not left] + list(operands)
-        has = "".join(x for x in letters if any(x in y for y, _ in rest))
-        return [(COLUMN + STEP + has, self._contract(rest, COLUMN + STEP + has)), left]

@@ -18,7 +18,7 @@ from scaling_algebra.spec.networks.language import Mode, Network, Product
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 from scaling_algebra.verify.networks.contraction import Labelled, contract
 
-from .columns import STEP, renamed, rms
+from .columns import CACHED, STEP, renamed, rms
 
 HIDDEN = "Ā"
 """The first of the letters that summed letters of a second copy have."""
@@ -91,8 +91,15 @@ def size(operands: Sequence[Labelled], letters: str, entries: int) -> Tensor:
 
 
 def rms_difference(a: Tensor, b: Tensor) -> Tensor:
-    """Root-mean-square of ``a - b`` of each replica, (S,), which is not formed at once."""
-    return torch.cat([rms((x - y)[None]) if x.ndim else (x - y).abs()[None] for x, y in zip(a, b, strict=True)])
+    """Root-mean-square of ``a - b`` of each replica, (S,), with few entries formed at once."""
+    if a.ndim == 1:
+        return rms(a - b)
+    together = max(1, CACHED // a[:, :1].numel())
+    sizes = [
+        torch.linalg.vector_norm((x - y).flatten(1), dim=1, dtype=torch.float64)
+        for x, y in zip(a.split(together, 1), b.split(together, 1), strict=True)
+    ]
+    return torch.linalg.vector_norm(torch.stack(sizes), dim=0) / a[0].numel() ** 0.5
 
 
 def linear(trained: Trained) -> bool:
@@ -146,8 +153,13 @@ class Updates:
     """
 
     def __init__(
-        self, network: Network, trained: Trained, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer,
-        steps: int, keep: bool = False,
+        self,
+        network: Network,
+        trained: Trained,
+        weights: Mapping[str, Tensor],
+        stepper: torch.optim.Optimizer,
+        steps: int,
+        keep: bool = False,
     ) -> None:
         self._network, self._weights, self._stepper, self._keep, self._steps = network, weights, stepper, keep, steps
         self.coefficients = Coefficients(stepper, steps) if linear(trained) else None
@@ -165,7 +177,9 @@ class Updates:
         if not self._done:
             alone = _alone(self._network) if self.coefficients is not None else frozenset()
             for role in self._trained:
-                if role in alone and self._thin(self._network.tensors[role].letters, self._weights[role], gradients[role]):
+                if role in alone and self._thin(
+                    self._network.tensors[role].letters, self._weights[role], gradients[role]
+                ):
                     self._past[role] = []
                 else:
                     self._start[role] = self._weights[role].detach().clone()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
-from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
 from scaling_algebra.verify.decomposition.columns import relative_difference, rms
+from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.reading import TorchNetwork, selected
@@ -96,8 +96,8 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
 
 
 def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
-    """Largest relative difference between gradients by the chain rule and autograd's, over signals and tensors, for each
-    of the first replicas; none for the others."""
+    """Largest relative difference between gradients by the chain rule and autograd's, over signals and tensors, for
+    each of the first replicas."""
     signals, weights = run.by_autograd(t, checked)
     pairs = [(run.gradient(name, t).entries[:checked], theirs) for name, theirs in signals.items()]
     pairs += [(run.model.weights[role].grad[:checked], theirs) for role, theirs in weights.items()]

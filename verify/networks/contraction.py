@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from math import prod
 
 import torch
@@ -108,7 +108,7 @@ def _left(letters: Sequence[str], some: Sequence[int], out: str) -> str:
     return "".join(x for x in dict.fromkeys("".join(letters[k] for k in some)) if x in others)
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str, known: Known = frozenset()) -> Tree:
     """The order of products of two tensors that costs least: multiplications, and entries made.
 
@@ -141,7 +141,7 @@ def plan(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str
     return best[(1 << len(letters)) - 1][1]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _formula(letters: tuple[str, ...], out: str) -> str:
     symbols = dict(zip(dict.fromkeys("".join(letters)), _SYMBOLS, strict=False))
 

@@ -110,10 +110,11 @@ class TorchNetwork(Replicated):
     def memory(self, tensor: language.Tensor) -> str:
         """The letters of a tensor in the order of memory: sums over experts also sum the input of their last tensors,
         which comes next to the experts."""
-        letters = tensor.letters
-        if not any(self.kept_apart(s) for s in self.network.linear if self.network.tensors[s.tensor.name] == tensor):
-            return letters
-        return "".join([*(x for x in letters if x not in tensor.fan_in + tensor.fan_out), tensor.fan_in, tensor.fan_out])
+        summed = (self.network.tensors[s.tensor.name] for s in self.network.linear if s.tensor and self.kept_apart(s))
+        if all(tensor is not x for x in summed):
+            return tensor.letters
+        inner = tensor.fan_in + tensor.fan_out
+        return "".join(x for x in tensor.letters if x not in inner) + inner
 
     def product(
         self,
