@@ -23,6 +23,8 @@ from .errors import UsageError
 MOST = 2**24
 """Bytes of the largest text that is read."""
 
+DOTS = 64
+"""Dots in a key of TOML: each is a table in a table."""
 _PART = re.compile(r"\.scalecalc-(?P<host>[\w-]*)-(?P<process>[0-9]+)-[0-9a-f]{32}\.part")
 _FORGOTTEN = 24 * 3600
 """Seconds after which a part of another machine belongs to nobody."""
@@ -61,6 +63,9 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
     Raises:
         UsageError: it is none, is nested too deeply, or has an integer of thousands of digits.
     """
+    keys = (part for line in text.splitlines() for part in line.split("=")[:-1] or [line])
+    if any(part.count(".") > DOTS for part in keys):
+        raise UsageError(f"this is not TOML of ours: a key with more than {DOTS} dots")
     try:
         return tomllib.loads(text, parse_float=number)
     except (ValueError, RecursionError) as error:
