@@ -158,7 +158,7 @@ class Columns:
     def products(self) -> Tensor:
         """The mean over entries of the product of any two columns, (S, c, c), in float64, with the columns of few
         experts formed at once, so that they stay in a cache."""
-        (letter,) = self.experts
+        letter = self.experts[0]
         rest = self.letters.replace(letter, "")
         count, inner = sum(group.count for group in self.groups), prod(self.sizes[x] for x in rest)
         total = self.like.new_zeros(len(self.like), count, count, dtype=torch.float64)

@@ -113,7 +113,8 @@ class Gradients:
         through the signal ``via``."""
         key = tuple(sorted((modes or {}).items()))
         if self.asked.ask(signal, key, via):
-            self._at.clear(), self._at_use.clear()
+            self._at.clear()
+            self._at_use.clear()
         if not via:
             return self.at(signal).sum([restricted(key, self.asked.above(signal))])
         uses = self.asked.uses(signal, via)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
-from scaling_algebra.verify.decomposition.columns import relative_difference, rms
-from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
+from scaling_algebra.verify.decomposition.columns import SignalEntries, relative_difference, rms
+from scaling_algebra.verify.decomposition.moments import NotMeasured, TorchRun
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.reading import TorchNetwork, selected
@@ -100,5 +100,6 @@ def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
     each of the first replicas."""
     signals, weights = run.by_autograd(t, checked)
     pairs = [(run.gradient(name, t).entries[:checked], theirs) for name, theirs in signals.items()]
-    pairs += [(run.model.weights[role].grad[:checked], theirs) for role, theirs in weights.items()]
+    ours = {role: w.grad for role, w in run.model.weights.items()}
+    pairs += [(g[:checked], weights[role]) for role, g in ours.items() if g is not None]
     return relative_difference(pairs)
