@@ -18,7 +18,10 @@ from .shared import DEVICE, RESUME, again, integers, kept, progress
 @click.command(
     "study",
     cls=Verb,
-    forms={"transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer")},
+    forms={
+        "transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer"),
+        "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
+    },
     epilog=examples(
         "scalecalc study --list",
         "scalecalc study routers --only softmax --seeds 64 -o routers.md",
@@ -44,7 +47,8 @@ def command(
 ) -> tuple[Answer, int]:
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
-    `study transfer` sweeps the learning rate at several widths; it has options of its own (study transfer --help).
+    `study transfer` sweeps the learning rate at several widths, `study limit` computes the limit of infinite width;
+    each has options of its own (study transfer --help).
 
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
     claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
