@@ -12,8 +12,8 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, relative_difference, rms
-from scaling_algebra.verify.decomposition.updates import Operator, Updates, outer, outer_norm
+from scaling_algebra.verify.decomposition.block_parts import NamedSignals, Split, relative_difference, rms
+from scaling_algebra.verify.decomposition.block_updates import Operator, Updates, outer, outer_norm
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import Record
 from scaling_algebra.verify.networks.moe_block import MoEBlock
