@@ -41,14 +41,15 @@ class Device(Name):
         return super().convert(value, param, ctx)
 
 
+DEVICE = defaulted(
+    "--device",
+    type=Device("device", ("auto", "cpu", "cuda")),
+    default="auto",
+    metavar="NAME",
+    help="auto, cpu, cuda (all of them, with --workers) or one such as cuda:3.",
+)
 POOL = options(
-    defaulted(
-        "--device",
-        type=Device("device", ("auto", "cpu", "cuda")),
-        default="auto",
-        metavar="NAME",
-        help="auto, cpu, cuda (all of them, with --workers) or one such as cuda:3.",
-    ),
+    DEVICE,
     click.option(
         "--workers",
         type=Count(1, limits.WORKERS),
