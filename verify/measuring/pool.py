@@ -273,10 +273,10 @@ def _started(hardware: Hardware, workers: int) -> Any:
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
     told: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard": False}
-    quiet = {"silence_logs": logging.CRITICAL}
+    quiet, http = {"silence_logs": logging.CRITICAL}, {"dashboard_address": "127.0.0.1:0"}
     one = {"nthreads": 1, "memory_limit": 0, "resources": {hardware.kind: 1}, **told, **quiet}
     specs = {k: {"cls": Nanny, "options": {**one, "env": _visible(hardware, k)}} for k in range(workers)}
-    scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told}}
+    scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told, **http}}
     return Client(SpecCluster(specs, scheduler, **quiet), set_as_default=False)
 
 
