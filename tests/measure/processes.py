@@ -1,6 +1,7 @@
 """Every fault of a campaign on many processes is survived: what is killed, raises, is full, lost or of another version.
 
-Cells are slowed down so that there is something to kill; the fault is in a module that client and workers import.
+Run by name: ``pytest tests/measure/processes.py``. Cells are slowed down so that there is something to kill; the fault
+is in a module that client and workers import.
 """
 
 from __future__ import annotations
@@ -19,13 +20,6 @@ import pytest
 
 psutil = pytest.importorskip("psutil")
 pytest.importorskip("distributed")
-
-DEPENDS = (
-    "verify/measuring/pool.py",
-    "verify/measuring/runs.py",
-    "verify/measuring/store.py",
-    "verify/campaigns/session.py",
-)
 
 FAULTS = """
 import importlib.metadata, os, sys, time
