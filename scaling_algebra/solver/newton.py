@@ -103,7 +103,7 @@ class Solver:
         """
         base = given.structure(base or parameterization.base_structure(parameterization.readout_init))
         if parameterization.structural and not given:
-            return StructureSearch(self, parameterization, base).solution()
+            return Search(self, parameterization, base).solution()
         options = interventions(self.network, base) if parameterization.structural else [base]
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
@@ -391,7 +391,7 @@ class Solver:
         )
 
 
-class StructureSearch:
+class Search:
     """Searches the structure with the fewest interventions that meets every demand.
 
     Law: rules with an epsilon fail where gradient descent does (``Solver._after_descent``). So gradient descent is
