@@ -16,7 +16,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.verify.infinite_width.comparison import compared
-from scaling_algebra.verify.infinite_width.course import Course, trajectory
+from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.judging.fit import Verdict
 
 ROUTERS = {"sigmoid": "mup", "softmax": "mup-sigmoid", "softmax-bias": "mup-sigmoid"}
@@ -26,7 +26,7 @@ ROUTERS = {"sigmoid": "mup", "softmax": "mup-sigmoid", "softmax-bias": "mup-sigm
 def course(architecture, parameterization="mup", optimizer="sgd", *, steps, lr, samples=1, loss="squared", **where):
     where = where or {"regime": "I"}
     derivation = derive(optimizer=optimizer, parameterization=parameterization, architecture=architecture, **where)
-    return Course.of(derivation, steps, lr, samples, loss)
+    return Descent.of(derivation, steps, lr, samples, loss)
 
 
 def router(gate, steps=8, lr=0.15, **more):
@@ -41,7 +41,7 @@ def dense(equations, roles, steps, lr):
     derivation = derive(
         optimizer="sgd", parameterization="mup", network=network("dense", equations, AXES, roles), ray="N=1"
     )
-    return Course.of(derivation, steps, lr, 1, "squared")
+    return Descent.of(derivation, steps, lr, 1, "squared")
 
 
 def shallow(function, steps=1, lr=0.5):

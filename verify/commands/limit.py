@@ -63,13 +63,13 @@ def command(
     import numpy  # noqa: F401  torch warns where it is missing
 
     from scaling_algebra.solver.derivation import derive
-    from scaling_algebra.verify.infinite_width.course import Course, trajectory
+    from scaling_algebra.verify.infinite_width.course import Descent, trajectory
     from scaling_algebra.verify.infinite_width.presentation import document, exit_code
     from scaling_algebra.verify.measuring.sizes import plan_sizes
 
     derivation, found = derive(asked), {}
     planned = None if values is None else plan_sizes(asked.ray, values)
-    t = trajectory(Course.of(derivation, steps, rate, samples, loss))
+    t = trajectory(Descent.of(derivation, steps, rate, samples, loss))
     if planned is not None:
         from scaling_algebra.verify.hardware import Hardware, spare_threads
         from scaling_algebra.verify.infinite_width.comparison import compared

@@ -19,7 +19,7 @@ from scaling_algebra.verify.measuring.sizes import dims_at, elements
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 
-from .course import Course, Trajectory
+from .course import Computed, Descent
 from .program import Limit
 from .vectors import Values
 
@@ -27,7 +27,7 @@ ENTRIES = 1e7
 """Weight entries that are trained side by side."""
 
 
-def trained(course: Course, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
+def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
     """Numbers that do not grow, f among them, (replicas, updates, samples, *letters), of networks of width n."""
     d, dims = course.derivation, dims_at(course.derivation.ray, n)
     model = TorchNetwork(d.network, Draw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
@@ -85,7 +85,7 @@ class Compared:
 
 
 def compared(
-    t: Trajectory, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
+    t: Computed, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
 ) -> dict[str, Compared]:
     """Trains at several widths; deviations from the limit, as far as it goes.
 

@@ -18,7 +18,7 @@ from .vectors import NotCovered, Values
 
 
 @dataclass(frozen=True)
-class Course:
+class Descent:
     """Training: inputs (samples, *data), targets (samples,) or None for the loss f, updates and learning rate."""
 
     derivation: Derivation
@@ -29,7 +29,7 @@ class Course:
     seed: int = 0
 
     @classmethod
-    def of(cls, derivation: Derivation, steps: int, lr: float, samples: int, loss: str, seed: int = 0) -> Course:
+    def of(cls, derivation: Derivation, steps: int, lr: float, samples: int, loss: str, seed: int = 0) -> Descent:
         """Inputs of unit length, drawn at random; targets 1, -1, 1, ..."""
         network = derivation.network
         shape = [FIXED_SIZES[network.axes[x]] for x in network.signals[DATA]]
@@ -40,21 +40,21 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class Computed:
     """States of all samples by updates; ``why`` they end before the last one, if they do."""
 
-    course: Course
+    course: Descent
     limit: Limit
     states: tuple[tuple[State, ...], ...]
     why: str = ""
 
 
-def trajectory(course: Course) -> Trajectory:
+def trajectory(course: Descent) -> Computed:
     """The limit, as far as it is covered."""
     limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed), []
     try:
         for state in limit.train(course.steps, course.targets):
             states.append(state)
     except NotCovered as why:
-        return Trajectory(course, limit, tuple(states), str(why))
-    return Trajectory(course, limit, tuple(states))
+        return Computed(course, limit, tuple(states), str(why))
+    return Computed(course, limit, tuple(states))

@@ -11,7 +11,7 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.verify.judging.fit import Verdict, number
 from scaling_algebra.verify.judging.presentation import interval, signed
 
-from .course import Trajectory
+from .course import Computed
 from .vectors import Values
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ COLUMNS = 10
 """Updates that are printed; the record has all."""
 
 
-def document(t: Trajectory, compared: Mapping[str, Compared]) -> Document:
+def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
     """Limits of f, of all numbers and of the sizes of vectors; then deviations of what was trained."""
     course, steps = t.course, len(t.states)
     blocks: list[Block] = [Heading(f"limit of infinite width: {course.derivation.configuration}")]
@@ -70,7 +70,7 @@ def document(t: Trajectory, compared: Mapping[str, Compared]) -> Document:
     return Document((*blocks, Lines.of(*lines)), record)
 
 
-def exit_code(t: Trajectory, compared: Mapping[str, Compared]) -> int:
+def exit_code(t: Computed, compared: Mapping[str, Compared]) -> int:
     """1 where a deviation does not fall, 3 where something is undecided, else 0."""
     verdicts = {c.verdict for c in compared.values()}
     return 1 if Verdict.REFUTED in verdicts else 3 if t.why or Verdict.INCONCLUSIVE in verdicts else 0
@@ -80,7 +80,7 @@ def _clean(x: float) -> float:
     return 0.0 if abs(x) < 5e-13 else x
 
 
-def _rows(t: Trajectory) -> Iterator[tuple[str, Values]]:
+def _rows(t: Computed) -> Iterator[tuple[str, Values]]:
     """Every number by updates; one for all samples and indices that are alike."""
     network, output = t.limit.network, t.limit.network.output
     whole: dict[str, Any] = {}

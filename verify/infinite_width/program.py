@@ -22,7 +22,7 @@ from scaling_algebra.spec.networks.language import DATA, Factor, Function, Produ
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
-from .vectors import Matrix, NotCovered, Space, Values
+from .vectors import GaussianMatrix, NotCovered, Space, Values
 
 NONE = Fraction(-(10**6))
 """The power of what is exactly zero."""
@@ -46,7 +46,7 @@ ENTRYWISE: dict[str, tuple[Callable[[Values], Any], Callable[[Values], Any]]] = 
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Leading:
     """Numbers, or random variables where one letter grows.
 
     Attributes:
@@ -65,11 +65,11 @@ class Quantity:
     def size(self) -> Fraction:
         return max(self.power, self.rest)
 
-    def renamed(self, names: Mapping[str, str]) -> Quantity:
+    def renamed(self, names: Mapping[str, str]) -> Leading:
         letters = "".join(names.get(x, x) for x in self.letters)
         return replace(self, letters=letters, over=names.get(self.over, self.over))
 
-    def times(self, factor: float, power: Fraction = Fraction(0)) -> Quantity:
+    def times(self, factor: float, power: Fraction = Fraction(0)) -> Leading:
         grown = self.power if self.power == NONE else self.power + power
         return replace(self, values=self.values * factor, power=grown, rest=max(NONE, self.rest + power))
 
@@ -87,12 +87,12 @@ class Weight:
     tensor: Tensor
     letters: str
     rate: tuple[float, Fraction] | None
-    start: Quantity | None = None
-    current: Quantity | None = None
-    momentum: Quantity | None = None
-    matrices: dict[tuple[int, ...], Matrix] = field(default_factory=dict)
+    start: Leading | None = None
+    current: Leading | None = None
+    momentum: Leading | None = None
+    matrices: dict[tuple[int, ...], GaussianMatrix] = field(default_factory=dict)
     extra: Fraction = Fraction(0)
-    updates: list[tuple[Quantity, ...]] = field(default_factory=list)
+    updates: list[tuple[Leading, ...]] = field(default_factory=list)
     shares: Values = field(default_factory=lambda: np.zeros(0))
     buffer: Values = field(default_factory=lambda: np.zeros(0))
 
@@ -191,13 +191,13 @@ class Limit:
                 values = np.broadcast_to(values, (*shape, values.shape[-1]))
             else:
                 values = np.broadcast_to(drawn.standard_normal(once), shape)
-            weight.start = weight.current = Quantity(fixed, grow, size * values, power)
+            weight.start = weight.current = Leading(fixed, grow, size * values, power)
         elif size:
             spaces = (self._space(grow[0]), self._space(grow[1]))
             weight.extra = power + HALF
             for index in np.ndindex(*shape):
                 of = tuple(0 if x == alike else k for x, k in zip(fixed, index, strict=True))
-                weight.matrices[index] = weight.matrices[of] if of in weight.matrices else Matrix(size, spaces)
+                weight.matrices[index] = weight.matrices[of] if of in weight.matrices else GaussianMatrix(size, spaces)
         return weight
 
     def _space(self, letter: str) -> Space:
@@ -205,7 +205,7 @@ class Limit:
 
     # products -------------------------------------------------------------------------------------------------------
 
-    def contract(self, operands: Sequence[Quantity], out: str, where: str) -> Quantity:
+    def contract(self, operands: Sequence[Leading], out: str, where: str) -> Leading:
         """The product of quantities, the letters that ``out`` lacks summed."""
         left = [q for q in operands if not q.over]
         for letter in dict.fromkeys(q.over for q in operands if q.over):
@@ -219,22 +219,22 @@ class Limit:
         fixed = "".join(x for x in out if x not in self.growing)
         over = next((x for x in out if x in self.growing), "")
         present = set("".join(q.letters for q in left))
-        left += [Quantity(x, "", np.ones(self.sizes[x])) for x in fixed if x not in present]
+        left += [Leading(x, "", np.ones(self.sizes[x])) for x in fixed if x not in present]
         values = _einsum(left, fixed, bool(over))
         sizes = [q.size for q in left]
         rests = [sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(left)]
         power = NONE if any(q.power == NONE for q in left) else sum((q.power for q in left), Fraction(0))
-        return Quantity(fixed, over, values, power if values.any() else NONE, max([NONE, *rests]))
+        return Leading(fixed, over, values, power if values.any() else NONE, max([NONE, *rests]))
 
-    def _entrywise(self, vectors: Sequence[Quantity], letter: str, where: str) -> Quantity:
+    def _entrywise(self, vectors: Sequence[Leading], letter: str, where: str) -> Leading:
         if len(vectors) == 1:
             return vectors[0]
         letters = "".join(dict.fromkeys("".join(q.letters for q in vectors)))
         return self.apply(lambda *x: np.prod(x, axis=0), vectors, letters, letter, where)
 
     def apply(
-        self, function: Callable[..., Values], vectors: Sequence[Quantity], letters: str, letter: str, where: str
-    ) -> Quantity:
+        self, function: Callable[..., Values], vectors: Sequence[Leading], letters: str, letter: str, where: str
+    ) -> Leading:
         """A function of vectors, entry by entry, linear in each of power other than 0."""
         space, found = self._space(letter), []
         for index in np.ndindex(*(self.sizes[x] for x in letters)):
@@ -248,9 +248,9 @@ class Limit:
         power = NONE if any(q.power == NONE for q in vectors) else sum((q.power for q in vectors), Fraction(0))
         sizes = [q.size for q in vectors]
         rest = max(sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(vectors))
-        return Quantity(letters, letter, values, power, max(NONE, rest))
+        return Leading(letters, letter, values, power, max(NONE, rest))
 
-    def _inner(self, x: Quantity, y: Quantity, letter: str) -> Quantity:
+    def _inner(self, x: Leading, y: Leading, letter: str) -> Leading:
         """Sum over an index that grows: n times an expectation; where that is zero, a random sum of size n^(1/2)."""
         space = self._space(letter)
         values, lengths = space.inner(x.values, y.values), [self.lengths(q) for q in (x, y)]
@@ -258,24 +258,24 @@ class Limit:
         shared = [k for k in y.letters if k in x.letters]
         names = {k: chr(0x2000 + i) for i, k in enumerate(shared)}
         letters = x.letters + "".join(names.get(k, k) for k in y.letters)
-        whole = Quantity(letters, "", values)
+        whole = Leading(letters, "", values)
         for k, other in names.items():  # the same index on both sides
             diagonal = np.eye(self.sizes[k])
             self.sizes[other] = self.sizes[k]
             kept = "".join(z for z in whole.letters if z != other)
-            whole = Quantity(kept, "", _einsum([whole, Quantity(k + other, "", diagonal)], kept, False))
+            whole = Leading(kept, "", _einsum([whole, Leading(k + other, "", diagonal)], kept, False))
         exact = x.power + y.power + 1 if min(x.power, y.power) > NONE and whole.values.any() else NONE
         rest = max(HALF + x.size + y.size, 1 + x.rest + y.size, 1 + x.size + y.rest, NONE)
         return replace(whole, power=exact, rest=rest)
 
-    def lengths(self, q: Quantity) -> Values:
+    def lengths(self, q: Leading) -> Values:
         """Root-mean-squares of the entries of vectors, without their power of n."""
         space = self._space(q.over)
         flat = q.values.reshape(-1, q.values.shape[-1])
         squares = [float(space.inner(x, x)) for x in flat]
         return np.sqrt(np.maximum(0.0, np.array(squares).reshape(q.values.shape[:-1])))
 
-    def _through(self, role: str, letters: str, operands: Sequence[Quantity], out: str, where: str) -> Quantity:
+    def _through(self, role: str, letters: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
         """The product with a tensor that has these letters there."""
         weight = self.weights[role]
         names = dict(zip(weight.letters, letters, strict=True))
@@ -301,10 +301,10 @@ class Limit:
         return added(parts)
 
     @staticmethod
-    def _inside(factors: Iterable[Quantity], letters: str) -> str:
+    def _inside(factors: Iterable[Leading], letters: str) -> str:
         return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
 
-    def _image(self, weight: Weight, names: Mapping[str, str], x: Quantity, target: str, transposed: bool) -> Quantity:
+    def _image(self, weight: Weight, names: Mapping[str, str], x: Leading, target: str, transposed: bool) -> Leading:
         fixed = "".join(names[k] for k in weight.letters if names[k] not in self.growing)
         letters = "".join(dict.fromkeys(fixed + x.letters))
         shape, images = [self.sizes[k] for k in letters], []
@@ -315,17 +315,17 @@ class Limit:
         space = self._space(target)
         values = np.stack([space.padded(y) for y in images]).reshape(*shape, -1)
         power = NONE if x.power == NONE else x.power + weight.extra
-        return Quantity(letters, target, values, power, max(x.size - HALF, x.rest) + weight.extra)
+        return Leading(letters, target, values, power, max(x.size - HALF, x.rest) + weight.extra)
 
     # passes ---------------------------------------------------------------------------------------------------------
 
-    def forward(self, data: Values) -> dict[str, Quantity]:
+    def forward(self, data: Values) -> dict[str, Leading]:
         """Every signal of one sample.
 
         Raises:
             NotCovered: a signal without a limit that is known here.
         """
-        signals = {DATA: Quantity(self.network.signals[DATA], "", data)}
+        signals = {DATA: Leading(self.network.signals[DATA], "", data)}
         for s in self.network.statements:
             letters = self.network.signals[s.out]
             if isinstance(s, Product):
@@ -342,13 +342,13 @@ class Limit:
         return signals
 
     @staticmethod
-    def _settled(name: str, q: Quantity) -> None:
+    def _settled(name: str, q: Leading) -> None:
         if q.power > 0:
             raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
         if q.rest >= 0:
             raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
 
-    def _product(self, s: Product, operands: Sequence[Quantity], letters: str, without: int | None = None) -> Quantity:
+    def _product(self, s: Product, operands: Sequence[Leading], letters: str, without: int | None = None) -> Leading:
         factors = [q for k, q in enumerate(operands) if k != without]
         if s.tensor:
             q = self._through(s.tensor.name, s.tensor.letters, factors, letters, s.out)
@@ -358,20 +358,20 @@ class Limit:
             q = q.times(*self.multipliers.get(m, (1.0, Fraction(0))))
         return q
 
-    def _function(self, s: Function, q: Quantity) -> Quantity:
+    def _function(self, s: Function, q: Leading) -> Leading:
         if s.kind.kind == "norm":
             lengths = self.lengths(q)
             if q.power == NONE or not lengths.all():
                 raise NotCovered(f"{s.out} divides by zero")
             return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
         if s.kind.kind == "softmax":
-            return Quantity(q.letters, "", _softmax(_numbers(q), q.letters.index(s.over)), rest=q.rest)
+            return Leading(q.letters, "", _softmax(_numbers(q), q.letters.index(s.over)), rest=q.rest)
         value = ENTRYWISE[s.name][0]
         if q.over:
             return self.apply(value, [_levelled(q)], q.letters, q.over, s.out)
-        return Quantity(q.letters, "", value(_numbers(q)), rest=q.rest)
+        return Leading(q.letters, "", value(_numbers(q)), rest=q.rest)
 
-    def _pulled(self, s: Function, q: Quantity, above: Quantity) -> Quantity:
+    def _pulled(self, s: Function, q: Leading, above: Leading) -> Leading:
         """The gradient at the argument of a function, from that at its value."""
         if s.kind.kind == "norm":
             unit, lengths = self._function(s, q), self.lengths(q)
@@ -391,10 +391,10 @@ class Limit:
             return self._entrywise([at, above], q.over, f"the gradient at {s.out}")
         return replace(above, values=slope(_numbers(q)) * above.values)
 
-    def backward(self, signals: Mapping[str, Quantity]) -> tuple[dict[str, Quantity], list[tuple[str, Any]]]:
+    def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
         """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""
-        found = {self.network.output: [Quantity("", "", np.ones(()))]}
-        gradients, tensors = dict[str, Quantity](), list[tuple[str, Any]]()
+        found = {self.network.output: [Leading("", "", np.ones(()))]}
+        gradients, tensors = dict[str, Leading](), list[tuple[str, Any]]()
         for s in reversed(self.network.statements):
             if s.out not in found:
                 continue
@@ -421,7 +421,7 @@ class Limit:
                 tensors.append((s.tensor.name, self._at_tensor(s.tensor, factors, s.out)))
         return gradients, tensors
 
-    def _at_tensor(self, use: Factor, factors: Sequence[Quantity], where: str) -> Any:
+    def _at_tensor(self, use: Factor, factors: Sequence[Leading], where: str) -> Any:
         weight = self.weights[use.name]
         names = dict(zip(use.letters, weight.letters, strict=True))
         if weight.current is not None:
@@ -455,12 +455,12 @@ class Limit:
             if step < steps:
                 self._step([(x / len(slopes), tensors) for x, tensors in zip(slopes, gradients, strict=True)])
 
-    def _state(self, signals: Mapping[str, Quantity], gradients: Mapping[str, Quantity]) -> State:
+    def _state(self, signals: Mapping[str, Leading], gradients: Mapping[str, Leading]) -> State:
         scalars = {name: _numbers(q) if not q.over else self._rms(q) for name, q in signals.items() if name != DATA}
         slopes = {name: _numbers(q) for name, q in gradients.items() if not q.over and name != self.network.output}
         return State(scalars, slopes)
 
-    def _rms(self, q: Quantity) -> Values:
+    def _rms(self, q: Leading) -> Values:
         return self.lengths(q) if q.power == 0 else np.zeros(q.values.shape[:-1])
 
     def _step(self, samples: Sequence[tuple[float, list[tuple[str, Any]]]]) -> None:
@@ -486,7 +486,7 @@ class Limit:
                 weight.current = added([weight.current, weight.momentum.times(-rate, power)])
 
 
-def added(parts: Sequence[Quantity]) -> Quantity:
+def added(parts: Sequence[Leading]) -> Leading:
     """The sum; what is of a smaller power than the largest is left out."""
     if len(parts) == 1:
         return parts[0]
@@ -500,20 +500,20 @@ def added(parts: Sequence[Quantity]) -> Quantity:
             np.pad(turned, [(0, 0)] * len(q.letters) + [(0, width - turned.shape[-1])]) if q.over else turned
         )
     rest = max(max(q.rest for q in parts), max((q.power for q in parts if q.power < power), default=NONE))
-    return Quantity(first.letters, first.over, values, power, rest)
+    return Leading(first.letters, first.over, values, power, rest)
 
 
-def _as(q: Quantity, own: str, factor: Factor) -> Quantity:
+def _as(q: Leading, own: str, factor: Factor) -> Leading:
     """A signal with the letters that it has in a statement."""
     return q.renamed(dict(zip(own, factor.letters, strict=True)))
 
 
-def _numbers(q: Quantity) -> Values:
+def _numbers(q: Leading) -> Values:
     """Limits of numbers; those of a negative power vanish."""
     return q.values if q.power == 0 else np.zeros_like(q.values)
 
 
-def _levelled(q: Quantity) -> Quantity:
+def _levelled(q: Leading) -> Leading:
     return q if q.power == 0 else replace(q, values=np.zeros_like(q.values), power=Fraction(0))
 
 
@@ -523,7 +523,7 @@ def _softmax(x: Values, axis: int) -> Values:
     return values
 
 
-def _einsum(operands: Sequence[Quantity], out: str, grows: bool) -> Values:
+def _einsum(operands: Sequence[Leading], out: str, grows: bool) -> Values:
     letters = list(dict.fromkeys("".join(q.letters for q in operands) + out))
     numbers = {x: k for k, x in enumerate(letters)}
     atoms = len(letters)

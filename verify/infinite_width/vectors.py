@@ -140,7 +140,7 @@ def quadrature(directions: int) -> tuple[Values, Values]:
 
 
 @dataclass
-class Matrix:
+class GaussianMatrix:
     """A Gaussian matrix with entries of variance ``std^2 / n``, by what it has been applied to.
 
     Law (master theorem, Yang and Hu 2021, App. H): W x = std g + std^2 sum_i y_i E[dx / dh_i], g a new Gaussian of

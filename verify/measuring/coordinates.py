@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scaling_algebra.verify.decomposition.columns import rms
-from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.measurement import INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.base_shapes import LayerSignals, recipe
 from scaling_algebra.verify.networks.scales import BATCH, BETAS, BLOCKS, CONTEXT, HEAD, TRANSFORMER, TRANSFORMER_LR
@@ -68,8 +67,7 @@ def train_transformer(setup: Setup, cell: RunCell, device: str) -> Record:
         (INPUT, 0): np.array([fingerprint(x) for x in inputs]),
         (PARAMETERS, 0): np.full(cell.count, float(model.count())),
     }
-    with spare_threads():
-        return {**_record(model, batches, probe), **facts}
+    return {**_record(model, batches, probe), **facts}
 
 
 def _record(model: Transformer, batches: Sequence[Batch], probe: Tensor) -> Record:
