@@ -10,14 +10,16 @@ Read next: ``parts.py`` (applies these at every step), ``measuring/block.py`` (m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from scaling_algebra.spec.optimizers import Optimizer, Trained
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.verify.networks.moe_block import INPUT_FIRST, matrices
+
+from .updates import Coefficients, linear
 
 OWN_INPUT = ("W3",)
 """Tensors whose experts read a vector of their own."""
@@ -201,44 +203,7 @@ def outer_norm(symbol: str, left: Tensor, right: Tensor) -> Tensor:
     return (squares[0] * squares[1]).sum(1).sqrt()
 
 
-def linear(trained: Trained) -> bool:
-    """Is every update a sum of past gradients with fixed coefficients, by one optimizer?"""
-    return isinstance(trained, Optimizer) and not trained.normalises and not trained.decoupled_decay
-
-
-class Coefficients:
-    """The coefficient of each past gradient of a tensor in its update by a linear optimizer.
-
-    They come from the optimizer itself: one more copy of it steps a vector with one entry for each past gradient, whose
-    gradient at step s is the s-th unit vector. Nothing here knows the rule of the optimizer.
-
-    Args:
-        stepper: the optimizer, with the ``symbol`` of a tensor in every group.
-        steps: number of updates to come.
-    """
-
-    def __init__(self, stepper: torch.optim.Optimizer, steps: int) -> None:
-        groups = [{**group, "params": [group["params"][0].new_zeros(steps)]} for group in stepper.param_groups]
-        again: Callable[..., torch.optim.Optimizer] = type(stepper)
-        self._stepper, self._done = again(groups), 0
-
-    def step(self) -> None:
-        """After one update."""
-        for group in self._stepper.param_groups:
-            (unit,) = group["params"]
-            unit.grad = torch.zeros_like(unit)
-            unit.grad[self._done] = 1
-        self._stepper.step()
-        self._done += 1
-
-    def of(self, symbol: str) -> Tensor:
-        """The coefficients of a tensor, (updates done,)."""
-        group = next(g for g in self._stepper.param_groups if g["symbol"] == symbol)
-        coefficients: Tensor = group["params"][0][: self._done]
-        return coefficients
-
-
-class Updates:
+class BlockUpdates:
     """The updates of the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
     where the optimizer is linear in them and their rank stays small, else the initial value (``Dense``).
 

@@ -28,7 +28,7 @@ Key = tuple[tuple[str, Mode], ...]
 Use = tuple[Statement, int]
 
 
-class Asked:
+class WantedParts:
     """The parts of gradients that are wanted, at every use of every signal: those that quantities have a name for."""
 
     def __init__(self, network: Network) -> None:
@@ -103,7 +103,7 @@ def completions(key: Key, wanted: Iterable[Key]) -> list[Key]:
 class Gradients:
     """The gradients at one moment of training."""
 
-    def __init__(self, moment: Moment, asked: Asked) -> None:
+    def __init__(self, moment: Moment, asked: WantedParts) -> None:
         self.moment, self.asked, self.network = moment, asked, moment.network
         self._at: dict[str, Columns] = {}
         self._at_use: dict[Use, Columns] = {}

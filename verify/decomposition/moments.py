@@ -23,7 +23,7 @@ from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
 from .columns import SignalEntries
-from .gradients import Asked, Gradients, Modes
+from .gradients import Gradients, Modes, WantedParts
 from .parts import Moment
 from .updates import Updates, size
 
@@ -58,7 +58,7 @@ class TorchRun:
         self.stepper = model.optimizer(rule)
         self.updates = Updates(model.network, rule, model.weights, self.stepper, steps, keep)
         self.coefficients = self.updates.coefficients
-        self.asked = Asked(model.network)
+        self.asked = WantedParts(model.network)
         self.first_noise = model.noise()
         self.steps: list[Step | None] = []
         self._paths: dict[tuple[str, str], list[Tensor]] = {}

@@ -18,7 +18,7 @@ from scaling_algebra.verify.networks.contraction import Labelled, Products, cont
 from scaling_algebra.verify.networks.reading import Signals, TorchNetwork
 
 from .columns import COLUMN, Columns, Group, SignalEntries
-from .updates import Weight
+from .updates import TrainedWeight
 
 INITIAL, CHANGE, REGATED = "initial", "change", "regated"
 """What tensors act on: initial signals; their changes; present signals, whose gates have changed."""
@@ -41,7 +41,7 @@ class Moment:
     """
 
     model: TorchNetwork
-    weights: Mapping[str, Weight]
+    weights: Mapping[str, TrainedWeight]
     noise: Signals
     first_noise: Signals
     moved: bool
