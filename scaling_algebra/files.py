@@ -171,6 +171,30 @@ def sweep(folder: Path) -> None:
                 part.unlink()
 
 
+@contextmanager
+def locked(folder: Path, instead: str) -> Iterator[None]:
+    """No other process has this lock on a folder meanwhile; the system takes it from a process that is killed.
+
+    Raises:
+        UsageError: another process has it.
+    """
+    try:
+        import fcntl  # Windows has none
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"another process writes into {folder}; {instead}") from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def part_name() -> str:
     """A name for a part of a file: which machine and process it belongs to."""
     return f".scalecalc-{_host()}-{os.getpid()}-{uuid.uuid4().hex}.part"

@@ -78,7 +78,7 @@ def parsed(number: int, text: str) -> Equation:
     """
     if text.count("(") > DEEP:
         raise _wrong(number, text, f"more than {DEEP} functions; give the inner ones equations of their own")
-    reader = _EquationReader(text)
+    reader = _TokenReader(text)
     try:
         return Equation(number, text, *reader.equation())
     except _Unreadable:
@@ -89,7 +89,7 @@ class _Unreadable(Exception):
     """No rule of the grammar goes on where the reader stands."""
 
 
-class _EquationReader:
+class _TokenReader:
     """Reads one line from left to right.
 
     equation: NAME [letters] "=" sum
