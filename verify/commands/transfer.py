@@ -96,8 +96,8 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.studies.sweep import Course
     from scaling_algebra.verify.studies.transfer import check_memory, transfer
 
-    where = base, task.transformer, given["readout"], given["along"]
-    recipes = [recipe(configuration, *where) for configuration in configurations]
+    size = base, task.transformer, given["readout"], given["along"]
+    recipes = [recipe(configuration, *size) for configuration in configurations]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     seeds, store = range(given["seeds"]), kept(given["resume"])
     with store.alone(), pool(given) as workers:
