@@ -137,11 +137,9 @@ def _entries(model: nn.Module, numbers: Recipe, roles: Mapping[str, str], publis
             raise UsageError(f"{e.name} is {shown(role)} ({rule}), which the recipe lacks; it has {one_of}")
         entries.append(replace(e, rule=rule, role=role, settings=numbers[role] if role else {}))
     if lacking:
-        named, rest = ", ".join(lacking[:NAMED]), len(lacking) - NAMED
-        several = (
-            f"parameters {named}{f' and {rest} more' if rest > 0 else ''}" if lacking[1:] else f"parameter {named}"
-        )
-        raise UsageError(f"no role for {several}; give roles={{'{re.escape(lacking[0])}': ROLE}}, {one_of}")
+        who = f"parameter{'s' if lacking[1:] else ''} {', '.join(lacking[:NAMED])}"
+        who += f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+        raise UsageError(f"no role for {who}; give roles={{'{re.escape(lacking[0])}': ROLE}}, {one_of}")
     used = {e.rule for e in entries}
     for rule in roles:
         if rule not in used:
