@@ -46,7 +46,7 @@ VERIFY = [
 ]
 OTHERS = (("optimizer", "adam"), ("parameterization", "mssp"))
 SMALL = [*VERIFY, "--sizes", "8,12,18,27", "--seeds", "16"]
-TRAIN = runs.train_block
+TRAIN = runs.train_network
 
 
 def small(**options):
@@ -190,7 +190,7 @@ def stopping(monkeypatch, at):
             raise KeyboardInterrupt
         return TRAIN(*arguments)
 
-    monkeypatch.setattr(runs, "train_block", train)
+    monkeypatch.setattr(runs, "train_network", train)
     return done
 
 

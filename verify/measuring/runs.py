@@ -1,6 +1,6 @@
 """Trains all cells of a run on some hardware and keeps what they measured.
 
-Read next: ``cells.py`` (how a run is cut), ``block.py`` and ``coordinates.py`` (train a cell), ``judging/report.py``
+Read next: ``cells.py`` (how a run is cut), ``training.py`` and ``coordinates.py`` (train a cell), ``judging/report.py``
 (compares with predictions).
 """
 

@@ -136,10 +136,8 @@ class TorchNetwork(Replicated):
     def memory(self, tensor: language.Tensor) -> str:
         """The letters of a tensor in the order of memory: sums over experts also sum the input of their last tensors,
         which comes next to the experts."""
-        summed = (
-            self.network.tensors[s.tensor.name] for s in self.network.linear if s.tensor and kept_apart(self.network, s)
-        )
-        if all(tensor is not x for x in summed):
+        apart = [s.tensor for s in self.network.linear if kept_apart(self.network, s)]
+        if all(x and tensor is not self.network.tensors[x.name] for x in apart):
             return tensor.letters
         inner = tensor.fan_in + tensor.fan_out
         return "".join(x for x in tensor.letters if x not in inner) + inner
