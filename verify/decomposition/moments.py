@@ -87,7 +87,7 @@ class TorchRun:
         """Forward and backward at the present weights; leaves the gradient of the loss in the parameters."""
         moment = Moment(self.model, self.updates.now(), dict(noise), self.first_noise, bool(self.steps))
         gradients, raw = Gradients(moment, self.asked), {}
-        for role, w in self.model.weights.items():
+        for role, w in reversed(self.model.weights.items()):  # from the output: what passed a tensor is there again
             (letters, first), *rest = gradients.of_weight(role)
             raw[role] = [(letters, LOSS_SLOPE * first), *rest]
             w.grad = torch.empty_like(w) if w.grad is None else w.grad
@@ -110,7 +110,7 @@ class TorchRun:
 
     def initial(self, signal: str) -> SignalEntries:
         """A signal before training."""
-        return self._signal(signal, self._moment(len(self.steps) - 1).initial(signal))
+        return self._moment(len(self.steps) - 1).before(signal)
 
     def value(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates."""

@@ -102,6 +102,13 @@ class Moment:
         weights = {role: w.seen(model.seen) for role, w in self.weights.items()}
         return Moment(model, weights, seen(self.noise), seen(self.first_noise), self.moved)
 
+    def before(self, signal: str) -> SignalEntries:
+        """A signal before training, which may stay a sum of columns."""
+        s = self.network.producer(signal)
+        if isinstance(s, Product) and kept_apart(self.network, s):
+            return self.part(s, "init", INITIAL)
+        return SignalEntries(self.network.signals[signal], self.initial(signal))
+
     def formed(self) -> tuple[dict[str, Tensor], Signals]:
         """Copies of the weights, and every signal."""
         weights = {role: w.now.clone() for role, w in self.weights.items()}
@@ -142,6 +149,8 @@ class Moment:
         scaled = self.model.multiplier(term.multipliers) * x
         operands = [*((g.letters, self.initial(g.name)) for g in term.weights), (only.letters, scaled)]
         letters = self.network.signals[statement.out]
+        if not x.any():
+            return SignalEntries(letters, torch.zeros_like(self.value(statement.out)))
         _, init, update = self.applied(term.tensors, operands, letters)
         whole = init if mode == "init" else update
         return SignalEntries(letters, torch.zeros_like(init) if whole is None else whole)

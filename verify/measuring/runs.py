@@ -160,7 +160,7 @@ def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
 
 def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
-    copies = 5 if linear(setup.derivation.optimizer) else 8
+    copies = 6 if linear(setup.derivation.optimizer) else 8
     sizes, network = {"L": LAYERS, **FIXED_SIZES, **dims}, setup.network
     formed = [network.signals[s.out] for s in network.statements if not kept_apart(network, s)]
     signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in formed)
