@@ -75,7 +75,7 @@ class Leading:
 
 
 @dataclass
-class Weight:
+class LimitTensor:
     """A tensor while it trains: numbers or vectors as they are, matrices as they start, and their updates.
 
     Attributes:
@@ -146,7 +146,7 @@ class Limit:
         self.spaces = {axis: Space() for axis in sorted(axes)}
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
         self._check()
-        drawn, self.weights = np.random.default_rng(seed), dict[str, Weight]()
+        drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
         for role, tensor in self.network.tensors.items():
             powers = scaling.tensors[role]
             rate = None if powers.lr is None else self._number(powers.lr)
@@ -176,11 +176,11 @@ class Limit:
 
     def _drawn(
         self, tensor: Tensor, rate: Any, std: tuple[float, Fraction], alike: str, drawn: np.random.Generator
-    ) -> Weight:
+    ) -> LimitTensor:
         letters, grow = tensor.letters, "".join(x for x in tensor.letters if x in self.growing)
         fixed = "".join(x for x in letters if x not in grow)
         shape = [self.sizes[x] for x in fixed]
-        weight, (size, power) = Weight(tensor, letters, rate), std
+        weight, (size, power) = LimitTensor(tensor, letters, rate), std
         power = power if size else NONE
         if len(grow) < 2:
             once = [1 if x == alike else n for x, n in zip(fixed, shape, strict=True)]
@@ -304,7 +304,9 @@ class Limit:
     def _inside(factors: Iterable[Leading], letters: str) -> str:
         return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
 
-    def _image(self, weight: Weight, names: Mapping[str, str], x: Leading, target: str, transposed: bool) -> Leading:
+    def _image(
+        self, weight: LimitTensor, names: Mapping[str, str], x: Leading, target: str, transposed: bool
+    ) -> Leading:
         fixed = "".join(names[k] for k in weight.letters if names[k] not in self.growing)
         letters = "".join(dict.fromkeys(fixed + x.letters))
         shape, images = [self.sizes[k] for k in letters], []
