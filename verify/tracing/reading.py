@@ -181,9 +181,9 @@ class Reader:
                 self.views[r.number] = self.constant(v)
             return
         made = self.apply(self, bound)
-        for r, view in zip(results, made if isinstance(made, list) else [made], strict=False):
+        for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
             if view.node.call is None:
-                view.node.call = call.key
+                view.node.call = (*call.key, k)
             self.views[r.number] = view
             self.read_calls.append((call, r, view))
 
