@@ -2,7 +2,9 @@
 
 The module is read (``verify/tracing``), its equations are derived, and what it computes while it trains is held against
 the certified exponents, by the names of its parameters and modules. Epsilons are of the size of the gradients at
-the base, and scale as derived. One std and one learning rate for all is trained beside it and must be refuted.
+the base, and scale as derived. Of a plan's numbers the readout starts at zero: the first step moves the output alone,
+and after the second all tensors have moved along a coherent gradient. One std and one learning
+rate for all is trained beside it and must be refuted.
 Read next: ``verify/tracing/measuring.py`` (what is measured), ``planning.py`` (the numbers).
 """
 
@@ -51,8 +53,6 @@ TINY = 1e-30
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
 WIDTHS, WIDER = ("N", "N_e"), 4
 """Axes that grow where no target is given, and how much."""
-_WORK = 500
-"""Nodes of matching searches for one exponent."""
 
 
 def check_model(
@@ -97,16 +97,17 @@ def check_model(
     where: Any = {"network": reading.network}
     derive(None, "adamw", parameterization, ray=ray, **where)  # a recipe looks for another ray where there is no answer
     first = recipe(sizes[0], sizes[-1], "adamw", parameterization, lr=lr, eps=TINY, **where)
-    stds, zero = _natural(model, first), [role for role in first if own is not None and _starts_at_zero(model, role)]
+    zero = _readouts(reading) if own is None else [role for role in first if _starts_at_zero(model, role)]
+    stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=TINY, **given)
-    eps = _gradients(model, own, inputs, reading, first, steps)
+    eps = _gradients(model, own, inputs, reading, first, zero, steps)
     numbers = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=eps, **given)
     how: Kind = "plan" if own is None else "own"
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
     m.sizes, m.dims = [s[grows] / sizes[0][grows] for s in sizes], [dict(s) for s in sizes]
-    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), how, lr, seeds)
+    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds)
     m.environment = {
         "optimizer": "adamw",
         "device": "cpu",
@@ -119,7 +120,15 @@ def check_model(
 
 
 def _measure(
-    m: Measurement, build: Any, reading: Traced, inputs: Inputs, numbers: Recipe, how: Kind, lr: float, seeds: int
+    m: Measurement,
+    build: Any,
+    reading: Traced,
+    inputs: Inputs,
+    numbers: Recipe,
+    zero: Sequence[str],
+    how: Kind,
+    lr: float,
+    seeds: int,
 ) -> Mapping[str, Sequence[str]]:
     """Trains the model at the dimensions of a measurement and puts in what it did; quantities by name.
 
@@ -136,7 +145,7 @@ def _measure(
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
-            optimizer = _set(p, seed)
+            optimizer = _set(p, zero, seed)
         left = {name: x for name, x in p.multipliers.items() if x != 1}
         if left:
             name, factor = next(iter(left.items()))
@@ -163,11 +172,14 @@ def _measure(
     return names
 
 
-def _set(p: Plan, seed: int) -> torch.optim.Optimizer:
-    """The initial values of a plan, drawn, and its optimizer."""
+def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
+    """The initial values of a plan, drawn, but for those that start at zero; and its optimizer."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         p.init_()
+    for role in zero:
+        for tensor in of_role(p.model, role):
+            tensor.zero_()
     return torch.optim.AdamW(p.param_groups())
 
 
@@ -176,11 +188,11 @@ def _epsilons(p: Plan) -> dict[str, float]:
 
 
 def _gradients(
-    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, steps: int
+    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
 ) -> dict[str, float]:
     """Epsilon at the base: the largest root-mean-square of the gradient of every parameter on the way, by role."""
     p, sizes = planned(model, reading, _at(numbers, numbers.way.base)), dict[str, float]()
-    for _ in _steps(model, own or _set(p, 0), inputs, steps, _epsilons(p)):
+    for _ in _steps(model, own or _set(p, zero, 0), inputs, steps, _epsilons(p)):
         for e in p.entries:
             if e.tensor.grad is not None:
                 for role in roles_of([e.name], numbers)[e.name]:
@@ -223,11 +235,14 @@ def _predicted(
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)
-    look = Analysis(d.ray, point, d.optimizer, d.network).limited(_WORK)
+    look = Analysis(d.ray, point, d.optimizer, d.network)
+
+    def cell(quantity: str, t: int) -> Cell:
+        decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
+        return answer.exponent if decided else ...
 
     def row(quantity: str) -> list[Cell]:
-        answers = [look(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
-        return [a.exponent if a.decided else ... for a in answers]
+        return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
 
     rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in names.items()}
     return {name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()}
@@ -243,6 +258,14 @@ def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:
         own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
         stds[role] = min(own or most, most)
     return stds
+
+
+def _readouts(reading: Traced) -> list[str]:
+    """The tensor that makes the output, unless it has other uses."""
+    network = reading.network
+    (last, *_) = network.statements[-1].inputs
+    made = [s.tensor.name for s in network.linear if s.tensor is not None and s.out == last.name]
+    return [role for role in made if len(network.uses(role)) == 1]
 
 
 def _starts_at_zero(model: nn.Module, role: str) -> bool:
