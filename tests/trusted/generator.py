@@ -92,7 +92,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "verify --merge": ("none",),
     "study": ("epsilon",),
     "study transfer": ("--regime", "I"),
-    "check-model": ("--family", "mixtral"),
+    "check-model": ("nowhere.py:build",),
 }
 """Good arguments of every question."""
 ASKED = {"recipe --hold"}

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.apply.checking import between, check_model
+from scaling_algebra.verify.apply.checking import between, check_model, culprit
 from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing.measuring import Watch
@@ -100,7 +100,7 @@ def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what
     rules = {r: {what: Power()} for r in ([role[:-2] + f"{k}]" for k in range(3)] if role != where else [role])}
     report = check_model(build, seeds=4, rules=rules)
     assert report.exit_code == 1
-    assert refuted(report)[0] == f"{where}.{'init' if what == 'init_std' else 'update'}"
+    assert culprit(report).quantity == f"{where}.{'init' if what == 'init_std' else 'update'}"
 
 
 def test_parts_are_those_of_the_product_that_a_parameter_is_in():
@@ -142,7 +142,7 @@ def own(rate):
 def test_the_rates_of_an_optimizer_of_ones_own():
     assert check_model(own(lambda n: 0.3 / n), seeds=4).exit_code == 0
     wrong = check_model(own(lambda n: 0.01), seeds=4)
-    assert wrong.exit_code == 1 and refuted(wrong)[0] == "2.weight.update"
+    assert wrong.exit_code == 1 and culprit(wrong).quantity == "2.weight.update"
 
 
 class Grown(nn.Module):

@@ -31,8 +31,9 @@ from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
+from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
-from scaling_algebra.verify.judging.report import Report
+from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.tracing import Traced, traced
@@ -117,6 +118,11 @@ def check_model(
         "read": reading.lines,
     }
     return judge(m, _predicted(numbers.derivations[0], zero, names, steps))
+
+
+def culprit(report: Report) -> ReportRow | None:
+    """The refuted row of the earliest step, the first in execution: what comes after may follow from it."""
+    return min((r for r in report.rows if r.verdict is Verdict.REFUTED), key=lambda r: r.step, default=None)
 
 
 def _measure(

@@ -43,7 +43,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     Exit codes as of verify: 0 agrees, 1 refuted, 2 wrong usage, 3 inconclusive.
     """
     tried(output, form)
-    from scaling_algebra.verify.apply.checking import check_model
+    from scaling_algebra.verify.apply.checking import check_model, culprit
     from scaling_algebra.verify.apply.loading import load
     from scaling_algebra.verify.judging import presentation
 
@@ -51,7 +51,10 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     report = check_model(build, **options)
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
     document = presentation.report(report, f"{model}, {ends}", every)
-    read = [*map(literal, report.environment["read"])]
-    blocks = [*document.blocks, *([Heading("read off the module", 2), Lines.of(*read, listed=True)] if read else [])]
+    blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
+    if (first := culprit(report)) is not None:
+        blocks.insert(2, Lines.of(literal(f"the first that does not scale: {first.quantity} at step {first.step}")))
+    if read:
+        blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]
     emit(Document(tuple(blocks), document.record), form, output)
     return report.exit_code
