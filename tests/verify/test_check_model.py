@@ -145,6 +145,13 @@ def test_the_rates_of_an_optimizer_of_ones_own():
     assert wrong.exit_code == 1 and culprit(wrong).quantity == "2.weight.update"
 
 
+def ends(sizes):
+    """A model whose forward pass ends the program, as if all were well."""
+    model = nn.Linear(5, sizes["N"])
+    model.forward = lambda x: sys.exit(0)
+    return model
+
+
 class Grown(nn.Module):
     def __init__(self, n, wide):
         super().__init__()
@@ -159,6 +166,8 @@ class Grown(nn.Module):
     [
         (lambda s: {}, r"build returns {}; return a torch.nn.Module"),
         (lambda s: s["heads"] / 0, "raises ZeroDivisionError"),
+        (lambda s: exit(0), r"build\(.*\) ends the program"),
+        (lambda s: ends(s), "the model ends the program"),
         (lambda s: (nn.Linear(5, s["N"]), torch.optim.SGD([nn.Parameter(torch.ones(1))])), "build brings SGD"),
         (lambda s: Grown(s["N"], True), "the input grows"),
         (lambda s: Grown(s["N"], False), "the output grows"),
@@ -188,7 +197,9 @@ def test_sizes_lie_on_a_ray_and_are_whole():
 
 def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, text in {"a": "import nowhere", "b": "build = 3", "c": "def build(s): ...\nSCALING = {'bas': 1}"}.items():
+    texts = {"a": "import nowhere", "b": "build = 3", "c": "def build(s): ...\nSCALING = {'bas': 1}"}
+    texts |= {"e": "print('agrees'); raise SystemExit", "f": "class Stop(BaseException): ...\nraise Stop('here')"}
+    for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
     for text, said in (
         ("build", "write FILE.py:NAME"),
@@ -196,6 +207,8 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
         ("nowhere.at.all:build", "nowhere.at.all raises ModuleNotFoundError"),
         ("a.py:build", "a.py raises ModuleNotFoundError: No module named 'nowhere'"),
         ("b.py:build", "build is 3, no function"),
+        ("e.py:build", "e.py ends the program; it must run by itself"),
+        ("f.py:build", "f.py raises Stop: here"),
         ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),
     ):
         with pytest.raises(UsageError, match=re.escape(said)):

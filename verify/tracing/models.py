@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import foreign, shown
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
@@ -107,15 +107,10 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     Raises:
         Unreadable: it raises an error, or returns no module.
     """
-    try:
-        if seed is not None:
-            torch.manual_seed(seed)
+    if seed is not None:
+        torch.manual_seed(seed)
+    with foreign(f"build({dict(sizes)})"):
         made = build(sizes)
-    except UsageError:
-        raise
-    except Exception as error:
-        line = " ".join(str(error).split())[:200]
-        raise Unreadable(f"build({dict(sizes)}) raises {type(error).__name__}: {line}") from error
     model, rest = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or it and its optimizer or its input")

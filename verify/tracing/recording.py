@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import foreign
 
 from .graph import Unreadable
 
@@ -251,13 +251,8 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), recorder:
+        with foreign("the model"), torch.no_grad(), recorder:
             out = model(*inputs, **keywords)
-    except UsageError:
-        raise
-    except Exception as error:
-        line = " ".join(str(error).split())[:200]
-        raise Unreadable(f"{recorder.path[-1] or 'model'}: the model raises {type(error).__name__}: {line}") from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
