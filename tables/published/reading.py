@@ -139,7 +139,7 @@ def read(path: Path) -> list[Printed]:
                 found = (
                     list(SHAPES[kind](head, full)) if isinstance(full.get("exponent"), list) is (kind == "row") else []
                 )
-                unread = [c for c in found if isinstance(c.value, str) and not _read(c.value)]
+                unread: list[Any] = [c for c in found if isinstance(c.value, str) and not _read(c.value)]
             except (ValueError, TypeError, LookupError, AttributeError):
                 found, unread = [], [None]
             if unread or not found:

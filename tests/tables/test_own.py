@@ -1,4 +1,4 @@
-"""A table of one's own: the schema is an example that is read, faults are found; bad files are one line each."""
+"""A table of one's own: the schema is an example that is read, faults are found, what cannot be read is one line."""
 
 import json
 
