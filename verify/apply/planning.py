@@ -118,7 +118,8 @@ def plan(
             with multipliers of tensors, or what ``recipe`` raises.
     """
     if not isinstance(model, nn.Module):
-        return _read(model, base, target, given if roles is base_model is gate is None else {"roles": roles, **given})
+        roleless = roles is None and base_model is None and gate is None
+        return _read(model, base, target, given if roleless else {"roles": roles, **given})
     small = base if isinstance(base, nn.Module) else base_model
     numbers = _recipe(model, base, target, given)
     config = getattr(model, "config", None)
