@@ -242,10 +242,12 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     singular values to one; None where its gradient is exactly zero.
 
     Law: rank-one matrices with asymptotically orthogonal factors are singular directions, each brought to one by
-    itself; of those that share a factor the sum is one rank-one matrix.
+    itself; of those that share a factor the sum is one rank-one matrix. A fixed number of Newton-Schulz steps does that
+    with directions of one size: what is smaller by a power of n stays so, an inverse root brings it to one, too.
 
     Raises:
-        BeyondPowerCounting: the gradient has growing rank, or directions that overlap.
+        BeyondPowerCounting: the gradient has growing rank, directions that overlap, or of Newton-Schulz steps some that
+            are smaller.
     """
     symbol = tr.network.tensors[role].symbol
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
@@ -271,6 +273,11 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     largest = max(sizes.values())
     for k in there:
         whole = max(sizes[x] for x in there if group[x] == group[k])
+        if tr.algebra.value(largest) != tr.algebra.value(whole) and not tr.optimizer.of(role).memory:
+            raise BeyondPowerCounting(
+                f"{symbol} is used {len(there)} times with gradients of sizes that differ: Newton-Schulz steps bring "
+                "the smaller one to the larger up to some size, and not in the limit"
+            )
         ratio = f"the singular value of {symbol}'s largest use over that of this one"
         shares[k] = Scalar(ratio, largest - whole, certain)
     return shares

@@ -51,7 +51,8 @@ SUMS = (
 NORMED_SQUARE = H + "u[a] = h[a] h[a]\nr[a] = layernorm(u[a]; a)\nf = W2[a] r[a]"
 POLYNOMIAL = (
     "k[a] = A[a,x] data[x]\nl[a] = B[a,x] data[x]\nj[a] = C[a,x] data[x]\nm[a] = G[a,x] data[x]\n"
-    "o[a] = E[a,x] data[x]\ns[a] = k[a] + l[a] + j[a] + m[a]{}\np[a] = k[a] l[a] j[a] m[a]{}\nr[a] = {}(s[a])\nf = rho p[a] r[a]{}"
+    "o[a] = E[a,x] data[x]\ns[a] = k[a] + l[a] + j[a] + m[a]{}\np[a] = k[a] l[a] j[a] m[a]{}\n"
+    "r[a] = {}(s[a])\nf = rho p[a] r[a]{}"
 )
 SILU4 = POLYNOMIAL.format("", "", "silu", " + E2[a] o[a]")
 TANH5 = POLYNOMIAL.format(" + o[a]", " o[a]", "tanh", "")
@@ -106,7 +107,7 @@ ROWS = [
     # Where the larger of two uses is exactly zero the smaller has the sign (trained: n^0, not n^(-1/2)); not where it
     # is zero, too.
     (GAPS.format("relu(k[a])", "l[a]"), "signsgd", FAMILY_AT, WIDTH, "y.effective@1 ?", "exactly zero where s is"),
-    (GAPS.format("relu(k[a])", "s[a] l[a]"), "signsgd", FAMILY_AT, WIDTH, "y.effective@1 -1/2", ""),
+    (GAPS.format("relu(k[a])", "s[a] l[a]"), "signsgd", FAMILY_AT, WIDTH, "dV@1 -1", ""),
     # The gradient behind a norm is orthogonal to what it divides: this inner product is exactly zero, so not claimed.
     (TWO_NORMED, "sgd", "b.W2=zero,b.W3=1/2,b.W4=1,c.W1=-1", WIDTH, "h2.cross@1 ?", ""),
     # Behind a norm a gradient has lost what is along the normed: the readout has learned n^-1 along r, which the norm
