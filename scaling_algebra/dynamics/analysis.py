@@ -35,8 +35,9 @@ from .trajectory import Trajectory
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
 _SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
-_DEEP = 24
-"""Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""
+_SHALLOW = 8
+"""Tensors that a signal passes through before a kernel may have more leaves: two more for each, for a signal and the
+gradient at it."""
 _FRAMES, _DEEPEST = 200, 60_000
 """Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
 
@@ -395,7 +396,7 @@ class Analysis:
         if self._whole is not None:
             return self._whole.bounds
         with self._deep():
-            asked = self.network, self._algebra(LADDER[0]), self.point, self.optimizer
+            asked = self.network, self._algebra(LADDER[0]).at(LADDER[0]), self.point, self.optimizer
             run = bounds_for(*asked, RunContext(degrees="raised" if self.raised else "usual"), self.routed)
             run.settle()
         return run
@@ -428,8 +429,8 @@ class Analysis:
         if rung not in self._algebras:
             some = next(iter(self._algebras.values()), None)
             some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
-            deep = len(self.network.statements) > _DEEP
-            self._algebras[rung] = some.at(replace(rung, leaves=None) if deep else rung)
+            more = max(self.network.depth - _SHALLOW, 0)
+            self._algebras[rung] = some.at(rung if rung.leaves is None else replace(rung, leaves=rung.leaves + 2 * more))
         return self._algebras[rung]
 
     def _run(self, rung: Rung) -> Trajectory:

@@ -311,6 +311,15 @@ class Network:
         )
 
     @cached_property
+    def depth(self) -> int:
+        """Most tensors on a path from the data to the output."""
+        depths: dict[str, int] = {}
+        for s in self.statements:
+            mine = isinstance(s, Product) and s.tensor is not None
+            depths[s.out] = mine + max((depths.get(x.name, 0) for x in s.inputs), default=0)
+        return depths[self.output]
+
+    @cached_property
     def degree(self) -> int:
         """Most signals that a product holds at one index, those that they are products of counted, too. A function
         counts as what it reads, and what a tensor makes as one."""
