@@ -77,7 +77,7 @@ MUTANTS = [
         ("rules.py", 'tr.part(s, "update", "value", t)', 'tr.part(s, "update", "initial", t)'),
         ("functions.py", "tr.algebra.value(size) <= 0:", "tr.algebra.value(size) <= 1:"),
         ("run.py", "max(p, self.network.degree) + more + 1", "p + more + 1"),
-        ("run.py", "self.network.degree + more if more else 2", "2"),
+        ("run.py", 'most + (3 if self.context.degrees == "raised" else 1), 2)', "2, 2)"),
         ("steps.py", "if zeros and not all(zeros <= x for x in others):", "if False:"),
         ("functions.py", "tr.algebra.centred(super().argument(tr, s, which, t), s.over)",
          "super().argument(tr, s, which, t)"),

@@ -157,7 +157,7 @@ class Analysis:
         best = self.in_parts(name, t)
         if best is not None:
             return best
-        many = self.raised and (not t or self.network.degree > 2)  # kernels of as many leaves as products have signals
+        many = self.raised and not t  # kernels of as many leaves as products have signals
         for rung in PARTS if self._whole or many else WITNESSES:
             answer = self._two_sided(name, t, rung)
             if answer.size is not None and answer.below and (best is None or answer.size > (best.size or 0)):
@@ -430,7 +430,9 @@ class Analysis:
             some = next(iter(self._algebras.values()), None)
             some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
             more = max(self.network.depth - _SHALLOW, 0)
-            self._algebras[rung] = some.at(rung if rung.leaves is None else replace(rung, leaves=rung.leaves + 2 * more))
+            self._algebras[rung] = some.at(
+                rung if rung.leaves is None else replace(rung, leaves=rung.leaves + 2 * more)
+            )
         return self._algebras[rung]
 
     def _run(self, rung: Rung) -> Trajectory:

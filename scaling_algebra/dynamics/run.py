@@ -190,8 +190,8 @@ class TrainingRun:
     @property
     def odd_powers(self) -> range:
         """Powers of the gradient in a step that is an odd function of it, entry by entry."""
-        more = {"usual": 1, "raised": 3, "lowest": 0}[self.context.degrees]
-        return range(1, self.network.degree + more if more else 2, 2)
+        most = 1 if self.context.degrees == "lowest" else self.network.degree
+        return range(1, most + (3 if self.context.degrees == "raised" else 1), 2)
 
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""

@@ -218,13 +218,13 @@ def odd(tr: TrainingRun, s: Signal, share: int) -> Signal:
     """A factor of a step that is normalised entry by entry.
 
     Law: such a step is an odd function of the gradient, x + x^3 + ... with generic coefficients. Powers above the first
-    are seen by products of as many signals.
+    are seen by products of as many signals; k k l, of a sum of two, by a multiple of l, which is in the first one.
 
     Args:
         share: packed size of the gradient over what it is divided by: where that is larger, the step is linear.
     """
     size = tr.algebra.rms(s)
-    if size is None or not s.letters:
+    if size is None or not s.letters or len(s.terms) < 3:
         return s
     parts, power = [s], s
     for _ in range(len(tr.odd_powers) - 1):

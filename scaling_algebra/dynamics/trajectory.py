@@ -16,6 +16,7 @@ from itertools import zip_longest
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Function, Product
+from scaling_algebra.spec.optimizers import Optimizer
 
 from .norms import over
 from .rules import rule
@@ -223,7 +224,7 @@ class Trajectory(TrainingRun):
         for use, factors, share in zip_longest(uses, gradients, shares):
             if vanishes(factors):
                 continue
-            if rule.signs or (rule.normalises == "entry" and self.network.degree > 2):
+            if rule.normalises == "entry" and not step and self._sums(rule):
                 divided = self._divided(role, step, scalars)
                 factors = tuple(odd(self, x, divided) for x in factors)
             if rule.normalises == "entry" and self.network.norms:
@@ -232,6 +233,13 @@ class Trajectory(TrainingRun):
             multiples = (*scalars, share) if share is not None and (share.size or not share.certain) else scalars
             increments.append(Increment(step, multiples, factors[0], factors[1:]))
         return increments
+
+    def _sums(self, rule: Optimizer) -> bool:
+        """Powers of a step above the first are counted: those of the first step, which later ones hold. Where there are
+        functions they are only looked for, of a sign."""
+        if self.network.live:
+            return rule.signs and self.context.degrees == "raised"
+        return len(self.odd_powers) > 1
 
     def _divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
         """Packed size of a gradient over what it is divided by."""
