@@ -224,7 +224,7 @@ class Trajectory(TrainingRun):
         for use, factors, share in zip_longest(uses, gradients, shares):
             if vanishes(factors):
                 continue
-            if rule.normalises == "entry" and not step and self._sums(rule):
+            if rule.normalises == "entry" and self._sums(rule, step):
                 divided = self._divided(role, step, scalars)
                 factors = tuple(odd(self, x, divided) for x in factors)
             if rule.normalises == "entry" and self.network.norms:
@@ -234,12 +234,12 @@ class Trajectory(TrainingRun):
             increments.append(Increment(step, multiples, factors[0], factors[1:]))
         return increments
 
-    def _sums(self, rule: Optimizer) -> bool:
+    def _sums(self, rule: Optimizer, step: int) -> bool:
         """Powers of a step above the first are counted: those of the first step, which later ones hold. Where there are
         functions they are only looked for, of a sign."""
         if self.network.live:
             return rule.signs and self.context.degrees == "raised"
-        return len(self.odd_powers) > 1
+        return not step and len(self.odd_powers) > 1
 
     def _divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
         """Packed size of a gradient over what it is divided by."""
