@@ -46,7 +46,7 @@ def arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
 
 
 def records(folder: Path = EVIDENCE) -> dict[str, dict[str, Any]]:
-    """What the runs of the plan wrote, in its order; those that were not run are left out."""
+    """The records of the runs of the plan, in its order; those that were not run are left out."""
     paths = {run["name"]: folder / f"{run['name']}.json" for run in planned()["run"]}
     return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
 

@@ -45,7 +45,7 @@ def cases() -> Iterator[tuple[str, str, str]]:
 
 
 def derived(name: str, where: str, rule: str, seconds: int) -> dict[str, Any]:
-    """What ``derive`` says of muP, and the CPU time of its process."""
+    """The answer of ``derive`` about muP, and the CPU time of its process."""
     place = ["--ray", where] if "=" in where else ["--regime", where.partition(",")[0]]
     command_line = ["derive", "--architecture", name, *place, "--optimizer", rule, "--parameterization", "mup"]
     done = fresh(command(*command_line), limit=seconds)
@@ -74,7 +74,7 @@ def answer(text: str) -> str:
 
 
 def records() -> list[dict[str, Any]]:
-    """What is kept, in the order of ``cases``."""
+    """The kept records, in the order of ``cases``."""
     kept = json.loads(DERIVED.read_text(encoding="utf-8"))["derived"] if DERIVED.exists() else []
     by = {(x["network"], x["where"], x["optimizer"]): x for x in kept}
     return [by[case] for case in cases() if case in by]

@@ -28,6 +28,7 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Record
 from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.runs import described, train_cell
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
@@ -49,7 +50,7 @@ def planned(least: int, together: int) -> list[Job]:
 
 
 def synthetic(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
-    """What a cell could have measured: predictions with noise, flat in the controls."""
+    """Numbers that a cell could have measured: predictions with noise, flat in the controls."""
     n, draw = setup.sizes[0 if cell.kind == "control" else cell.size], np.random.default_rng(cell.seeds)
     entries = elements(setup.dims_of(cell), setup.network)
     facts = {INPUT: 1.0, PARAMETERS: float(entries), GRADIENTS: 1e-15, SECONDS: 0.01}
@@ -80,11 +81,11 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
 
 
 def plan(folder: str) -> str:
-    """What ``verify`` does before it trains the first cell."""
+    """The work of ``verify`` before it trains the first cell."""
     runs = [Job.from_json(run) for run in read_plan(Path(folder))["runs"]]
     for run in runs:
         run.setup()  # derivations are not planning
-    session, began = Session(Store(Path(folder)), Hardware.of("cpu")), time.process_time()
+    session, began = Session(Store(Path(folder)), Here(Hardware.of("cpu"))), time.process_time()
     session.check(runs)
     checked = time.process_time()
     cells = len(session.todo(runs))

@@ -61,7 +61,7 @@ def licence(name: str, index_entry: dict[str, Any] | None = None) -> str:
 
 
 def resolved() -> list[dict[str, Any]]:
-    """What pip would install, with hashes."""
+    """The packages that pip would install, with hashes."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

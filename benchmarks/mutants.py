@@ -131,8 +131,10 @@ MUTANTS = [
     *_room(
         "store",
         "verify/measuring",
-        ("store.py", "if version > FORMAT:", "if version > FORMAT + 1:"),
-        ("store.py", "replicas in (None, len(next(iter(table.values()))))", "True"),
+        ("store.py", "if version not in (0, FORMAT):", "if version not in (0, FORMAT, FORMAT + 1):"),
+        ("store.py", "if replicas in (None, rows.shape[1]):", "if True:"),
+        ("store.py", "== _checksum(key, names, content[CHECKED:])", "!= b''"),
+        ("store.py", "elif last != self._writer:", "elif not last:"),
     ),
     *_room(
         "recipes",
@@ -157,7 +159,7 @@ KILLERS = {
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
 }  # fmt: skip
-"""Where a fault of a room is likely to be seen; after them the whole lane runs."""
+"""The tests where a fault of a room is likely to be seen; after them the whole lane runs."""
 
 
 def copied(folder: Path) -> None:

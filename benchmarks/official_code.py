@@ -47,7 +47,7 @@ MLP_CONFIGS = (
     ("III", "adam", "mup", "mup_adam_allscaling_stdinit_ours"),
     ("III", "adam", "mssp", "mup_adam_allscaling_stdinit_ours"),
 )
-"""Which of their configurations is which; tied experts and a router at zero are flags there, not functions."""
+"""The correspondence of their configurations; tied experts and a router at zero are flags there, not functions."""
 
 TRANSFORMER = "transformer-moe-experiments/scaling.py"
 TRANSFORMER_ROLES = {

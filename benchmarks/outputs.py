@@ -38,7 +38,7 @@ def printed(command: str) -> str:
 
 
 def outputs(commands: list[str]) -> dict[str, str]:
-    """What each command prints, in a folder with the files of the guide."""
+    """The output of each command, in a folder with the files of the guide."""
     os.environ["COLUMNS"] = "120"
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

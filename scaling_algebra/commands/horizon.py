@@ -53,7 +53,7 @@ def command(
     base: str | None,
     experts: bool,
 ) -> tuple[Answer, int]:
-    """What learning rate, epsilon, betas and weight decay do when batch B and number of tokens T change.
+    """Learning rate, epsilon, betas and weight decay when batch B and number of tokens T change.
 
     Invariants are monomials that stay Theta(1); what they determine, what they leave free and which of them contradict
     each other is solved exactly. Exit code 1: they contradict each other.

@@ -1,4 +1,4 @@
-"""What several commands share: names that complete and correct themselves, one configuration, one way to print.
+"""Shared parts of the commands: names that complete and correct themselves, one configuration, one way to print.
 
 Read next: any other file of this folder, each one verb.
 """
@@ -235,9 +235,9 @@ WHERE = options(
 
 
 TRACED = "scaling_algebra.traced"
-"""Where the context of a command keeps the name of a module that ``--model`` gives, and then what was read."""
+"""The key in the context of a command: the name of a module that ``--model`` gives, and then what was read."""
 TRACING = "scaling_algebra.verify.tracing.commands"
-"""What reads it; loaded by name, since only verify imports torch."""
+"""The module that reads it; loaded by name, since only verify imports torch."""
 
 
 MODEL = click.option(
@@ -362,7 +362,7 @@ SMTLIB = click.option(
 )
 
 Answer = str | Document | Sequence[Document]
-"""What a command prints: documents, in the format that is asked for, or a text as it is."""
+"""The answer of a command: documents, in the format that is asked for, or a text as it is."""
 
 
 def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[[Command], Command]:

@@ -1,1 +1,1 @@
-"""How large one Gaussian tensor network is: the half-weight rule. Knows no training."""
+"""The size of one Gaussian tensor network: the half-weight rule. Knows no training."""

@@ -346,7 +346,7 @@ class Algebra(SignalSizes):
         return "".join(x for x in dict.fromkeys(pool[i].letters + pool[j].letters) if x in rest)
 
     def _urgency(self, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
-        """How late two factors of a product should meet."""
+        """The order in which two factors of a product should meet: late for a large number."""
         a, b = (pool[k] for k in pair)
         shared, kept = set(a.letters) & set(b.letters), self._kept(pool, *pair, out)
         constants = sum(map(self._deterministic, (a, b)))
@@ -380,7 +380,7 @@ class Algebra(SignalSizes):
         return min(x for x in costs if x is not None)
 
     def _uncorrelated(self, a: Signal, out: str) -> int | None:
-        """What is saved in a product of a signal with an independent one; None if nothing is known.
+        """The saving in a product of a signal with an independent one; None if nothing is known.
 
         Law: entries of a polynomial in Gaussians that differ in an index of a leaf are uncorrelated (kernels are Wick
         products). So a sum over such an index, of products with an independent signal, is one of uncorrelated terms.

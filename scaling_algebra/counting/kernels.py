@@ -65,7 +65,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """How the open indices of two factors meet: one integer label per open index.
+    """The meeting of the open indices of two factors: one integer label per open index.
 
     Labels not in ``out`` are summed. ``Contraction((0, 1), (1,), (0,))`` is a matrix times a vector. ``centred``: those
     of ``out`` along which a mean may be subtracted later.
@@ -330,7 +330,7 @@ def _kernel(types: tuple[str, ...], opens: tuple[int, ...], parts: tuple[Compone
 
 @lru_cache(REMEMBERED)
 def exchangeable(kernel: Kernel) -> Alike:
-    """Which leaves of a kernel may be exchanged: those of components that are equal, and share only open classes."""
+    """The leaves of a kernel that may be exchanged: those of components that are equal, and share only open classes."""
     number = numbered(kernel.opens)
     where: dict[Leaf, list[int]] = {}
     for k, leaf in enumerate(kernel.leaves):

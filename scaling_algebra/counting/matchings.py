@@ -18,7 +18,7 @@ class Exhausted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Which leaves may be exchanged.
+    """The leaves that may be exchanged.
 
     Attributes:
         component: of each leaf.
@@ -194,7 +194,7 @@ class MatchingSearch:
         return best
 
     def _matched(self, at: Partial, x: int, y: int) -> Partial | None:
-        """What a pair makes of a partial matching; None beyond the floor."""
+        """A partial matching with one more pair; None beyond the floor."""
         forest, mass, most, near, bound = at.forest, at.mass.copy(), at.most.copy(), at.near.copy(), at.bound
         half = self.half
         for c, d in zip(self.touched[x], self.touched[y], strict=True):

@@ -30,7 +30,7 @@ class EntrySize:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How a signal was made, for walking back (``monomials.py``); no computation reads it.
+    """The making of a signal, for walking back (``monomials.py``); no computation reads it.
 
     Attributes:
         rule: the operation. ``parts`` are its operands, ``scalars`` the factors of ``scaled``.
@@ -45,7 +45,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """How closely signals are kept: one rung of a ladder that is climbed until an answer is certified.
+    """The precision with which signals are kept: one rung of a ladder that is climbed until an answer is certified.
 
     Attributes:
         gap: kernels this far below the leading one are dropped, in powers of the axis that grows fastest.

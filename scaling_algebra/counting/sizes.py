@@ -1,4 +1,4 @@
-"""How large a signal is: its leading exponent, what bounds the rest, and what a rung keeps of it.
+"""The size of a signal: its leading exponent, what bounds the rest, and what a rung keeps of it.
 
 Read next: ``algebra.py`` (makes signals).
 """
@@ -49,7 +49,7 @@ class SignalSizes(KernelStore):
         return s.sound and (s.loss is None or (lead is not None and self.value(lead) > self.value(s.loss)))
 
     def doubtful(self, s: Signal) -> bool:
-        """What may cancel is as large as the rest."""
+        """Terms that may cancel are as large as the rest."""
         lead, bound = self.rms(s), self.bound(s)
         above = s.tail if lead is None else larger(s.tail, lead)
         return bound is not None and (above is None or self.value(bound) > self.value(above))
@@ -131,7 +131,7 @@ class SignalSizes(KernelStore):
         return s
 
     def _degree(self, packed: int) -> int:
-        """How many learning rates a monomial is a product of."""
+        """The number of learning rates in a monomial."""
         return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
 
     def _before(self, k: int, e: int, other: int) -> bool:

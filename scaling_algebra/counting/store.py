@@ -87,11 +87,11 @@ class KernelStore(Packing):
         self.spent = 0
         """Nodes of the products made so far."""
         self.notes: set[str] = set()
-        """What was assumed so far, beyond counting powers, and why something is not known."""
+        """The assumptions so far, beyond counting powers, and the reasons why something is not known."""
         self.climb(Rung(gap))
 
     def rate(self, axis: str) -> Fraction:
-        """How fast an axis grows."""
+        """The rate of an axis."""
         return self.ray[axis]
 
     def at(self, rung: Rung) -> Self:
@@ -107,7 +107,7 @@ class KernelStore(Packing):
 
     @contextmanager
     def noting(self) -> Iterator[set[str]]:
-        """What is noted inside, apart from what was before."""
+        """The notes made inside, apart from those before."""
         outer, self.notes = self.notes, set()
         try:
             yield self.notes
@@ -116,7 +116,7 @@ class KernelStore(Packing):
 
     @contextmanager
     def accounting(self) -> Iterator[set[str]]:
-        """What is noted inside, apart from what was before; nodes are counted apart as well."""
+        """The notes made inside, apart from those before; nodes are counted apart as well."""
         outer, self.spent = self.spent, 0
         try:
             with self.noting() as notes:
@@ -164,11 +164,11 @@ class KernelStore(Packing):
         return self._weights[k]
 
     def contraction(self, a: str, b: str, out: str) -> Contraction:
-        """How a product of signals with these letters meets."""
+        """The meeting of a product of signals with these letters."""
         return self._spec(a, b, out)[1]
 
     def _spec(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
-        """How two factors meet, with a number for it, and the packed dimension of what is summed."""
+        """The meeting of two factors, with a number for it, and the packed dimension of what is summed."""
         if (a, b, out) not in self._specs:
             self._specs[a, b, out] = self._met(a, b, out)
         return self._specs[a, b, out]

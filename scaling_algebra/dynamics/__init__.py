@@ -1,1 +1,1 @@
-"""What training makes of every signal of a network: values, changes, gradients, updates, each with a certificate."""
+"""Every signal of a network under training: values, changes, gradients, updates, each with a certificate."""

@@ -35,9 +35,8 @@ from .trajectory import Trajectory
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
 _SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
-_SHALLOW = 8
-"""Tensors that a signal passes through before a kernel may have more leaves: two more for each, for a signal and the
-gradient at it."""
+_LONG = 8
+"""Tensors on a way from which on kernels have one more leaf for each."""
 _FRAMES, _DEEPEST = 200, 60_000
 """Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
 
@@ -199,7 +198,7 @@ class Analysis:
 
     @property
     def _slow(self) -> Fraction:
-        """What is added to the exponents c of a part."""
+        """The addition to the exponents c of a part."""
         return self.ray.largest * SLOW
 
     def _part(self, point: Point) -> Analysis | None:
@@ -230,7 +229,7 @@ class Analysis:
         return frozenset(role for role, b in self.point.b.items() if b is None)
 
     def simplest(self, name: str, t: int) -> Answer | None:
-        """What a rung that keeps more kernels says, if it takes little work: of monomials of one size, the simplest."""
+        """A rung that keeps more kernels, if it takes little work: of monomials of one size, the simplest."""
         answer = self._two_sided(name, t, SIMPLEST)
         return None if answer.unknown else answer
 
@@ -249,7 +248,7 @@ class Analysis:
         return max(answers, key=lambda x: (x.size is not None, x.size))
 
     def _two_sided(self, name: str, t: int, rung: Rung) -> Answer:
-        """What one rung says of a quantity: decided by its own certificate, or where a monomial of it is as large as
+        """The answer of one rung: decided by its own certificate, or where a monomial of it is as large as
         the bound on every later step."""
         answer = self._read(name, t, rung)
         if t and not answer.decided and answer.below and self._meets(name, answer.size):
@@ -260,7 +259,7 @@ class Analysis:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What all that was decided so far rests on, beyond counting powers."""
+        """The assumptions, beyond counting powers, of all that was decided so far."""
         return tuple(x for x in ASSUMPTIONS if x in self._notes)
 
     def limited(self, work: int, gap: Fraction = NEAR) -> Analysis:
@@ -325,7 +324,7 @@ class Analysis:
         return run.algebra.forms(read) if isinstance(read, Signal) else ()
 
     def step(self, role: str, t: int) -> tuple[Answer, ...]:
-        """What the gradient after t updates is multiplied by in the next one: the learning rate, and what the optimizer
+        """The factors of the gradient after t updates in the next one: the learning rate, and what the optimizer
         has of the size of the tensor and one over its normaliser. Empty if the gradient is exactly zero."""
         answers: tuple[Answer, ...] = ()
         for rung in LADDER:
@@ -429,11 +428,12 @@ class Analysis:
         if rung not in self._algebras:
             some = next(iter(self._algebras.values()), None)
             some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
-            more = max(self.network.depth - _SHALLOW, 0)
-            self._algebras[rung] = some.at(
-                rung if rung.leaves is None else replace(rung, leaves=rung.leaves + 2 * more)
-            )
+            self._algebras[rung] = some.at(replace(rung, leaves=self._leaves(rung)))
         return self._algebras[rung]
+
+    def _leaves(self, rung: Rung) -> int | None:
+        """Kernels hold the tensors that a signal passed through: a longer way takes more leaves."""
+        return None if rung.leaves is None else rung.leaves + max(0, self.network.depth - _LONG)
 
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:

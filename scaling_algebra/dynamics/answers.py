@@ -1,4 +1,4 @@
-"""What is known of a size, and the ladder of budgets that is climbed until it is certified.
+"""Knowledge of a size, and the ladder of budgets that is climbed until it is certified.
 
 Read next: ``analysis.py`` (climbs).
 """
@@ -47,7 +47,7 @@ class UnknownSize(UsageError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of the size of one quantity at one step.
+    """Knowledge of the size of one quantity at one step.
 
     Attributes:
         size: the exponent of n, of an undecided answer a lower bound; None if there is no lower bound or the quantity

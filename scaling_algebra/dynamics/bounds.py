@@ -38,7 +38,7 @@ FAR = 8
 """Times the largest exponent that is given: what a bound exceeds that grows without end, most within two updates."""
 
 Bounded = tuple[str, str]
-"""What is bounded: ``("change", signal)`` or ``("gradient", signal)``."""
+"""A bounded thing: ``("change", signal)`` or ``("gradient", signal)``."""
 
 
 class BoundRun(Trajectory):
@@ -100,7 +100,7 @@ class BoundRun(Trajectory):
         return FAR * max(self.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
 
     def _passes(self) -> dict[Bounded, Callable[[], Signal]]:
-        """How every bound is updated, in the order of a forward and a backward pass."""
+        """The update of every bound, in the order of a forward and a backward pass."""
         passes: dict[Bounded, Callable[[], Signal]] = {}
         for statement in self.network.statements:
             passes["change", statement.out] = partial(self._changed, statement)

@@ -1,4 +1,4 @@
-"""What training makes of a function: entry by entry, with a selection, or a softmax along an index.
+"""Functions under training: entry by entry, with a selection, or a softmax along an index.
 
 Read next: ``norms.py`` (functions that divide by the size of what they read), ``rules.py`` (all kinds of statements).
 """
@@ -94,11 +94,11 @@ class Entrywise:
         return tr.algebra.add(parts)
 
     def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """What is left of a change or of a gradient where the function keeps a sum."""
+        """The rest of a change or of a gradient where the function keeps a sum."""
         return signal
 
     def argument(self, tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-        """What of the argument the function sees."""
+        """The part of the argument that the function sees."""
         return tr.at(s.inputs[0], which, t)
 
     def shared(self, tr: TrainingRun, s: Function, signal: Signal) -> Signal:
@@ -132,7 +132,7 @@ class Entrywise:
     # a top-K selection: drawn anew when the argument moved by at least its spread
 
     def _selected(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
-        """What the selection in force leaves of a signal."""
+        """The part of a signal that the selection in force leaves."""
         if not s.kind.selects:
             return signal
         tr.note("random-selection")
@@ -233,7 +233,7 @@ SOFTMAX = Softmax()
 
 
 def saturated(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
-    """How far the argument of a bounded function is beyond O(1), if it is: then its values are bounded, and no more is
+    """The excess of a bounded function's argument over O(1), if any: then its values are bounded, and no more is
     known of them."""
     size = tr.algebra.rms(argument)
     if size is None or tr.algebra.value(size) <= 0:

@@ -1,4 +1,4 @@
-"""What a question costs: the work of every intermediate result it needs, whether or not that was computed before.
+"""The cost of a question: the work of every intermediate result it needs, whether or not that was computed before.
 
 So that what is decided depends on the question alone, not on what was asked earlier. Read next: ``trajectory.py``
 (remembers its results here), ``analysis.py`` (asks questions).

@@ -1,4 +1,4 @@
-"""What training makes of a norm: division by the root-mean-square of its argument along an index.
+"""Norms under training: division by the root-mean-square of its argument along an index.
 
 Read next: ``functions.py`` (functions of the entries), ``rules.py`` (all kinds of statements), ``parts.py`` (runs in
 which little happens, for what a norm may take away).
@@ -115,13 +115,13 @@ def of_few_entries(tr: TrainingRun, s: Function) -> bool:
 
 
 def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:
-    """What of its argument a norm sees."""
+    """The part of its argument that a norm sees."""
     x = tr.at(s.inputs[0], which, t)
     return tr.algebra.centred(x, s.over) if s.kind.centres else x
 
 
 def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
-    """What a norm divides by.
+    """The divisor of a norm.
 
     Raises:
         BeyondPowerCounting: it is exactly zero.

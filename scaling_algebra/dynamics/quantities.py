@@ -20,7 +20,7 @@ from .run import Which
 
 
 class Run(Protocol):
-    """What a quantity is read off: a training run, of exponents (``trajectory.py``) or of torch tensors. ``t`` counts
+    """The source of a quantity: a training run, of exponents (``trajectory.py``) or of torch tensors. ``t`` counts
     updates; the signals of one are of one kind."""
 
     network: Network
@@ -39,7 +39,7 @@ class Run(Protocol):
         initial signals, their changes or their present values (or ``x`` for them)."""
 
     def regated(self, statement: Product, t: int) -> Any:
-        """What the change of its gates adds to a product."""
+        """The part of a product by the change of its gates."""
 
     def change_via(self, signal: str, t: int, via: str) -> Any:
         """The part of a first-layer signal's change whose gradients came through the signal ``via``."""
@@ -103,8 +103,8 @@ def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
 
 
 def with_decay(network: Network, trained: Trained) -> dict[str, Quantity]:
-    """What decoupled weight decay of some tensor has a second reading of. Everything else is relative to initial values
-    that decayed, and says what was learned; these are relative to the values training began with, as one would log
+    """Quantities with a second reading under decoupled weight decay. Everything else is relative to initial values that
+    decayed, and says what was learned; these are relative to the values training began with, as one would log
     them."""
     if not any(rule.decoupled_decay for rule in trained.rules):
         return {}

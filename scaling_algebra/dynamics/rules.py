@@ -1,4 +1,4 @@
-"""What training makes of each kind of statement: its value, its change, the gradient at what it reads, and its parts.
+"""Each kind of statement under training: its value, its change, the gradient at what it reads, and its parts.
 
 One table, ``RULES``. A rule is written once for every network: changes and gradients follow from the product rule, and
 no signal, tensor or letter has a meaning of its own.

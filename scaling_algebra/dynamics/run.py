@@ -65,7 +65,7 @@ class Increment:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a training run takes from who asks for it.
+    """The settings of a training run by its caller.
 
     Attributes:
         growing: axes that count as growing whatever the ray says.
@@ -126,7 +126,7 @@ class TrainingRun:
 
     @cached_property
     def tails(self) -> Tails:
-        """How heavy the tails of signals are."""
+        """The tails of signals."""
         return Tails(self.network, self.optimizer, self.grows)
 
     def initial(self, signal: str) -> Signal:

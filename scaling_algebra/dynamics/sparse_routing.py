@@ -222,7 +222,7 @@ class RoutedTrajectory(Trajectory):
         return self._seen(self._batch._through_alone(signal, step, via))
 
     def _seen(self, signal: Signal) -> Signal:
-        """What a token sees of a signal over all experts: the entries of its own."""
+        """The entries of a signal over all experts that a token sees: those of its own."""
         self.note("random-routing")
         for new, old in self._among.items():
             signal = self.algebra.restricted(signal, old, new)

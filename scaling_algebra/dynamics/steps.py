@@ -1,4 +1,4 @@
-"""What an optimizer that normalises makes of the gradient of a tensor: its signs, or its singular directions.
+"""Steps of an optimizer that normalises the gradient of a tensor: its signs, or its singular directions.
 
 A gradient is a sum of products, one for every use of the tensor. A sign drops positive factors, and is not linear in a
 sum; orthogonalisation brings every singular direction to one.
@@ -238,7 +238,7 @@ def odd(tr: TrainingRun, s: Signal, share: int) -> Signal:
 
 
 def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scalar | None]:
-    """What every use of a tensor is multiplied by, beyond one over the size of the whole, in a step that brings all
+    """The factor of every use of a tensor, beyond one over the size of the whole, in a step that brings all
     singular values to one; None where its gradient is exactly zero.
 
     Law: rank-one matrices with asymptotically orthogonal factors are singular directions, each brought to one by

@@ -1,4 +1,4 @@
-"""How heavy the tails of a signal are: the degree of the polynomial in Gaussians that its entries are, at most.
+"""The tails of a signal: the degree of the polynomial in Gaussians that its entries are, at most.
 
 Sums over an index that grows are Gaussian, bounded functions have no tails, no function grows faster than its argument,
 and slopes are bounded. e to the power of degree one has all moments, of degree two or more none for generic constants.

@@ -169,7 +169,7 @@ class Trajectory(TrainingRun):
         return increments
 
     def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
-        """What the gradient of a step is multiplied by; nothing if it is exactly zero."""
+        """The factors of the gradient of a step; none if it is exactly zero."""
         return () if all(map(vanishes, self.factors(role, step))) else self._rate(role, step)
 
     def _step(self, role: str, step: int) -> list[Increment]:
@@ -185,7 +185,7 @@ class Trajectory(TrainingRun):
         return rates
 
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
-        """What the gradient of a step is multiplied by."""
+        """The factors of the gradient of a step."""
         rule, rates = self.optimizer.of(role), self._learning_rate(role)
         if rule.relative:
             self.note("tensor-floor")

@@ -141,7 +141,7 @@ def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tu
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """What fixes a parameter."""
+    """The condition that fixes a parameter."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     value: Power | None = 1 / d.scaling.alpha
     unknown = "alpha"

@@ -25,7 +25,7 @@ TITLES = {
     "Gram": "an initial tensor meets its own transpose",
     "CLT": "plain CLT chain",
 }
-"""What each mechanism is called. Letters as in the MSSP paper, App. I.7."""
+"""The name of each mechanism. Letters as in the MSSP paper, App. I.7."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Index:
 
     @property
     def gives(self) -> Power:
-        """What a sum over it contributes."""
+        """The contribution of a sum over it."""
         return Power.of({self.axis: self.weight})
 
     @property
@@ -235,7 +235,7 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, int]]:
-        """What is left unmatched as a kernel, and the position of each of its leaves."""
+        """The unmatched rest as a kernel, and the position of each of its leaves."""
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.leaves[k][0], tuple(map(self.root, self.leaves[k][1]))) for k in self.unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)

@@ -1,4 +1,4 @@
-"""What an explanation says: sums on the way, monomials, matchings, weights, mechanisms, arithmetic.
+"""An explanation as a document: sums on the way, monomials, matchings, weights, mechanisms, arithmetic.
 
 Read next: ``documents`` (how that is printed).
 """

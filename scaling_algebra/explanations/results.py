@@ -1,5 +1,5 @@
-"""What explains an exponent, as data: leading monomials spelled out, sums on the way, and the reason in a sentence or
-two: what adds up and why, what it is multiplied by, and what that leaves.
+"""The explanation of an exponent, as data: leading monomials spelled out, sums on the way, and the reason in two
+sentences: what adds up and why, what it is multiplied by, and what that leaves.
 
 A reason is read off the winning matching of any monomial; nothing here knows the name of a quantity.
 Read next: ``explanations.py`` (makes them), ``presentation.py`` (what they say), ``mechanisms.py`` (the same matching,
@@ -53,7 +53,7 @@ class LeadingTerm:
 
     @property
     def added(self) -> Power:
-        """What the sums contribute, as a power of the axes."""
+        """The contribution of the sums, as a power of the axes."""
         return prod((i.gives for i in self.monomial.indices.values() if i.rate), start=Power())
 
     @property
@@ -176,7 +176,7 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """What fixes the parameter: the size of the quantity without it, and the value that makes that Theta(1)."""
+        """The condition on the parameter: the quantity's size without it, and the value that makes that Theta(1)."""
         role, _, what = self.name.rpartition(".") if "." in self.name else (self.name, "", "")
         because = _capital(self.because)
         if self.value is None and self.behind is None:
@@ -204,7 +204,7 @@ class SettingExplanation(Rendered):
 
 
 def behind(result: object) -> Explanation | None:
-    """What is drawn of an explanation: the quantity itself, or the one behind a parameter."""
+    """The quantity of an explanation that is drawn: the quantity itself, or the one behind a parameter."""
     if isinstance(result, SettingExplanation):
         return result.behind
     return result if isinstance(result, Explanation) else None

@@ -68,7 +68,7 @@ class FormulaTerm:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """What the matching does."""
+        """The mechanism of the matching."""
         return () if self.matched is None else tuple(mechanisms(self.matched))
 
 
@@ -192,7 +192,7 @@ class Formula(Rendered):
         return latex([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
-        """Where a monomial exceeds the others with the same parameters: ``N_e M >= N``; empty: everywhere."""
+        """The region where a monomial exceeds those with the same parameters: ``N_e M >= N``; empty: everywhere."""
         cone = leading(Cone(self.of.axes), term.form.power, term.beside)
         rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
 
@@ -235,7 +235,7 @@ class Formula(Rendered):
         return [symbols[name] for name in names]
 
     def entries(self, role: str) -> Power:
-        """What the size of an entry is multiplied by in a divisor: the root of the number of entries, or 1."""
+        """The factor of an entry's size in a divisor: the root of the number of entries, or 1."""
         return self.of.optimizer.entries(self.of.network, role)
 
 
@@ -288,7 +288,7 @@ def read_structure(text: str, network: Network) -> Structure:
         UsageError: anything else, or a tensor that the network does not have.
     """
     sets: dict[str, set[str]] = {"zero": set(), "tied": set()}
-    for part in filter(None, (p.strip() for p in text.split(","))):
+    for part in (p.strip() for p in text.split(",") if text.strip()):
         kind, _, role = part.partition(" ")
         if kind not in sets or not role.strip():
             raise UsageError(f"cannot read {part!r} in the structure; write for example: tied expert_in, zero router")

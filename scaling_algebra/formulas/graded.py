@@ -38,7 +38,7 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """What holds for the size of a quantity at every parameter point.
+    """Bounds on the size of a quantity at every parameter point.
 
     Law: max of ``lower`` <= size <= max of ``upper``. Forms in both are exact. Without any ``upper`` the quantity is
     exactly zero.

@@ -1,4 +1,4 @@
-"""What a formula says: the maximum, its monomials with mechanism and place, and what it assumes.
+"""A formula as a document: the maximum, its monomials with mechanism and place, and what it assumes.
 
 Read next: ``documents`` (how that is printed).
 """
@@ -68,7 +68,7 @@ def _divisors(f: Formula) -> list[str]:
 
 
 def _notes(f: Formula) -> list[str]:
-    """What the formula rests on, and what may be missing from it."""
+    """The assumptions of the formula, and what may be missing from it."""
     product = " ".join(f.of.axes)
     notes = ["K grows as M"] if "M" in f.of.axes and "K" not in f.of.axes else []
     notes += [f"{', '.join(sorted(f.of.fixed))} fixed"] if f.of.fixed else []

@@ -64,7 +64,7 @@ def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector
 
 
 def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
-    """Where a power is not below any of the others."""
+    """The region where a power is not below any of the others."""
     apart = (direction(power[axis] - x[axis] for axis in cone.axes) for x in others if x != power)
     return cone.between(*(Linear.of(dict(zip(cone.axes, values, strict=True)), ">=") for values in apart))
 
@@ -83,7 +83,7 @@ def _size(axes: Sequence[str], power: Power, rates: Sequence[int]) -> Fraction |
 def _slack(
     axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], answers: Mapping[Vector, Grades]
 ) -> Fraction | None:
-    """How far the certified upper bounds exceed the known monomials; None if nowhere."""
+    """The excess of the certified upper bounds over the known monomials; None if nowhere."""
     worst = Fraction(0)
     for rates, grades in answers.items():
         top = max(rates)

@@ -1,4 +1,4 @@
-"""Where the page's runtime and wheels come from: a folder, or the registries that npm and pip are set to.
+"""Sources of the page's runtime and wheels: a folder, or the registries that npm and pip are set to.
 
 What is taken is what ``assets.toml`` names, by its sha256; nothing else gets onto the page.
 Read next: ``assembly.py`` (puts them into place).

@@ -75,7 +75,7 @@ class Facts:
         return clauses
 
     def _parts(self, signal: str) -> list[str]:
-        """What the change of a signal is the sum of."""
+        """The summands of the change of a signal."""
         parts = [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
         return parts if isinstance(self.network.producer(signal), Product) and parts else [f"{signal}.change"]
 
@@ -99,7 +99,7 @@ class Facts:
 
 
 class RayFacts(Facts):
-    """What holds on one ray, at every parameter point, under one structure."""
+    """Facts on one ray, at every parameter point, under one structure."""
 
     def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
         super().__init__(network)
@@ -123,7 +123,7 @@ class RayFacts(Facts):
 
 
 class AllRays(Facts):
-    """What holds on every ray, at every parameter point of gradient descent, under one structure.
+    """Facts on every ray, at every parameter point of gradient descent, under one structure.
 
     Every monomial is linear in rates and unknowns, and a lower bound of its quantity on every ray. The upper bounds,
     which say that something reaches Theta(1), are complete for all rays (``formulas/search.py``).

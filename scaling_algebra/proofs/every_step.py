@@ -20,7 +20,7 @@ from scaling_algebra.spec.desiderata import Demand
 
 @dataclass(frozen=True)
 class EveryStep:
-    """What holds after any number of updates.
+    """Facts after any number of updates.
 
     Attributes:
         bounds: exponent of the bound on every ``("change", signal)`` and ``("gradient", signal)`` that is not exactly

@@ -1,4 +1,4 @@
-"""What a proof says: the verdict and the desiderata behind it."""
+"""A proof as a document: the verdict and the desiderata behind it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERDICTS = {
 
 @document_of.register(Proof)
 def proof(p: Proof) -> Document:
-    """What was proved, and from which desiderata."""
+    """The statement proved, and the desiderata behind it."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     verdict = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
@@ -31,7 +31,7 @@ def proof(p: Proof) -> Document:
 
 
 def proved(p: Proof, above: Document | None) -> Document:
-    """What is derived with its proof below it; the proof alone where nothing was derived."""
+    """A derivation with its proof below it; the proof alone where nothing was derived."""
     below = proof(p)
     if above is None:
         return below

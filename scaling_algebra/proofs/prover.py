@@ -21,13 +21,12 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import SIDES, Linear
 from scaling_algebra.linear.refine import refine
-from scaling_algebra.solver.demands import NotFound
+from scaling_algebra.solver.demands import NotFound, provable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions
@@ -50,7 +49,7 @@ EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which mak
 
 
 class Uniqueness(StrEnum):
-    """What is shown of all parameterizations under one structure: how many there are."""
+    """The number of parameterizations under one structure, as far as it is shown."""
 
     UNIQUE = "unique"
     IMPOSSIBLE = "impossible"
@@ -60,7 +59,7 @@ class Uniqueness(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was proved for one structure.
+    """The proof for one structure.
 
     Attributes:
         structure: the discrete choices.
@@ -81,7 +80,7 @@ class Outcome:
 
 @dataclass(frozen=True, repr=False)
 class Proof(Rendered):
-    """What was proved about one parameterization on one ray.
+    """The proof about one parameterization on one ray.
 
     Attributes:
         configuration: what was asked.
@@ -104,7 +103,7 @@ class Proof(Rendered):
 
     @cached_property
     def later(self) -> EveryStep | None:
-        """What holds after any number of updates at the only parameterization; None if there is not exactly one."""
+        """Facts after any number of updates at the only parameterization; None if there is not exactly one."""
         if not self.unique:
             return None
         asked, structure = self.configuration, self.outcome.structure
@@ -139,12 +138,12 @@ class Proof(Rendered):
         return points
 
     def claim(self, attempt: Outcome) -> str:
-        """What the unsatisfiable system of one attempt shows."""
+        """The statement that the unsatisfiable system of one attempt shows."""
         claimed = "exactly one point meets" if attempt.verdict is Uniqueness.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
-        """How to read the unknowns of such a system."""
+        """The meaning of the unknowns of such a system."""
         lines = [
             "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
@@ -214,19 +213,6 @@ def _faithful(optimizer: Trained) -> bool:
     return any(rule.epsilon for rule in optimizer.rules)
 
 
-def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
-    """Why proofs do not reach a configuration; empty if they do."""
-    if network.live or network.norms:
-        return f"{network.name} divides or gates by unknown sizes; proofs are for products, sums and held gates"
-    if sparse(network, ray):
-        return f"K < M on {ray}; proofs are for K = M"
-    for rule in optimizer.rules:
-        if rule.normalises and not rule.epsilon:
-            who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
-            return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
-    return ""
-
-
 class Prover:
     """Decides demands for one network, ray and optimizer; products of kernels are shared between all of them.
 
@@ -257,7 +243,7 @@ class Prover:
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
-        """Which parameters meet the demands under one structure."""
+        """The parameters that meet the demands under one structure."""
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:

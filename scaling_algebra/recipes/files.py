@@ -1,4 +1,4 @@
-"""What a recipe starts from, read from files: sizes and tuned values in TOML, sizes from a published configuration.
+"""The inputs of a recipe, read from files: sizes and tuned values in TOML, sizes from a published configuration.
 
 Read next: ``sizes.py`` (what sizes may be), ``families.toml`` (where a configuration keeps them).
 """
@@ -61,7 +61,9 @@ def values(label: str, texts: Iterable[str]) -> dict[str, float]:
     """
     tuned: dict[str, float] = {}
     for text in texts:
-        role, _, value = (x.strip() for x in text.rpartition("="))
+        role, equals, value = (x.strip() for x in text.rpartition("="))
+        if equals and not role:
+            raise UsageError(f"cannot read --{label} {text!r}; give a number, or ROLE=NUMBER")
         if role in tuned:
             raise UsageError(f"--{label} gives {role or 'the value of all tensors'} twice")
         try:

@@ -1,4 +1,4 @@
-"""What a recipe says, as a document, as TOML and as Python. Read next: ``documents`` (how that is printed)."""
+"""A recipe as a document, as TOML and as Python. Read next: ``documents`` (how that is printed)."""
 
 from __future__ import annotations
 

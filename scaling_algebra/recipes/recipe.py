@@ -105,7 +105,7 @@ class Recipe(Rendered):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What to look at before the numbers are used, a line each."""
+        """Warnings to read before the numbers are used, a line each."""
         return tuple(warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead))
 
     @cached_property

@@ -79,7 +79,7 @@ def every_axis(sizes: Sizes) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Way:
-    """How a model grows from its base to its target.
+    """The growth of a model from its base to its target.
 
     Attributes:
         base, target: sizes of the same axes.

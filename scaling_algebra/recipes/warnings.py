@@ -1,4 +1,4 @@
-"""What to look at before the numbers of a recipe are used. Read next: ``recipe.py`` (who asks)."""
+"""Warnings to read before the numbers of a recipe are used. Read next: ``recipe.py`` (who asks)."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Which exponents meet the desiderata: from demands to powers of the axes."""
+"""Exponents that meet the desiderata: from demands to powers of the axes."""
 
 from . import presentation as presentation  # registers documents

@@ -60,7 +60,7 @@ def cone(
 
 
 def rays_of(cone: Cone, fixed: frozenset[str] = frozenset()) -> tuple[Ray, ...]:
-    """What spans a cone, rates that sum to 1."""
+    """The spanning rays of a cone, rates that sum to 1."""
     return tuple(_scaled(cone.axes, rates, fixed) for rates in cone.rays)
 
 
@@ -144,7 +144,7 @@ def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
 
 
 def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Linear | None:
-    """Where a formula for gradient descent first breaks a demand on a ray: the wall of the size that grows most."""
+    """The first break of a demand by a formula for gradient descent: the wall of the size that grows most."""
     demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(max((d.horizon for d in demands), default=0) + 2):
         answers = (look.lower(name, t) for demand in demands for name in demand.quantities)

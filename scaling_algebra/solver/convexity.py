@@ -141,7 +141,7 @@ def cone_holds(
 
 
 def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> Failure | None:
-    """What exceeds O(1), or its epsilon, on a spanning ray."""
+    """A size that exceeds O(1), or its epsilon, on a spanning ray."""
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
     failures = [failure for demand in limited if (failure := violation(demand, look, horizon=demand.horizon + ahead))]
     if failures:  # what is undecided is a failure, too, but says less than what diverges
@@ -159,7 +159,7 @@ def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahea
 
 
 def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> Failure | None:
-    """Which step is multiplied by something that is not linear on the cone: then nothing is known of rays inside."""
+    """The step that is multiplied by something that is not linear on the cone: then nothing is known of rays inside."""
     for role in inside.network.tensors:
         for t in range(last):
             middle = inside.step(role, t)
@@ -177,7 +177,7 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
 
 
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> Failure | None:
-    """Where a demanded size is not that of one monomial on the whole cone."""
+    """A demanded size that is not that of one monomial on the whole cone."""
     if demand.kind == "balanced":
         middle = {name: inside(name, demand.horizon) for name in demand.quantities}
         powers = []

@@ -1,4 +1,4 @@
-"""What users call first: ``derive`` and ``signals``, whose results print themselves.
+"""The functions that users call first: ``derive`` and ``signals``, whose results print themselves.
 
 Read next: ``newton.py`` (solves), ``scaling_algebra/spec/configuration.py`` (what is asked),
 ``presentation.py`` (how results are printed).
@@ -200,7 +200,7 @@ class Signals(Rendered):
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``."""
+        """The assumptions beyond counting powers: names of ``ASSUMPTIONS``."""
         names = set().union(*(a.assumes for row in self.quantities.values() for a in row if a.decided))
         return tuple(x for x in ASSUMPTIONS if x in names)
 
@@ -312,19 +312,26 @@ def _derived(asked: Configuration) -> Derivation:
     return _found(asked, solution, scaling, reasons)
 
 
-@lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
 def solved(asked: Configuration) -> Solution:
-    """The solution of a configuration, once for all who ask.
+    """The solution of a configuration, found once for all who ask.
 
     Raises:
         NotFound: the search found none.
     """
+    outcome = _outcome(asked)
+    if isinstance(outcome, NotFound):
+        raise NotFound(asked, outcome.failure)
+    return outcome
+
+
+@lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
+def _outcome(asked: Configuration) -> Solution | NotFound:
     rule = asked.parameterization
     try:
         solver = _solver(asked.network, asked.ray, asked.optimizer)
         return solver.solve(rule, rule.base_structure(asked.readout_init), asked.given)
     except Infeasible as failure:
-        raise NotFound(asked, str(failure)) from None
+        return NotFound(asked, str(failure))
 
 
 @lru_cache(maxsize=16)
@@ -352,7 +359,7 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
-    """Which tensors take the place of a multiplier that is a choice of gauge."""
+    """The tensors that take the place of a multiplier that is a choice of gauge."""
     uses = (s for s in network.linear if multiplier in s.multipliers)
     roles = " and ".join(dict.fromkeys(s.tensor.name for s in uses if s.tensor))
     return f"a gauge: init and rate of {roles} take its place; give {multiplier}, or one of them, and the rest follows"

@@ -114,7 +114,7 @@ def _learned(look: Analysis, signal: str, t: int) -> Fraction | None:
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
-    """How many terms the sum has that each free multiplier stands before."""
+    """The number of terms of the sum that each free multiplier stands before."""
     active = sparse(network, ray)
     return {
         name: Power.of({"K": 1}) if active and network.experts(s) else network.size(network.summed(s))

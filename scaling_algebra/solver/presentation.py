@@ -1,4 +1,4 @@
-"""What a derivation and a table of signals say: whole for files, and in brief for a terminal."""
+"""A derivation and a table of signals as documents: whole for files, and in brief for a terminal."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
 
 
 def _changes(first: Derivation, other: Derivation, role: str) -> list[str]:
-    """How one parameterization differs from another in a tensor: ``init std 0``, ``tied``."""
+    """The difference of one parameterization from another in a tensor: ``init std 0``, ``tied``."""
     one, two = _cells(first, role), _cells(other, role)
     changed = [name for name in two if two[name] != one[name]]
     return [f"{name} {plain(two[name])}" if name != "tied" else plain(two[name]) or "not tied" for name in changed]
@@ -153,7 +153,7 @@ def alike(one: Derivation, two: Derivation) -> bool:
 
 
 def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, exponents: bool = False) -> Document:
-    """What a terminal shows: what was asked, one table, and where the rest is to be had.
+    """The answer on a terminal: the question, one table, and where the rest is to be had.
 
     Args:
         ds: parameterizations of one question that are ``alike``.

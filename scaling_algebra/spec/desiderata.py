@@ -208,7 +208,7 @@ def _learned(network: Network, statement: Product) -> tuple[str, ...]:
 
 
 def _changed(network: Network, statement: Product) -> str:
-    """What a product reads, changed: signals that train come first, as ``dh2 data``."""
+    """The changed inputs of a product: signals that train come first, as ``dh2 data``."""
     return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not network.learns(x.name)))
 
 

@@ -37,7 +37,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class WrongCell:
-    """Where a wrong value is printed, and what is right."""
+    """The place of a wrong printed value, and the right one."""
 
     table: str
     label: str = ""

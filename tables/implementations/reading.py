@@ -33,7 +33,7 @@ DECAY = "decay"
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """Where a part of a rule stands.
+    """The place of a part of a rule.
 
     Attributes:
         file: path in the repository.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.studies.tasks import TASKS, numbers
 
-from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, resumable
+from .shared import POOL, RESUME, defaulted, integers, kept, pool, progress, reals, resumable
 
 
 @click.command(
@@ -68,7 +67,7 @@ from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, 
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
-@DEVICE
+@POOL
 @RESUME
 @printed()
 def command(**given: Any) -> tuple[Answer, int]:
@@ -86,23 +85,21 @@ def command(**given: Any) -> tuple[Answer, int]:
 
     import numpy  # noqa: F401  torch warns where it is missing
 
-    from scaling_algebra.verify.hardware import Hardware
     from scaling_algebra.verify.networks.base_shapes import recipe
     from scaling_algebra.verify.studies.presentation import study
     from scaling_algebra.verify.studies.sweep import Course
     from scaling_algebra.verify.studies.transfer import check_memory, transfer
 
-    hardware = Hardware.of(given["device"])
     recipes = [recipe(configuration, base, task.transformer, given["readout"]) for configuration in configurations]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
-    for each in recipes:  # fail before the long part
-        check_memory(hardware, each, widths[-1], given["seeds"])
-        data.build(each, each.dims(widths[0]), [0], "cpu")
     seeds, store = range(given["seeds"]), kept(given["resume"])
-    with resumable(given["resume"]), progress() as watch:
-        say = partial(watch, None, 0)
-        course = Course(task, data, steps, seeds, hardware, given["compiled"], say, store)
-        result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
+    with store.alone(), pool(given) as workers:
+        for each in recipes:  # fail before the long part
+            check_memory(workers.free, each, widths[-1], given["seeds"])
+            data.build(each, each.dims(widths[0]), [0], "cpu")
+        with resumable(given["resume"]), progress() as watch:
+            course = Course(task, data, steps, seeds, given["compiled"], workers, watch, store)
+            result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
     return replace(document, record=record), result.exit_code

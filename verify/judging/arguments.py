@@ -1,4 +1,4 @@
-"""Where a function is not its polynomial yet: its argument is larger than one at the sizes measured.
+"""Places where a function is not its polynomial yet: its argument is larger than one at the sizes measured.
 
 The engine reads a function as a polynomial, whose powers are sizes of n. A gate with an argument of 20 has no slope,
 and one whose argument moves by 3 moves by its whole range, so that what it passes on and what is behind it do not scale
@@ -22,7 +22,7 @@ that at larger sizes it will be; and of one that is not: at 10 the slope of a si
 
 
 def beyond(m: Measurement, network: Network, prediction: Prediction, quantity: str, step: int) -> str:
-    """Which function that a quantity depends on has an argument beyond the limit at some size; empty if none has.
+    """The function behind a quantity whose argument is beyond the limit at some size; empty if there is none.
 
     What is computed before the function depends on it by the updates of earlier steps only.
     """

@@ -1,4 +1,4 @@
-"""What a run measured: numbers by quantity, step, size and seed.
+"""The measurement of a run: numbers by quantity, step, size and seed.
 
 Read next: ``measuring/runs.py`` (measures), ``fit.py`` (makes exponents of the numbers), ``verdicts.py`` (judges).
 """
@@ -29,7 +29,7 @@ Prediction = Mapping[str, Sequence[Fraction | None]]
 """Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero."""
 
 PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
-GRADIENTS = "difference of the gradients from autograd"
+MEMORY, GRADIENTS = "peak memory", "difference of the gradients from autograd"
 """Facts recorded with replicas, from the model as it was trained."""
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What a measurement says about a claim."""
+    """The verdict of a measurement about a claim."""
 
     AGREES = "AGREES"
     REFUTED = "REFUTED"
@@ -45,7 +45,7 @@ class Acceptance:
 
 
 class Settled(StrEnum):
-    """What a change over widths, or between parameterizations, is called."""
+    """The name of a change over widths, or between parameterizations."""
 
     TRANSFERS = "TRANSFERS"
     DRIFTS = "DRIFTS"

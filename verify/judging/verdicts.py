@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import Network
@@ -28,7 +28,7 @@ from .mixtures import SEEN, TRACE, Powers, powers_below, share
 from .report import INTERRUPTED, REQUIRED, Report, ReportRow
 
 QUOTIENT = ".normalised"
-"""How the name of a quantity ends that is another one, seed by seed, over the size of what that reads."""
+"""The ending of the name of a quantity that is another one, seed by seed, over the size of what that reads."""
 
 
 def judge(
@@ -52,6 +52,8 @@ def judge(
     Raises:
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
+    if not 0 <= required <= 1:
+        raise UsageError(f"required is {shown(required)}; give a share from 0 to 1")
     ray = None
     if isinstance(prediction, Signals):
         derivation = prediction.derivation

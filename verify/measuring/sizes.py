@@ -1,4 +1,4 @@
-"""Which sizes and how many seeds a run uses: pure arithmetic on dimensions.
+"""The sizes and the number of seeds of a run: pure arithmetic on dimensions.
 
 Read next: ``runs.py`` (runs the plan).
 """

@@ -1,4 +1,4 @@
-"""What sweeps of learning rates prove: pure functions on losses.
+"""Verdicts on sweeps of learning rates: pure functions on losses.
 
 The optimum of a curve is the vertex of the parabola through its best point and the two beside it, in log2 of the
 learning rate. Losses are compared as factors, in log2, each at its own best learning rate, seed by seed, because equal
@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Question:
-    """What a change is called, by the region where its interval lies; ``small``: the tolerance."""
+    """The name of a change, by the region where its interval lies; ``small``: the tolerance."""
 
     named: Named
     small: str

@@ -1,4 +1,4 @@
-"""What an experiment says: a claim, what was observed, the verdict, and the verdict there must be.
+"""A finding of an experiment: a claim, what was observed, the verdict, and the verdict there must be.
 
 A claim is a text: an exponent (``-1/2``, ``zero``, or ``derived``: what the laboratory derives), a bound on the mean
 over seeds (``> 0.98``), or a fall faster than any power (``below -6``). A planted claim, and a published one that
@@ -33,7 +33,7 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a trial is run: device, values of n (none where the size is fixed), replicas at every size, and who is told
+    """The run of a trial: device, values of n (none where the size is fixed), replicas at every size, and who is told
     what is being trained."""
 
     device: str

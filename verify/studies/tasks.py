@@ -1,4 +1,4 @@
-"""What the networks of ``scalecalc study transfer`` learn, by name: data, network and schedule. Needs no torch.
+"""The tasks of ``scalecalc study transfer``, by name: data, network and schedule. Needs no torch.
 
 Adding a task: one more table in ``tasks.toml``.
 Read next: ``measuring/batches.py`` (the data), ``sweep.py`` (trains on them).

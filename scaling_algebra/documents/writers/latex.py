@@ -234,7 +234,7 @@ def _parting(tex: str, spaces: bool = False) -> str:
 
 LONG = 15
 _BREAKS = re.compile(r"([.,\]/=_])(?=[\w\[(\\])")
-"""Where a long word may part."""
+"""Places where a long word may part."""
 
 
 def _breakable(text: str, length: int = LONG) -> str:
