@@ -28,6 +28,8 @@ from .modules import Entry, aliases, parameters, plain_name
 from .plans import Plan, trainer
 from .shapes import FREE, check_shape, fans, general, refitted, shapes_of, text
 
+NAMED = 8
+"""Parameters without a role that an error names."""
 _COUNTED = {"L": "num_hidden_layers", "K": "num_experts_per_tok"}
 """Sizes that no shape shows, and their names in configurations."""
 
@@ -125,15 +127,19 @@ def _entries(model: nn.Module, numbers: Recipe, roles: Mapping[str, str], publis
     def first(rules: Mapping[str, str], name: str) -> tuple[str, str] | None:
         return next(((rule, role) for rule, role in rules.items() if re.search(rule, name)), None)
 
-    entries, one_of = [], f"ROLE one of {', '.join(numbers)}"
+    entries, lacking, one_of = [], list[str](), f"ROLE one of {', '.join(numbers)}"
     for e in parameters(model):
         labelled = (e.rule, e.role) if e.rule else None
         rule, role = first(roles, e.name) or labelled or first(published, e.name) or ("", "")
         if not role and not e.frozen:
-            raise UsageError(f"no role for parameter {e.name}; give roles={{'{re.escape(e.name)}': ROLE}}, {one_of}")
+            lacking.append(e.name)
         if role and role not in numbers.tensors:
             raise UsageError(f"{e.name} is {shown(role)} ({rule}), which the recipe lacks; it has {one_of}")
         entries.append(replace(e, rule=rule, role=role, settings=numbers[role] if role else {}))
+    if lacking:
+        who = f"parameter{'s' if lacking[1:] else ''} {', '.join(lacking[:NAMED])}"
+        who += f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+        raise UsageError(f"no role for {who}; give roles={{'{re.escape(lacking[0])}': ROLE}}, {one_of}")
     used = {e.rule for e in entries}
     for rule in roles:
         if rule not in used:

@@ -1,7 +1,8 @@
-"""A softmax over experts that grow in number: its logits collapse onto one expert, from a rate that does not grow."""
+"""Routers whose experts grow in number: a softmax collapses onto one expert, and the rate of an expert bias stays."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -52,3 +53,22 @@ def test_the_rate_decides_whether_a_softmax_collapses(n):
     assert large[0] == pytest.approx(n**0.5, rel=1e-3) and large[1] > 0.9
     for lr in (0.03, 0.3):
         assert spread("sigmoid", lr, n)[0] < 1.2 and spread("sigmoid", lr, n)[1] == 0
+
+
+@pytest.mark.parametrize("rate", ["constant", "1/M"])
+def test_a_constant_rate_of_the_expert_bias_shifts_a_constant_share(rate):
+    """HP-transfer paper, Rule 2 and App. B, its printed code: at fixed sparsity 1/8 a constant rate changes a share of
+    the active experts that does not depend on their number M; a rate ~ 1/M changes ever fewer (control)."""
+    random, changed = np.random.default_rng(0), {}
+    for m in (64, 256, 1024):
+        active, shares = m // 8, []
+        for _ in range(4096 // m * 8):
+            scores = 1 / (1 + np.exp(-0.02 * random.standard_normal(m))) + 0.05 * random.uniform(size=m)
+            moved = scores + (0.01 if rate == "constant" else 0.64 / m) * random.uniform(size=m)
+            kept = np.intersect1d(np.argsort(scores)[-active:], np.argsort(moved)[-active:])
+            shares.append(1 - len(kept) / active)
+        changed[m] = float(np.mean(shares))
+    if rate == "constant":
+        assert changed[64] > 0.05 and changed[1024] == pytest.approx(changed[64], rel=0.2)
+    else:
+        assert changed[1024] < changed[64] / 4
