@@ -182,10 +182,9 @@ class KernelStore(Packing):
             raise ValueError(
                 f"the product keeps letters {out!r} of active and of all experts: how often they meet is open"
             )
-        contraction = Contraction(
-            *(tuple(number[x] for x in letters) for letters in (a, b, out)),
-            tuple(number[x] for x in out if population(self.letters[x]) in self._centred),
-        )
+        left, right, kept = (tuple(number[x] for x in letters) for letters in (a, b, out))
+        centred = tuple(number[x] for x in out if population(self.letters[x]) in self._centred)
+        contraction = Contraction(left, right, kept, centred)
         cost = sum(2 * self._half[self.letters[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
 

@@ -6,6 +6,8 @@ a dot is exactly zero, a question mark undecided. Last: a part of the reason why
 
 import pytest
 
+from scaling_algebra.explanations.monomials import monomial
+
 from ..measure.networks import KNOWN
 from .scenarios import placed, shown, sizes
 
@@ -155,6 +157,13 @@ def test_the_rule_gives_these_exponents(net, rule, point, ray, wanted, why):
     sizes(look, wanted)
     name, t = wanted.split(" ")[0].split("@") if why else ("f", 0)
     assert why in look(name, int(t)).why
+
+
+def test_a_fluctuation_is_explained_by_two_equal_factors():
+    run = placed(VALUES.format("beta "), "sgd", "M=1", "c.A=-1").run("gl", 0)
+    gradient = run.gradient("l", 0)
+    found = monomial(run.algebra, gradient, run.algebra.leading(gradient)[0])
+    assert found.exponent == -1 and [x.tensor for x in found.factors] == ["A", "A"] and not found.pairs
 
 
 def test_shares_of_active_experts_are_known_and_assume_random_routing():
