@@ -96,7 +96,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "study": ("epsilon",),
     "study transfer": ("--regime", "I"),
     "study limit": ("--regime", "I", "--optimizer", "sgd", "--parameterization", "mup"),
-    "check-model": ("--family", "mixtral"),
+    "check-model": ("nowhere.py:build",),
 }
 """Good arguments of every question."""
 ASKED = {"recipe --hold"}
