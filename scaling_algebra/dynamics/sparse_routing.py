@@ -43,7 +43,7 @@ def algebra_for(
     """
     if not (routed or sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing)
-        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept)
+        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept, network.centred)
     if behind := _behind(network):
         raise UsageError(
             f"{network.name}: {behind.out} is a function of a sum over active experts, and every token has its own; "
@@ -52,7 +52,7 @@ def algebra_for(
     seen, among = active(network)
     letters = {**network.letters, **seen.letters}
     kept = "".join(x for x, axis in letters.items() if axis in growing)
-    return Algebra(ray, letters, unknowns(network), gap, network.tracked + "".join(among) + kept)
+    return Algebra(ray, letters, unknowns(network), gap, network.tracked + "".join(among) + kept, network.centred)
 
 
 def trajectory_for(
@@ -63,10 +63,12 @@ def trajectory_for(
     return kind(network, algebra, point, optimizer, context)
 
 
-def bounds_for(network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False) -> BoundRun:
+def bounds_for(
+    network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
+) -> BoundRun:
     """A run of upper bounds. ``routed``: as for ``algebra_for``."""
     kind = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
-    return kind(network, algebra, point, optimizer)
+    return kind(network, algebra, point, optimizer, context)
 
 
 def sparse(network: Network, ray: Ray) -> bool:
@@ -121,15 +123,15 @@ def _routed(network: Network, s: Statement) -> Statement:
     return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _routes(network, s) else s
 
 
-def _averaged(network: Network) -> Network:
+def averaged(network: Network) -> Network:
     """The network over all experts, whose sums over experts are those of a batch: each with weight K/M."""
 
-    def averaged(s: Statement) -> Statement:
+    def shared(s: Statement) -> Statement:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
         return _routed(network, s)
 
-    return replace(network, statements=tuple(map(averaged, network.statements)))
+    return replace(network, statements=tuple(map(shared, network.statements)))
 
 
 def _behind(network: Network) -> Statement | None:
@@ -152,7 +154,7 @@ class RoutedTrajectory(Trajectory):
         super().__post_init__()
         shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
         self._batch = self._over_all(
-            _averaged(network), replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch")
+            averaged(network), replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch")
         )
         self._whole = {
             s.out

@@ -88,6 +88,7 @@ def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
     short, every = reported(), reported("--all")
     heading = short.stdout.splitlines()[0]
     assert heading.startswith("muP, sgd, regime III") and heading.endswith("; 48 seeds")
+    assert replace(run[0], steps=40).heading == f"{heading}; predictions end after 3 of 40 updates"
     assert report.closing in short.stdout and len(still) > 5 and all(q in short.stdout for q in still)
     assert len(short.stdout.splitlines()) < len(still) + 30 < len(report.rows) < len(every.stdout.splitlines())
     assert reported("--require", "100%").exit_code == 3 and reported("--require", "1/2").exit_code == 0

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, vertex
@@ -275,3 +276,14 @@ def test_wrong_usage_is_one_line_and_exit_2(args, words):
     found = run(*args)
     assert found.exit_code == 2 and words in found.output, found.output
     assert len(found.output.strip().splitlines()) == 1
+
+
+def test_widths_may_be_values_of_another_axis():
+    ray, base = "N=0,N_e=0,M=1,K=1", {"N": 8, "N_e": 8, "M": 4, "K": 4}
+    configuration = Configuration.of(None, "adam", "mup", ray=ray)
+    shapes = recipe(configuration, base, False, along="M")
+    assert shapes.dims(16) == {"N": 8, "N_e": 8, "M": 16, "K": 16}
+    with pytest.raises(UsageError, match="N does not grow"):
+        recipe(configuration, base, True, along="M")
+    result = run("--ray", ray, "--along", "M")
+    assert result.exit_code == 2 and "no default widths" in result.output

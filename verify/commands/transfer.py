@@ -24,6 +24,7 @@ from .shared import POOL, RESUME, defaulted, integers, kept, pool, progress, rea
     "study transfer",
     epilog=examples(
         "scalecalc study transfer --regime III --optimizer adam",
+        "scalecalc study transfer --ray N=0,N_e=0,M=1,K=1 --along M --widths 4,8,16",
         "scalecalc study transfer --regime II --data text --optimizer adamw --seeds 4 -o runs/text.json",
     ),
 )
@@ -48,7 +49,10 @@ from .shared import POOL, RESUME, defaulted, integers, kept, pool, progress, rea
     metavar="KIND",
     help=f"Of every parameterization: {' or '.join(READOUTS)}.",
 )
-@click.option("--widths", metavar="N,N,...", help="Values of N, at least three for a verdict; default: the data's.")
+@defaulted(
+    "--along", type=Name("axis", AXES), default="N", metavar="NAME", help="The axis that --widths are values of."
+)
+@click.option("--widths", metavar="N,N,...", help="At least three for a verdict; default, along N: the data's.")
 @click.option(
     "--base", metavar="SIZES", help="Size at which all parameterizations are alike, e.g. N=32,N_e=32,M=4,K=4."
 )
@@ -80,6 +84,8 @@ def command(**given: Any) -> tuple[Answer, int]:
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
     configurations = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
+    if given["widths"] is None and given["along"] != "N":
+        raise UsageError(f"--along {given['along']} has no default widths; give --widths, e.g. 4,8,16")
     widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
 
@@ -90,7 +96,8 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.studies.sweep import Course
     from scaling_algebra.verify.studies.transfer import check_memory, transfer
 
-    recipes = [recipe(configuration, base, task.transformer, given["readout"]) for configuration in configurations]
+    size = base, task.transformer, given["readout"], given["along"]
+    recipes = [recipe(configuration, *size) for configuration in configurations]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
     seeds, store = range(given["seeds"]), kept(given["resume"])
     with store.alone(), pool(given) as workers:

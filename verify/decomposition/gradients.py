@@ -17,7 +17,7 @@ from torch import Tensor
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement, Sum, Term
 from scaling_algebra.spec.networks.roles import adjoints
 from scaling_algebra.verify.networks.contraction import Labelled, contract
-from scaling_algebra.verify.networks.reading import applied
+from scaling_algebra.verify.networks.reading import applied, kept_apart
 
 from .columns import COLUMN, OTHER, Columns, Group, SignalEntries, renamed
 from .parts import MODES, Moment
@@ -28,7 +28,7 @@ Key = tuple[tuple[str, Mode], ...]
 Use = tuple[Statement, int]
 
 
-class Asked:
+class WantedParts:
     """The parts of gradients that are wanted, at every use of every signal: those that quantities have a name for."""
 
     def __init__(self, network: Network) -> None:
@@ -103,7 +103,7 @@ def completions(key: Key, wanted: Iterable[Key]) -> list[Key]:
 class Gradients:
     """The gradients at one moment of training."""
 
-    def __init__(self, moment: Moment, asked: Asked) -> None:
+    def __init__(self, moment: Moment, asked: WantedParts) -> None:
         self.moment, self.asked, self.network = moment, asked, moment.network
         self._at: dict[str, Columns] = {}
         self._at_use: dict[Use, Columns] = {}
@@ -226,7 +226,7 @@ class Gradients:
         keys = {key: tuple(k for part in sums[key] for k in columns.get(part, ())) for key in wanted}
         letters = s.inputs[k].letters
         terms = self._others(s, k, modes)
-        if m.model.kept_apart(self.network.producer(s.inputs[k].name)) and not any(t.tensors for t in terms):
+        if kept_apart(self.network, self.network.producer(s.inputs[k].name)) and not any(t.tensors for t in terms):
             (term,) = terms
             return [*operands, *self._values(term, operands[0])], len(ups), keys
         totals = [self._part(term, operands, modes, COLUMN + letters) for term in terms]
@@ -271,7 +271,7 @@ class Gradients:
         """The factors of a product but one, written out to their tensors where parts of these are asked for, or where
         they are not formed."""
         rest = tuple(x for j, x in enumerate(s.factors) if j != k)
-        apart = any(self.moment.model.kept_apart(self.network.producer(x.name)) for x in rest)
+        apart = any(kept_apart(self.network, self.network.producer(x.name)) for x in rest)
         if s.tensor or apart or any(modes):
             return self.network.terms(s, without=k)
         return (Term((), (), rest, s.multipliers),)

@@ -25,7 +25,7 @@ HIDDEN = "Ā"
 
 
 @dataclass(frozen=True)
-class Weight:
+class TrainedWeight:
     """A weight after some updates.
 
     Attributes:
@@ -45,6 +45,12 @@ class Weight:
     def update(self, letters: str) -> list[Labelled]:
         """dW as a product of tensors, with these index letters; where gradients are kept."""
         return renamed(self.steps, self.letters, letters)
+
+    def seen(self, cut: Callable[[str, Tensor], Tensor]) -> TrainedWeight:
+        """Some entries, which ``cut`` takes of a tensor with these index letters."""
+        start = None if self.start is None else cut(self.letters, self.start)
+        steps = tuple((x, cut(x, t)) for x, t in self.steps)
+        return TrainedWeight(self.letters, cut(self.letters, self.now), start, steps, self.moved)
 
     def signed(self, mode: Mode | None, letters: str) -> list[tuple[int, list[Labelled]]]:
         """W_0, the update, or the whole as a sum of products of tensors with these index letters, with their signs."""
@@ -197,22 +203,22 @@ class Updates:
             self.coefficients.step()
         self._done += 1
 
-    def now(self) -> dict[str, Weight]:
+    def now(self) -> dict[str, TrainedWeight]:
         """Every weight as it is now."""
         return {role: self._weight(role, w.detach()) for role, w in self._weights.items()}
 
-    def _weight(self, role: str, w: Tensor) -> Weight:
+    def _weight(self, role: str, w: Tensor) -> TrainedWeight:
         letters, now = self._network.tensors[role].letters, w.clone() if self._keep else w
         if not self._done or role not in self._trained:
-            return Weight(letters, now, now, moved=False)
+            return TrainedWeight(letters, now, now, moved=False)
         if role in self._start:
-            return Weight(letters, now, self._start[role])
+            return TrainedWeight(letters, now, self._start[role])
         assert self.coefficients is not None
         past = self._past[role]
         steps = [(STEP + x, torch.stack([g[k][1] for g in past], 1)) for k, (x, _) in enumerate(past[0])]
         along, first = steps[0]
         steps[0] = along, first * self.coefficients.of(role).view(1, -1, *[1] * (first.ndim - 2))
-        return Weight(letters, now, None, tuple(steps))
+        return TrainedWeight(letters, now, None, tuple(steps))
 
     def _thin(self, letters: str, weight: Tensor, gradient: Sequence[Labelled]) -> bool:
         """Do the gradients of all steps take less than half the memory of a weight?"""

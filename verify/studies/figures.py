@@ -40,7 +40,10 @@ def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
         for axes, (name, kept) in zip(row, study["parameterizations"].items(), strict=False):
             shades = matplotlib.colormaps["viridis"](np.linspace(0.9, 0.1, len(kept["widths"])))
             for w, colour in zip(kept["widths"], shades, strict=True):
-                losses, style = np.array(w["losses"]), {"color": colour, "lw": 1, "label": f"N = {w['width']}"}
+                losses, style = (
+                    np.array(w["losses"]),
+                    {"color": colour, "lw": 1, "label": f"{study.get('along', 'N')} = {w['width']}"},
+                )
                 error = losses.std(axis=1, ddof=1) / losses.shape[1] ** 0.5
                 axes.errorbar(w["grid"], losses.mean(axis=1), error, **style)
                 axes.plot(w["log2_lr"], w["loss"], "v", color=colour, ms=4)
@@ -83,7 +86,7 @@ def _by_width(
         axes.set_xscale("log", base=2)
         axes.set_xticks(widths, [str(n) for n in widths])
         axes.set_title(title)
-        axes.set_xlabel("N")
+        axes.set_xlabel(study.get("along", "N"))
         axes.grid(lw=0.3)
     for row in panels:
         row[0].set_ylabel(label)

@@ -89,6 +89,11 @@ class Study:
         return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}"
 
     @property
+    def along(self) -> str:
+        """The axis whose values are the widths."""
+        return self.series[0].recipe.along
+
+    @property
     def verdict(self) -> Settled:
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
@@ -111,6 +116,7 @@ class Study:
             "settings": dict(self.course.data.settings),
             "seeds": len(self.course.seeds),
             "steps": self.course.steps,
+            "along": self.along,
             "tune": self.tune,
             "extend": self.extend,
             "compiled": self.course.compiled,
