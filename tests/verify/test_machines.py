@@ -15,7 +15,7 @@ from scaling_algebra import derive
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify import measure
 from scaling_algebra.verify.campaigns.plans import Effort, job
-from scaling_algebra.verify.decomposition.columns import SignalEntries
+from scaling_algebra.verify.decomposition import moments
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import RunCell
@@ -101,7 +101,7 @@ def test_any_network_names_its_device(architecture):
 
 def test_a_forgotten_device_would_be_seen(monkeypatch):
     """Negative control."""
-    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), SignalEntries.rms
-    monkeypatch.setattr(SignalEntries, "rms", lambda entries: real(entries) * torch.ones(1))
+    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), moments.size
+    monkeypatch.setattr(moments, "size", lambda *sides: real(*sides) * torch.ones(1))
     with torch.device("meta"), pytest.raises((NotImplementedError, RuntimeError)):
         runs.train_cell(setup, RunCell("values", 0, 0, 2), Hardware())
