@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.settings import Setting
-from scaling_algebra.recipes.sizes import Sizes
+from scaling_algebra.recipes.sizes import Sizes, read_sizes
 
 from .families import roles_of, table
 from .gates import AGGREGATION, Gate, gate_from
@@ -61,7 +61,7 @@ def plan(
             with multipliers of tensors, or what ``recipe`` raises.
     """
     small = base if isinstance(base, nn.Module) else base_model
-    numbers = _recipe(model, base, target, given)
+    numbers = _recipe(model, base, target, given, shapes=small is not None)
     config = getattr(model, "config", None)
     family = getattr(config, "model_type", "")
     entries = _entries(model, numbers, roles or {}, roles_of(family) if family else {})
@@ -91,7 +91,8 @@ def plan(
     return Plan(model, numbers, family, fitted, tied, buffers, left, here, tuple(warnings))
 
 
-def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any]) -> Recipe:
+def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any], shapes: bool) -> Recipe:
+    """The numbers between two sizes; ``shapes``: by those of both models, which may differ where no size does."""
     if isinstance(base, nn.Module):
         configs = [getattr(m, "config", None) for m in (base, model)]
         if None in configs:
@@ -105,7 +106,11 @@ def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any]) 
     elif target is None:
         raise UsageError("give the sizes of the target, or a Recipe")
     else:
-        numbers = recipe(base, target, **{"optimizer": "adamw", **given})
+        base, target = read_sizes(base, "base"), read_sizes(target, "target")
+        wider = {axis: 2 * n if axis in ("N", "N_e") else n for axis, n in target.items()}
+        still = shapes and base == target  # no axis grows: the powers of any ray are 1
+        numbers = recipe(base, wider if still else target, **{"optimizer": "adamw", **given})
+        numbers = numbers.at(target) if still else numbers
     multiplied = next((role for role, settings in numbers.tensors.items() if "multiplier" in settings), None)
     if multiplied is not None:
         raise UsageError(f"a plan sets no multiplier, and {multiplied} has one in this gauge; take the gauge table3")

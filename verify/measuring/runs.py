@@ -23,7 +23,7 @@ from scaling_algebra.verify.judging.measurement import SECONDS, Measurement, Rec
 from scaling_algebra.verify.networks.moe_block import MoEBlock
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
-from scaling_algebra.verify.networks.scales import FIXED_SIZES, LAYERS
+from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .block import train_block
@@ -151,7 +151,7 @@ def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
     copies = 5 if linear(setup.derivation.optimizer) else 7
     if setup.testbed == "network":
-        sizes, network = {"L": LAYERS, **FIXED_SIZES, **dims}, setup.network
+        sizes, network = every_size(setup.network, dims), setup.network
         signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in network.signals.values())
         entries = (copies + 2) * elements(dims, network) + SIGNALS * signals
     else:
