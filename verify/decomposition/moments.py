@@ -20,6 +20,7 @@ from scaling_algebra.spec.networks.language import DATA, Function, Mode, Product
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.verify.networks.reading import Signals, TorchNetwork, applied, contract
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
+from scaling_algebra.verify.networks.steppers import shrinkage
 
 from .parts import over, rms
 from .updates import Coefficients, linear
@@ -102,9 +103,8 @@ class TorchRun:
             self.coefficients.step()
         self.start = dict(self.start)
         for group in self.stepper.param_groups:
-            if group.get("weight_decay"):
-                role = group["symbol"]
-                self.start[role] = self.start[role] * (1 - group["lr"] * group["weight_decay"])
+            role = group["symbol"]
+            self.start[role] = self.start[role] * shrinkage(group)
         self.noise = self.model.noise()
         if not self.keep:
             self.moments[-1] = None

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 from scaling_algebra.verify.networks.moe_block import INPUT_FIRST, matrices
+from scaling_algebra.verify.networks.steppers import shrinkage
 
 OWN_INPUT = ("W3",)
 """Tensors whose experts read a vector of their own."""
@@ -242,7 +243,7 @@ class Updates:
     """The updates of the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
     where the optimizer is linear in them and their rank stays small, else the initial value (``Dense``).
 
-    Decoupled decay moves initial values exactly as torch moves the weights.
+    Decoupled decay, and the way back to a sphere, move initial values exactly as the optimizer moves the weights.
 
     Args:
         weights: by symbol.
@@ -270,9 +271,9 @@ class Updates:
     def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """After one update of the weights, whose gradients were ``left right^T``."""
         for group in self._stepper.param_groups:
-            symbol = group["symbol"]
-            if symbol in self._start and group.get("weight_decay"):
-                self._start[symbol] *= 1 - group["lr"] * group["weight_decay"]
+            if (symbol := group["symbol"]) in self._start:
+                factor = shrinkage(group)
+                self._start[symbol] *= matrix(symbol, factor) if isinstance(factor, Tensor) else factor
         for symbol in self._weights.keys() - self._start.keys():
             for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
                 kept[:, :, self._done] = vector(symbol, side)
