@@ -29,6 +29,7 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
 from .demands import (
+    NO_COMMON,
     Failure,
     Fixing,
     Infeasible,
@@ -245,7 +246,7 @@ class Solver:
             except UsageError:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
-                raise Infeasible("the demands that fix the unknowns have no common solution that is found") from None
+                raise Infeasible(NO_COMMON) from None
             forms, steady = {}, steady or not any(diverges(look, demand) for demand in wanted)
             for demand in wanted:
                 fixing = largest(look, demand, steady)
@@ -264,7 +265,7 @@ class Solver:
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
-        raise Infeasible("the demands that fix the unknowns have no common solution")
+        raise Infeasible(NO_COMMON)
 
     def _row(self, form: Form, held: Mapping[str, Fraction]) -> Row:
         """The equation that makes a form Theta(1), for the unknowns that are not held."""
