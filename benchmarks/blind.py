@@ -31,6 +31,7 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import ReportRow
 from scaling_algebra.verify.measuring import cells
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks import scales
 
@@ -97,7 +98,7 @@ def performed(draw: int) -> dict[str, Any]:
     with measured_with(chosen):
         for one, (place, optimizer, rule) in zip(jobs(chosen), RUNS, strict=True):
             store = Store()
-            Session(store, hardware).perform([one])
+            Session(store, Here(hardware)).perform([one])
             report = one.report(store)
             counts = Counter(verdict(r) for r in report.rows)
             rows = [row(r) for r in report.rows if verdict(r) not in ("AGREES", ZERO)]

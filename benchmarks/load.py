@@ -28,6 +28,7 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Record
 from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.runs import described, train_cell
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
@@ -84,7 +85,7 @@ def plan(folder: str) -> str:
     runs = [Job.from_json(run) for run in read_plan(Path(folder))["runs"]]
     for run in runs:
         run.setup()  # derivations are not planning
-    session, began = Session(Store(Path(folder)), Hardware.of("cpu")), time.process_time()
+    session, began = Session(Store(Path(folder)), Here(Hardware.of("cpu"))), time.process_time()
     session.check(runs)
     checked = time.process_time()
     cells = len(session.todo(runs))

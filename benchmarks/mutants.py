@@ -126,8 +126,10 @@ MUTANTS = [
     *_room(
         "store",
         "verify/measuring",
-        ("store.py", "if version > FORMAT:", "if version > FORMAT + 1:"),
-        ("store.py", "replicas in (None, len(next(iter(table.values()))))", "True"),
+        ("store.py", "if version not in (0, FORMAT):", "if version not in (0, FORMAT, FORMAT + 1):"),
+        ("store.py", "if replicas in (None, rows.shape[1]):", "if True:"),
+        ("store.py", "== _checksum(key, names, content[CHECKED:])", "!= b''"),
+        ("store.py", "elif last != self._writer:", "elif not last:"),
     ),
     *_room(
         "recipes",

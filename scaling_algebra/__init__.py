@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from .spec.configuration import Configuration
     from .spec.networks.files import read_network
     from .spec.networks.grammar import network
+    from .spec.optimizers import Optimizer
     from .spec.powers import Power
     from .tables.audit.comparison import audit
     from .tables.audit.errata import errata
     from .tables.derived.layouts import table
     from .verify.apply.checking import check_model
+    from .verify.apply.planning import plan
+    from .verify.judging.verdicts import judge
 
 _HOME = {
     name: module
@@ -55,18 +58,22 @@ _HOME = {
         "spec.configuration": "Configuration",
         "spec.networks.files": "read_network",
         "spec.networks.grammar": "network",
+        "spec.optimizers": "Optimizer",
         "spec.powers": "Power",
         "tables.audit.comparison": "audit",
         "tables.audit.errata": "errata",
         "tables.derived.layouts": "table",
         "verify.apply.checking": "check_model",
+        "verify.apply.planning": "plan",
+        "verify.judging.verdicts": "judge",
     }.items()
     for name in names.split()
 }
 __all__ = [
-    "REGIMES", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Power", "Ray", "Recipe",
-    "Signals", "Theorems", "UsageError", "__version__", "audit", "check_model", "derive", "errata", "explain",
-    "formula", "horizon", "law", "network", "phases", "prove", "read_network", "recipe", "signals", "table", "theorems",
+    "REGIMES", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Optimizer", "Power", "Ray",
+    "Recipe", "Signals", "Theorems", "UsageError", "__version__", "audit", "check_model", "derive", "errata", "explain",
+    "formula", "horizon", "judge", "law", "network", "phases", "plan", "prove", "read_network", "recipe", "signals",
+    "table", "theorems",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ program, 130 interrupted. Read next: ``commands`` (the verbs), ``tables/commands
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import gc
 import importlib
@@ -18,9 +19,8 @@ from typing import Any
 
 import click
 
-from .errors import UsageError, missing, shortened
+from .errors import Unsatisfiable, UsageError, missing, shortened, shown
 from .files import reason
-from .solver.demands import Infeasible, NotFound
 from .waiting import interruptible, watched
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
@@ -59,10 +59,18 @@ OLD = {
     "report": "verify --merge DIR...",
     "experiment": "study NAME",
     "transfer": "study transfer",
+    "prove": "derive --prove",
+    "plan": "recipe (numbers by role); of a torch model, in Python: from scaling_algebra.verify.apply import plan",
 }
-"""Verbs of old, and the commands that do their work."""
+"""Verbs that are none, and the commands that do their work."""
+
+NO_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory", "failed to map segment")
+"""What libraries say where memory ends: z3, torch, the loader of shared libraries."""
+TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer --steps, or allow more (ulimit -v)"
 
 HELP = ["-h", "--help"]
+FORMS = ("html", "json", "latex", "markdown", "text")
+"""Formats, which somebody may take for options."""
 GARBAGE = 200_000, 10, 100
 """Thresholds of the collector of cyclic garbage. Next to nothing of what is computed here is garbage: with Python's own
 thresholds the collector takes a fifth of the time of a large network."""
@@ -90,7 +98,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in OLD:
-            raise UsageError(f"{args[0]} is now: scalecalc {OLD[args[0]]}")
+            raise UsageError(f"there is no command {args[0]}; its work does: scalecalc {OLD[args[0]]}")
         if args and args[0] not in MODULES:
             near = difflib.get_close_matches(args[0], MODULES, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -101,6 +109,7 @@ class Verbs(click.Group):
         if "_SCALECALC_COMPLETE" in os.environ:
             return super().main(*args, **{**extra, "prog_name": "scalecalc"})
         gc.set_threshold(*GARBAGE)
+        atexit.register(gc.freeze)  # the end of the process frees its memory: no garbage is looked for there
         given = args[0] if args else extra.get("args")
         arguments = list(sys.argv[1:] if given is None else given)
         _open_streams()
@@ -135,16 +144,18 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         usage = error.format_message()
         return _quietly(lambda: click.echo(usage), 2)
+    except click.NoSuchOption as error:
+        name = error.option_name.lstrip("-")
+        return _fail(f"no option --{name}; write --format {name}" if name in FORMS else error.format_message(), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except UsageError as error:
         return _fail(str(error), 2)
-    except NotFound as error:
+    except Unsatisfiable as error:
         from .commands.derive import missing as not_found
+        from .solver.demands import NotFound  # there already: it was raised
 
-        return not_found(error)[0]
-    except Infeasible as error:
-        return _fail(str(error), 1)
+        return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), 1)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except BrokenPipeError:
@@ -157,10 +168,11 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except OSError as error:
         where = "" if error.filename is None else f" {error.filename}"
         return _fail(f"the system refused{where}: {reason(error)}; make room, or choose another place", 2)
-    except MemoryError:
-        return _fail("not enough memory; ask for less, such as smaller --sizes or fewer --steps", 2)
+    except SystemExit as stop:  # of code that is not of this package
+        return _fail(f"code that was called ended the program, with {shown(stop.code)}; it must return", 2)
     except Exception as error:
-        return _internal(error)
+        memory = isinstance(error, MemoryError) or any(x in str(error).lower() for x in NO_MEMORY)
+        return _fail(TOO_LITTLE, 2) if memory else _internal(error)
 
 
 def _internal(error: Exception) -> int:

@@ -1,9 +1,11 @@
-"""The one exception users see: a single line that says what was wrong, where, and what to do."""
+"""What users see of what went wrong: a single line that says what, where, and what to do."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
@@ -11,6 +13,9 @@ Entry = TypeVar("Entry")
 
 MESSAGE, QUOTED = 700, 160
 """Characters of a message, and of one word in it."""
+ROMAN = {"1": "I", "2": "II", "3": "III"}
+NEARBY = 400
+"""Names among which one is looked for that was meant."""
 
 
 class UsageError(ValueError):
@@ -18,6 +23,10 @@ class UsageError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))
+
+
+class Unsatisfiable(Exception):
+    """Nothing meets what is demanded. The command line prints it as one line and exits with code 1."""
 
 
 def shortened(message: str) -> str:
@@ -34,6 +43,25 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} that cannot be printed"
 
 
+@contextmanager
+def foreign(where: str, instead: str = "") -> Iterator[None]:
+    """Runs code of somebody else.
+
+    Args:
+        where: what the message begins with. instead: its end, what to do.
+
+    Raises:
+        UsageError: it raises anything but that and Ctrl-C, the end of the program included.
+    """
+    try:
+        yield
+    except (UsageError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        what = "ends the program" if isinstance(error, SystemExit) else f"raises {type(error).__name__}: {error}"
+        raise UsageError(f"{where} {what}{instead}") from error
+
+
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
 
@@ -46,10 +74,10 @@ def missing(what: str, module: str, extra: str) -> UsageError:
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UsageError:
     """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``."""
-    names = list(choices)
+    names = list(islice(choices, NEARBY))
     name = name if len(name) <= QUOTED else _cut(name, QUOTED)
     lowered = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(ROMAN.get(name, name).lower(), lowered, n=1, cutoff=0.4)
     hint = f"; did you mean {lowered[near[0]]!r}?" if near else "."
     listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
     return UsageError(f"no {kind} named {name!r}{hint} known: {listed or 'none'}")

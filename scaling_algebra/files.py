@@ -23,6 +23,8 @@ from .errors import UsageError
 MOST = 2**24
 """Bytes of the largest text that is read."""
 
+DOTS = 64
+"""Dots in a key of TOML: each is a table in a table."""
 _PART = re.compile(r"\.scalecalc-(?P<host>[\w-]*)-(?P<process>[0-9]+)-[0-9a-f]{32}\.part")
 _FORGOTTEN = 24 * 3600
 """Seconds after which a part of another machine belongs to nobody."""
@@ -61,6 +63,9 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
     Raises:
         UsageError: it is none, is nested too deeply, or has an integer of thousands of digits.
     """
+    keys = (part for line in text.splitlines() for part in line.split("=")[:-1] or [line])
+    if any(part.count(".") > DOTS for part in keys):
+        raise UsageError(f"this is not TOML of ours: a key with more than {DOTS} dots")
     try:
         return tomllib.loads(text, parse_float=number)
     except (ValueError, RecursionError) as error:
@@ -164,6 +169,30 @@ def sweep(folder: Path) -> None:
         with suppress(OSError):
             if owner is not None and _left(owner["host"], int(owner["process"]), part.stat().st_mtime):
                 part.unlink()
+
+
+@contextmanager
+def locked(folder: Path, instead: str) -> Iterator[None]:
+    """No other process has this lock on a folder meanwhile; the system takes it from a process that is killed.
+
+    Raises:
+        UsageError: another process has it.
+    """
+    try:
+        import fcntl  # Windows has none
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"another process writes into {folder}; {instead}") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def part_name() -> str:

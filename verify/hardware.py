@@ -5,6 +5,7 @@ Read next: ``measuring/runs.py`` (trains on it).
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sys
@@ -27,7 +28,7 @@ class Hardware:
     """A device, and how much of its memory may be used.
 
     Attributes:
-        device: of torch: ``cpu`` or ``cuda``.
+        device: of torch: ``cpu``, ``cuda`` or one of several, ``cuda:3``.
         most: bytes that the replicas trained at once may take; None for the default.
     """
 
@@ -36,17 +37,24 @@ class Hardware:
 
     @classmethod
     def of(cls, name: str = "auto", most: int | None = None) -> Hardware:
-        """The device called ``auto`` (CUDA if there is one), ``cpu`` or ``cuda``.
+        """The device called ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:3``.
 
         Raises:
             UsageError: no such device here.
         """
-        if name not in ("auto", "cpu", "cuda"):
-            raise UsageError(f"no device named {name!r}; use auto, cpu or cuda")
-        available = torch.cuda.is_available()
-        if name == "cuda" and not available:
-            raise UsageError("no CUDA device is available; use --device cpu or auto")
-        return cls("cuda" if available and name != "cpu" else "cpu", most)
+        kind, _, index = name.partition(":")
+        if kind not in ("auto", "cpu", "cuda") or (":" in name and (kind != "cuda" or not index.isdecimal())):
+            raise UsageError(f"no device named {name!r}; use auto, cpu, cuda or cuda:N")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if kind == "cuda" and int(index or 0) >= count:
+            here = f"there are {count}, from cuda:0" if count else "no CUDA device is available"
+            raise UsageError(f"there is no device {name}: {here}; use --device cpu or auto")
+        return cls(name if kind == "cuda" else "cuda" if count and kind == "auto" else "cpu", most)
+
+    @property
+    def kind(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self.device.partition(":")[0]
 
     @property
     def room(self) -> int:
@@ -64,6 +72,12 @@ class Hardware:
             return int(torch.cuda.mem_get_info(self.device)[0])
         return free_memory()
 
+    def forget(self) -> None:
+        """Gives memory back that nothing uses."""
+        gc.collect()
+        if self.device != "cpu":
+            torch.cuda.empty_cache()
+
     @property
     def peak_memory(self) -> int | None:
         """Most bytes that were taken so far; None where the system does not tell."""
@@ -76,14 +90,12 @@ class Hardware:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
     def described(self) -> dict[str, Any]:
-        """Device, machine, versions, threads and memory, for reports."""
+        """Device, machine and versions, for reports."""
         return {
             "device": "cpu" if self.device == "cpu" else torch.cuda.get_device_name(self.device),
             "machine": machine(),
             "torch": torch.__version__,
             "python": sys.version.split()[0],
-            "threads": threads(),
-            "peak_memory_bytes": self.peak_memory,
         }
 
 
@@ -110,17 +122,12 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def threads() -> int:
-    """Half of the cores this process may use: waiting for a busy core costs more than a core brings."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // 2)
-
-
 @contextmanager
 def spare_threads() -> Iterator[None]:
-    """Only so many threads for torch."""
+    """One thread for torch, on any machine: sums over entries keep their order, so that a cell gives the same bytes
+    wherever it is done. What has many cores is filled by many workers."""
     usual = torch.get_num_threads()
-    torch.set_num_threads(threads())
+    torch.set_num_threads(1)
     try:
         yield
     finally:

@@ -22,9 +22,10 @@ from scaling_algebra.linear.linear import SIDES, Linear, Vector
 from scaling_algebra.linear.refine import refine
 from scaling_algebra.proofs.candidates import broken
 from scaling_algebra.proofs.clauses import AllRays
-from scaling_algebra.proofs.prover import APART, EPSILON, provable
+from scaling_algebra.proofs.prover import APART, EPSILON
 from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import open_axes
+from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.networks.language import Network

@@ -18,8 +18,9 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, simplicity
 from scaling_algebra.linear.linear import Linear
-from scaling_algebra.proofs.prover import Prover, provable
+from scaling_algebra.proofs.prover import Prover
 from scaling_algebra.solver.convexity import Looks
+from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.library import MOE_BLOCK

@@ -12,8 +12,8 @@ from typing import Any
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError, check_names, shown
-from scaling_algebra.proofs.prover import provable
 from scaling_algebra.proofs.smtlib import RESET, script
+from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture

@@ -1,4 +1,7 @@
-"""``scalecalc derive``: the parameterization, its reasons, and on request the proof that it is the only one."""
+"""``scalecalc derive``: the parameterization, its reasons, and on request the proof that it is the only one.
+
+Proofs and obstacles are imported where they are asked for: most calls ask for neither.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,11 @@ import click
 
 from scaling_algebra.documents import Document, format_of
 from scaling_algebra.errors import UsageError
-from scaling_algebra.explanations.obstacles import EACH, functions, obstacles, without
-from scaling_algebra.proofs.presentation import proved
-from scaling_algebra.proofs.prover import Uniqueness, provable, prove, settled
-from scaling_algebra.proofs.smtlib import RESET, scripts_of
-from scaling_algebra.solver.demands import NO_COMMON, Infeasible, NotFound
+from scaling_algebra.solver.demands import NO_COMMON, Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import alike, brief, table
 from scaling_algebra.spec.assumptions import listed
-from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
@@ -119,13 +118,17 @@ def command(
     form = _form()
     if alone and form == "json":
         raise UsageError("json is complete; leave out --table-only")
-    if not each:
+    if left_out and not each:
+        from scaling_algebra.explanations.obstacles import without
+
         where["network"] = without(where["network"], left_out)
     both = ("mup", "mssp") if where["network"] == MOE_BLOCK else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     names = [parameterization] if parameterization else both
     configurations = [Configuration.of(regime, optimizer, name, **where) for name in names]
     if each:
+        from scaling_algebra.explanations.obstacles import obstacles
+
         return [obstacles(configuration).document() for configuration in configurations]
     if proving:
         above = partial(brief, more=MORE, why=why, exponents=exponents) if form == TERMINAL else None
@@ -196,6 +199,9 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
 
 def missing(error: NotFound) -> tuple[int, Document]:
     """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
+    from scaling_algebra.explanations.obstacles import functions
+    from scaling_algebra.proofs.prover import Uniqueness, settled
+
     verdict, line = settled(error)
     c, decided = error.configuration, verdict is Uniqueness.IMPOSSIBLE
     hint = f"; derive --without {EACH} names functions that stand in the way"
@@ -214,6 +220,10 @@ def _prove(
     above: Callable[[Sequence[Derivation]], Document] | None,
 ) -> tuple[Answer, int]:
     """Derivations, in brief or whole, with their proofs; the proof alone where nothing was derived."""
+    from scaling_algebra.proofs.presentation import proved
+    from scaling_algebra.proofs.prover import prove
+    from scaling_algebra.proofs.smtlib import RESET, scripts_of
+
     codes, documents, scripts = [0], [], []
     for configuration in configurations:
         proof = prove(configuration)

@@ -10,6 +10,7 @@ from scaling_algebra.explanations.graph import dot
 from scaling_algebra.explanations.results import behind
 from scaling_algebra.spec.configuration import Configuration
 
+from .glossary import meant
 from .options import COMPLETED, Answer, Verb, configured, examples, printed
 
 DOT = "dot"
@@ -20,6 +21,7 @@ DOT = "dot"
     "explain",
     cls=Verb,
     forms={"--formula": ("The size as a maximum of monomials, on every ray.", "scaling_algebra.commands.formula")},
+    chosen=meant,
     epilog=examples(
         "scalecalc explain router.lr --regime III --optimizer sgd",
         "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd --graph -o h3.dot",
@@ -35,7 +37,7 @@ def command(configuration: Configuration, what: str, graph: bool, form: str | No
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
     parameter (expert_out.lr, W3.lr, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
-    of every linear map.
+    of every linear map; without a regime, a word of the glossary (B, "mechanism B", mu-2).
     """
     drawn = graph or form == DOT
     if graph and form not in (None, DOT):

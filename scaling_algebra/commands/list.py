@@ -61,7 +61,7 @@ def names_document() -> Document:
         "architectures": NETWORKS,
         f"quantities of {MOE_BLOCK.name}": _formulas(MOE_BLOCK),
     }
-    return _sections(sections, {"architecture": MOE_BLOCK.name})
+    return sections_document(sections, {"architecture": MOE_BLOCK.name})
 
 
 def network_document(network: Network) -> Document:
@@ -93,7 +93,7 @@ def network_document(network: Network) -> Document:
 def glossary_document() -> Document:
     """The words, and every quantity, desideratum and mechanism of the MoE block."""
     sections = {"words": TERMS, "mechanisms": TITLES, "desiderata": ABOUT, "quantities": _formulas(MOE_BLOCK)}
-    return _sections(sections, {})
+    return sections_document(sections, {})
 
 
 def _formulas(network: Network) -> dict[str, str]:
@@ -104,7 +104,8 @@ def _rates(rates: Mapping[str, Any]) -> str:
     return ",".join(f"{axis}={rate}" for axis, rate in rates.items())
 
 
-def _sections(sections: Mapping[str, Mapping[str, str]], head: Mapping[str, str]) -> Document:
+def sections_document(sections: Mapping[str, Mapping[str, str]], head: Mapping[str, str]) -> Document:
+    """A table of names for every section."""
     blocks = [block for title, rows in sections.items() for block in _section(title, rows.items())]
     return Document(tuple(blocks), {**head, **{title.partition(" ")[0]: rows for title, rows in sections.items()}})
 

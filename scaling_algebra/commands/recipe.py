@@ -68,6 +68,7 @@ def _question(arguments: Sequence[str]) -> str | None:
 @click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
+@click.option("--strict", is_flag=True, help="Exit code 1 where the ray between the sizes has no parameterization.")
 @printed(ENDINGS)
 def command(
     base: str | None,
@@ -79,14 +80,15 @@ def command(
     batch: str | None,
     tokens: str | None,
     form: str | None,
+    strict: bool,
     **where: Any,
 ) -> tuple[Answer, int]:
     """Init std, learning rate, epsilon and weight decay of every tensor at a target size, from those at a base size.
 
     Without --architecture the model is a Transformer with depth L: embedding, norm gains, hidden matrices (attention
     and dense layers), biases, router, experts and readout (the unembedding). Without sizes, --batch, --tokens or --hold
-    give the powers of batch and tokens alone (recipe --hold sde --help). Exit code 1 where no parameterization
-    exists on the ray between the sizes; the powers of the nearest one are printed then, with what they do not keep.
+    give the powers of batch and tokens alone (recipe --hold sde --help). Where no parameterization exists on the ray
+    between the sizes the powers of the nearest one are printed, and a warning says which signal they let grow.
     """
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
@@ -94,7 +96,12 @@ def command(
     where |= {"network": chosen(architecture, network)}
     r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
     answer = FORMS[form](r) if form and form in FORMS else r.document()
-    return answer, 1 if r.instead is not None else 0
+    if r.instead is not None:
+        grows = max(r.breaks, key=lambda x: x.factor, default=None)
+        kept = "" if grows is None else f", with which {grows.signal} grows by {grows.factor:.3g} at these sizes"
+        line = f"no {r.configuration.parameterization.title} on the ray {r.way.ray}: powers of {r.instead}{kept}"
+        click.echo(f"scalecalc: warning: {line}", err=True)
+    return answer, 1 if strict and r.instead is not None else 0
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

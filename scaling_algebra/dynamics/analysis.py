@@ -35,8 +35,8 @@ from .trajectory import Trajectory
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
 _SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
-_DEEP = 24
-"""Statements from which on a network is deep: kernels hold what a signal passed through, so leaves are not counted."""
+_LONG = 8
+"""Tensors on a way from which on kernels have one more leaf for each."""
 _FRAMES, _DEEPEST = 200, 60_000
 """Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
 
@@ -419,9 +419,12 @@ class Analysis:
         if rung not in self._algebras:
             some = next(iter(self._algebras.values()), None)
             some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
-            deep = len(self.network.statements) > _DEEP
-            self._algebras[rung] = some.at(replace(rung, leaves=None) if deep else rung)
+            self._algebras[rung] = some.at(replace(rung, leaves=self._leaves(rung)))
         return self._algebras[rung]
+
+    def _leaves(self, rung: Rung) -> int | None:
+        """Kernels hold the tensors that a signal passed through: a longer way takes more leaves."""
+        return None if rung.leaves is None else rung.leaves + max(0, self.network.depth - _LONG)
 
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:

@@ -14,11 +14,8 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.networks.language import Function, Network, Sum
-
-EACH = "each"
-"""In place of a name: every function in turn."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -287,7 +287,7 @@ def read_structure(text: str, network: Network) -> Structure:
         UsageError: anything else, or a tensor that the network does not have.
     """
     sets: dict[str, set[str]] = {"zero": set(), "tied": set()}
-    for part in filter(None, (p.strip() for p in text.split(","))):
+    for part in (p.strip() for p in text.split(",") if text.strip()):
         kind, _, role = part.partition(" ")
         if kind not in sets or not role.strip():
             raise UsageError(f"cannot read {part!r} in the structure; write for example: tied expert_in, zero router")

@@ -21,13 +21,12 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import SIDES, Linear
 from scaling_algebra.linear.refine import refine
-from scaling_algebra.solver.demands import NotFound
+from scaling_algebra.solver.demands import NotFound, provable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions
@@ -212,19 +211,6 @@ def settled(missing: NotFound) -> tuple[Uniqueness, str]:
 def _faithful(optimizer: Trained) -> bool:
     """Some tensor has an epsilon, which mu-3 makes the normaliser."""
     return any(rule.epsilon for rule in optimizer.rules)
-
-
-def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
-    """Why proofs do not reach a configuration; empty if they do."""
-    if network.live or network.norms:
-        return f"{network.name} divides or gates by unknown sizes; proofs are for products, sums and held gates"
-    if sparse(network, ray):
-        return f"K < M on {ray}; proofs are for K = M"
-    for rule in optimizer.rules:
-        if rule.normalises and not rule.epsilon:
-            who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
-            return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
-    return ""
 
 
 class Prover:

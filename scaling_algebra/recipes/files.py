@@ -60,7 +60,9 @@ def values(label: str, texts: Iterable[str]) -> dict[str, float]:
     """
     tuned: dict[str, float] = {}
     for text in texts:
-        role, _, value = (x.strip() for x in text.rpartition("="))
+        role, equals, value = (x.strip() for x in text.rpartition("="))
+        if equals and not role:
+            raise UsageError(f"cannot read --{label} {text!r}; give a number, or ROLE=NUMBER")
         if role in tuned:
             raise UsageError(f"--{label} gives {role or 'the value of all tensors'} twice")
         try:

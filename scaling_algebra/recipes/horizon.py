@@ -245,6 +245,8 @@ def horizon(
         B^(1/2)/T B/T/lr
     """
     invariants, changing, default = of(optimizer), tuple(dict.fromkeys(axes)), data().default
+    if hold is not None and ALL in hold and len(hold) > 1:
+        raise UsageError(f"{ALL} holds every invariant; leave out the other names beside it")
     names = [n for n in default if n in invariants] if hold is None else invariants if ALL in hold else hold
     check_names(f"invariant of {optimizer}", names, (*invariants, ALL))
     check_names("axis", changing, AXES)

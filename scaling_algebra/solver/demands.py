@@ -5,15 +5,19 @@ Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.errors import Unsatisfiable
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 
@@ -33,15 +37,19 @@ NO_COMMON = "the demands that fix the unknowns have no common solution"
 """Why a search ends without an answer where each demand by itself has one."""
 
 
-class Infeasible(Exception):
+class Infeasible(Unsatisfiable):
     """No parameterization met the demands: the first demand that failed is the message.
 
     Attributes:
         undecided: that demand is not known to fail.
+        demand: that demand, if it is one alone. values: where an iteration ended at which it fails.
     """
 
-    def __init__(self, reason: str | Failure, undecided: bool = False) -> None:
+    values: Mapping[str, Fraction] | None = None
+
+    def __init__(self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None) -> None:
         self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
+        self.demand = demand
         super().__init__(str(reason))
 
 
@@ -64,6 +72,20 @@ class NotFound(Infeasible):
         return f"found no {missing} ({how}): {self.failure}"
 
 
+def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
+    """Why proofs do not reach a configuration; empty if they do."""
+    if by := [s.out for s in (*network.live, *network.norms)]:
+        unknown = f"unknown sizes ({', '.join(by)}; derive --without {by[0]} leaves it out)"
+        return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
+    if sparse(network, ray):
+        return f"K < M on {ray}; proofs are for K = M"
+    for rule in optimizer.rules:
+        if rule.normalises and not rule.epsilon:
+            who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
+            return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
+    return ""
+
+
 @dataclass(frozen=True)
 class Fixing:
     """The condition on one unknown: a demand, the quantity and step where it binds, the form set to Theta(1)."""
@@ -84,7 +106,7 @@ def check(demands: Iterable[Demand], look: Analysis, certified: bool) -> None:
     for demand in demands:
         failure = violation(demand, look, certified)
         if failure:
-            raise Infeasible(failure)
+            raise Infeasible(failure, demand=demand)
 
 
 def met(demand: Demand, look: Analysis) -> bool:
@@ -137,8 +159,10 @@ def look_ahead(demand: Demand, look: Analysis) -> Failure | None:
 def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None) -> Failure | None:
     """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided."""
     horizon = demand.horizon if horizon is None else horizon
-    ask = look if certified else look.lower
-    answers = {(name, t): ask(name, t) for name in demand.quantities for t in range(horizon + 1)}
+    last = demand.kind == "balanced"  # of sizes at the last step alone; lower bounds that differ prove nothing
+    ask = look if certified or last else look.lower
+    steps = range(horizon if last else 0, horizon + 1)
+    answers = {(name, t): ask(name, t) for name in demand.quantities for t in steps}
     undecided = [key for key, answer in answers.items() if not answer.decided]
     sizes = [a.size for a in answers.values() if a.size is not None and (a.decided or not certified)]
     top, limited = max(sizes, default=None), demand.kind in ("theta", "bounded")
@@ -149,11 +173,11 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
     if certified and undecided:
         name, t = undecided[0]
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True)
-    if demand.kind == "balanced" and not undecided:  # lower bounds that differ prove nothing
-        last = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
-        if len(set(last.values())) > 1:
-            low, high = min(last, key=lambda k: last[k]), max(last, key=lambda k: last[k])
-            return Failure(f"{demand.label}, but {low} ~ n^({last[low]}) and {high} ~ n^({last[high]})")
+    if last and not undecided:
+        found = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
+        if len(set(found.values())) > 1:
+            low, high = min(found, key=lambda k: found[k]), max(found, key=lambda k: found[k])
+            return Failure(f"{demand.label}, but {low} ~ n^({found[low]}) and {high} ~ n^({found[high]})")
     return None
 
 

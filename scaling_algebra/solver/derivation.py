@@ -312,19 +312,26 @@ def _derived(asked: Configuration) -> Derivation:
     return _found(asked, solution, scaling, reasons)
 
 
-@lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
 def solved(asked: Configuration) -> Solution:
-    """The solution of a configuration, once for all who ask.
+    """The solution of a configuration, found once for all who ask.
 
     Raises:
         NotFound: the search found none.
     """
+    outcome = _outcome(asked)
+    if isinstance(outcome, NotFound):
+        raise NotFound(asked, outcome.failure)
+    return outcome
+
+
+@lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
+def _outcome(asked: Configuration) -> Solution | NotFound:
     rule = asked.parameterization
     try:
         solver = _solver(asked.network, asked.ray, asked.optimizer)
         return solver.solve(rule, rule.base_structure(asked.readout_init), asked.given)
     except Infeasible as failure:
-        raise NotFound(asked, str(failure)) from None
+        return NotFound(asked, str(failure))
 
 
 @lru_cache(maxsize=16)

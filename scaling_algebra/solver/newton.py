@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
@@ -102,6 +103,8 @@ class Solver:
             Infeasible: none of the structures works; the message names what failed without any intervention.
         """
         base = given.structure(base or parameterization.base_structure(parameterization.readout_init))
+        if parameterization.structural and not given:
+            return Search(self, parameterization, base).solution()
         options = interventions(self.network, base) if parameterization.structural else [base]
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
@@ -110,15 +113,15 @@ class Solver:
         for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
             failure = ""
-            for values in [start] if start else [*near, self.aligned(), self._lazy()]:
+            for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
                     look, forms = self.iterate(demands, structure, values, given, proposed=not start)
                     start = start or {**values, **look.point.values}
-                    unmet = self._unmet(demands, look) if given else self._met(demands, look)
+                    unmet = self._unmet(demands, look) if given else self.met(demands, look)
                 except Infeasible as problem:
                     failure = str(problem)
                     continue
-                scaling = self._scaling(look, forms, structure, given)
+                scaling = self.scaling(look, forms, structure, given)
                 solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
                 if not unmet:
                     return solution
@@ -149,10 +152,10 @@ class Solver:
         held = {name: power.on(self.ray) for name, power in given.held.items()}
         begin: Mapping[str, Fraction] = {**start, **held}
         if proposed and self._stands(demands, structure, begin):
-            return self._iterate(demands, structure, begin, held, steady=True)
-        if any(rule.epsilon for rule in self.optimizer.rules):
+            return self.newton(demands, structure, begin, held, steady=True)
+        if self.epsilons:
             begin = self._after_descent(demands, structure, begin, held)
-        return self._iterate(demands, structure, begin, held)
+        return self.newton(demands, structure, begin, held)
 
     def aligned(self) -> dict[str, Fraction]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
@@ -195,7 +198,7 @@ class Solver:
                 self._solved[key] = []
         return self._solved[key]
 
-    def _met(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
+    def met(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
         """The demands that are not met: none.
 
         A demand is met where bound and witness meet; the others are examined step by step.
@@ -226,15 +229,20 @@ class Solver:
                 failures[d] = violation(d, alone) or unfaithful(d, alone)
         return tuple((d, failure.reason) for d, failure in failures.items() if failure)
 
-    def _iterate(
+    def newton(
         self,
         demands: Iterable[Demand],
         structure: Structure,
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
         steady: bool = False,
+        quick: bool = False,
     ) -> tuple[Analysis, dict[str, Fixing]]:
-        """Newton's method; at a start that is steady nothing diverges."""
+        """Newton's method; at a start that is steady nothing diverges.
+
+        Args:
+            quick: by lower bounds alone, for a structure that is likely to be refused.
+        """
         fixed = {*held, *(f"b.{role}" for role in structure.zero)}
         wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
@@ -247,7 +255,7 @@ class Solver:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
                 raise Infeasible(NO_COMMON) from None
-            forms, steady = {}, steady or not any(diverges(look, demand) for demand in wanted)
+            forms, steady = {}, not quick and (steady or not any(diverges(look, demand) for demand in wanted))
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
@@ -266,6 +274,19 @@ class Solver:
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
         raise Infeasible(NO_COMMON)
+
+    @cached_property
+    def descent(self) -> Solver:
+        """The solver with gradient descent for every rule that has an epsilon; this one where none has."""
+        if not self.epsilons:
+            return self
+        return Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
+
+    @cached_property
+    def epsilons(self) -> list[str]:
+        """Tensors whose rule has an epsilon."""
+        trained = (role for role in self.network.tensors if role not in self.network.frozen)
+        return [role for role in trained if self.optimizer.of(role).epsilon]
 
     def _row(self, form: Form, held: Mapping[str, Fraction]) -> Row:
         """The equation that makes a form Theta(1), for the unknowns that are not held."""
@@ -287,29 +308,44 @@ class Solver:
         and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this is a start like any
         other.
         """
-        plain = Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
-        trained = ((role, x) for role, x in self.network.tensors.items() if role not in self.network.frozen)
-        roles = {role: x for role, x in trained if self.optimizer.of(role).epsilon}
+        plain, roles = self.descent, set(self.epsilons)
         values, last = dict(start), max(demand.horizon for demand in demands)
-        rates = [role for role in roles if f"c.{role}" in held]
+        rates = [role for role in self.epsilons if f"c.{role}" in held]
         for _ in range(_ROUNDS if rates else 1):
-            counted = {f"c.{role}": values[f"c.{role}"] - values[f"d.{role}"] for role in roles}
+            counted = self.counted(values)
             kept = {name: x for name, x in held.items() if name[:2] not in ("c.", "d.") or name[2:] not in roles}
             kept |= {f"c.{role}": counted[f"c.{role}"] for role in rates}
             try:
-                look, _ = plain._iterate(demands, structure, {**values, **counted}, kept)
+                look, _ = plain.newton(demands, structure, counted, kept)
             except Infeasible as failure:
                 if any(name[:2] in ("c.", "d.") for name in held) or failure.undecided:
                     return start
                 raise
-            before, values = values, look.point.values
-            for role, tensor in roles.items():
-                largest_gradient = _largest_gradient(look, tensor.symbol, last)
-                values[f"d.{role}"] = held.get(f"d.{role}", -largest_gradient)
-                values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
+            before, values = values, self.faithful(look.point.values, look, last, held)
             if values == before:
                 break
         return values
+
+    def counted(self, values: Mapping[str, Fraction]) -> dict[str, Fraction]:
+        """Values for gradient descent: c - d of rules with an epsilon for c."""
+        return {**values, **{f"c.{role}": values[f"c.{role}"] - values[f"d.{role}"] for role in self.epsilons}}
+
+    def faithful(
+        self, counted: Mapping[str, Fraction], look: Analysis, last: int, held: Mapping[str, Fraction] | None = None
+    ) -> dict[str, Fraction]:
+        """Values of gradient descent for rules with an epsilon: epsilons at the largest gradients of its run, and c - d
+        is what c was; what is held stays."""
+        held = held or {}
+        values = dict(counted)
+        for role in self.epsilons:
+            largest_gradient = _largest_gradient(look, self.network.tensors[role].symbol, last)
+            values[f"d.{role}"] = held.get(f"d.{role}", -largest_gradient)
+            values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
+        return values
+
+    def resume(self, looks: Sequence[Analysis]) -> None:
+        """Goes on with a run, with all that it knows."""
+        self._last = looks[0] if looks else self._last
 
     def _look(self, point: Point) -> Analysis:
         """The run at a point; at that of the last call the same run, with all that it knows."""
@@ -320,7 +356,7 @@ class Solver:
     def _fresh(self, point: Point) -> Analysis:
         return Analysis(self.ray, point, self.optimizer, self.network, self._algebras)
 
-    def _lazy(self) -> dict[str, Fraction]:
+    def lazy(self) -> dict[str, Fraction]:
         """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
         values = dict.fromkeys(unknowns(self.network), Fraction(0))
         for role, tensor in self.network.tensors.items():
@@ -328,7 +364,7 @@ class Solver:
             values[f"c.{role}"] = _LAZY * self.ray.largest
         return values
 
-    def _scaling(
+    def scaling(
         self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure, given: Given = NOTHING
     ) -> Scaling:
         """Powers of the axes: the forms axis by axis. Where axes grow alike these cannot tell them apart, and the
@@ -354,6 +390,85 @@ class Solver:
             {m: powers.get(m, Power()) for m in self.network.free_multipliers},
             tuple(r for r in self.network.tensors if r in structure.tied),
         )
+
+
+class Search:
+    """Searches the structure with the fewest interventions that meets every demand.
+
+    Law: rules with an epsilon fail where gradient descent does (``Solver._after_descent``). So gradient descent is
+    iterated by lower bounds, from where it ended in the first structure, and most structures are refused there, by a
+    demand that one before failed.
+
+    Attributes:
+        end: where gradient descent ended in the first structure; empty before.
+        failed: demands that structures failed.
+        looks: runs of the end so far, for structures that differ in demands alone.
+    """
+
+    def __init__(self, solver: Solver, parameterization: Parameterization, base: Structure) -> None:
+        self.solver, self.parameterization, self.base = solver, parameterization, base
+        self.end: Mapping[str, Fraction] = {}
+        self.failed: list[Demand] = []
+        self.looks: list[Analysis] = []
+
+    def solution(self) -> Solution:
+        """The first structure that meets the demands, and its solution.
+
+        Raises:
+            Infeasible: there is none; the message names what fails without any intervention.
+        """
+        rejected: list[tuple[Structure, str]] = []
+        for structure in interventions(self.solver.network, self.base):
+            demands = self.parameterization.demanded(self.solver.network, structure)
+            try:
+                look, forms = self._iterated(demands, structure)
+                self.solver.met(demands, look)
+            except Infeasible as problem:
+                rejected.append((structure, str(problem)))
+                self.failed += [problem.demand] if problem.demand else []
+                continue
+            scaling = self.solver.scaling(look, forms, structure)
+            return Solution(scaling, structure, forms, tuple(rejected), (), look.assumed)
+        raise Infeasible(rejected[0][1])
+
+    def _iterated(self, demands: Sequence[Demand], structure: Structure) -> tuple[Analysis, dict[str, Fixing]]:
+        """Newton's method in one structure; another start is for an iteration that does not end."""
+        failure = Infeasible("")
+        for start in [self.end] if self.end else [self.solver.aligned(), self.solver.lazy()]:
+            try:
+                begin = self._descended(demands, structure, start)
+                look, forms = self.solver.newton(demands, structure, begin, {})
+                self.end = self.end or {**start, **look.point.values}
+                return look, forms
+            except Infeasible as problem:
+                failure = problem
+            if self.end:
+                break
+        raise failure
+
+    def _descended(
+        self, demands: Sequence[Demand], structure: Structure, start: Mapping[str, Fraction]
+    ) -> Mapping[str, Fraction]:
+        """Where the optimizer starts: where gradient descent ends, or as it started where that is undecided.
+
+        Raises:
+            Infeasible: it does not end, or a demand fails there.
+        """
+        solver, plain, counted = self.solver, self.solver.descent, self.solver.counted(start)
+        plain.resume([x for x in self.looks if x.point == structure.point(solver.network, counted)])
+        try:
+            look, _ = plain.newton(demands, structure, counted, {}, quick=True)
+        except Infeasible as problem:
+            if problem.undecided and solver.epsilons:
+                return start
+            raise
+        self.looks.append(look)
+        values = {**start, **look.point.values}
+        self.end = self.end or {**values, **{f"c.{x}": values[f"c.{x}"] + values[f"d.{x}"] for x in solver.epsilons}}
+        check([d for d in demands if d in self.failed], look, certified=False)
+        if look.point.values == structure.point(solver.network, counted).values or not self.failed:
+            check([d for d in demands if d.kind != "balanced"], look, certified=False)
+        return solver.faithful(values, look, demands[0].horizon)
 
 
 def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:

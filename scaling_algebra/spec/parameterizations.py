@@ -96,7 +96,7 @@ class Parameterization:
             raise unknown_name("derived parameterization", self.name, DERIVED)
         if self.structural and not any(e.inner for e in experts(network)):
             raise UsageError(
-                f"{self.title} is about experts of two tensors, summed over an M letter; {network.name} has none: "
+                f"{self.title} is muP on {network.name}, which has no experts of two tensors summed over an M letter: "
                 "give --parameterization mup"
             )
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.limits import LONGEST, rational
 
 from .axes import AXES, Ray, ordered
@@ -40,6 +40,10 @@ class Power:
     """
 
     terms: tuple[tuple[str, Fraction], ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.terms) is not tuple:
+            raise UsageError(f"a power is made of pairs, not of {shown(self.terms)}; write Power.parse('N^-1/2')")
 
     @classmethod
     def of(cls, exponents: Mapping[str, Fraction | int]) -> Power:

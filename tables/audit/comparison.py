@@ -5,6 +5,7 @@ Read next: ``published/reading.py`` (the printed cells), ``errata.py`` (confirme
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -161,18 +162,44 @@ def derivations(cell: Printed) -> list[Derivation]:
         return [_routers(o, n, a, s.get("router_init")) for o in optimizers for n in names for a in _gates(s)]
     if name not in PARAMETERIZATIONS:
         raise UsageError(f"stated for another parameterization: {name}")
-    return [_derived(regime, o, name, s.get("readout_init"), network, s.get("depth", "0")) for o in optimizers]
+    where = s.get("readout_init"), network, s.get("depth", "0"), tuple(s.get("but", ()))
+    return [_derived(regime, o, name, *where) for o in optimizers]
 
 
 @lru_cache(maxsize=256)
-def _derived(regime: str, optimizer: str, name: str, readout: str | None, network: str, depth: str) -> Derivation:
+def _derived(
+    regime: str, optimizer: str, name: str, readout: str | None, network: str, depth: str, but: tuple[str, ...]
+) -> Derivation:
     """Parameterizations demand nothing of a network without experts: there they are muP."""
+    if but:
+        return _otherwise(_derived(regime, optimizer, name, readout, network, depth, ()), but)
     if PARAMETERIZATIONS[name].structural and not experts(ARCHITECTURES[network]):
         name = "mup"
     if depth == "0":
         return derive(regime, optimizer, name, readout_init=readout, architecture=network)
     ray = Ray({**REGIMES[regime].rates, "L": depth})
     return derive(None, optimizer, name, readout_init=readout, architecture=network, ray=ray)
+
+
+def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
+    """The same powers with a difference: ``tied=ROLE,ROLE`` (shared at init), ``lr=POWER`` (of every tensor),
+    ``ROLE.init=POWER`` or ``net=NAME``, a network whose tensors have these roles, or these with a number at the end."""
+    for what, _, value in (text.partition("=") for text in but):
+        tensors, role = d.scaling.tensors, what.removesuffix(".init")
+        if what == "tied":
+            d = replace(d, scaling=replace(d.scaling, tied=tuple(filter(None, value.split(",")))))
+        elif what == "lr":
+            rates = {r: replace(s, lr=Power.parse(value)) for r, s in tensors.items()}
+            d = replace(d, scaling=replace(d.scaling, tensors=rates))
+        elif role in tensors:
+            started = replace(tensors[role], init_std=Power.parse(value))
+            d = replace(d, scaling=replace(d.scaling, tensors={**tensors, role: started}))
+        else:
+            of = ARCHITECTURES[value]
+            scaled = {r: tensors[re.sub(r"_\d+$", "", r)] for r in of.tensors}
+            there = d.configuration.but(network=of)
+            d = replace(d, configuration=there, scaling=replace(d.scaling, tensors=scaled))
+    return d
 
 
 def _gates(setting: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import scaling_algebra
-from scaling_algebra.cli import main
+from scaling_algebra.cli import Verbs, main
+from scaling_algebra.explanations.mechanisms import TITLES
+from scaling_algebra.spec.desiderata import ABOUT
 
 
 def run(*args):
@@ -41,6 +43,15 @@ WRONG = {
     "verify --regime I --device tpu --sizes 8,12,16": "no device named",
     "verify --regime I --optimizer adafactor --sizes 8,12,16": "adafactor cannot be trained",
     "verify --regime I -o x.docx --sizes 8,12,16": "cannot tell the format of x.docx",
+    "derive --regime 3": "did you mean 'III'",
+    "derive --regime III --json": "no option --json; write --format json",
+    "prove --regime III": "scalecalc derive --prove",
+    "plan mine.py:build": "from scaling_algebra.verify.apply import plan",
+    "derive --regime III --architecture moe-sigmoid --prove": "phi; derive --without phi leaves it out",
+    "recipe --base N=8 --target N=16 --std =1": "cannot read --std '=1'",
+    "recipe --hold all,none": "all holds every invariant",
+    "explain --formula h3@1 --structure tied,": "cannot read 'tied' in the structure",
+    "explain --formula h3@1 --structure ,": "cannot read '' in the structure",
 }
 
 
@@ -49,6 +60,53 @@ def test_wrong_usage_is_one_line_and_exit_2(line, words):
     result = run(*line.split())
     assert result.exit_code == 2 and words in result.output, result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_word_of_the_glossary_needs_no_regime():
+    """`explain B`; with a regime the word is a quantity again."""
+    for word in ("B", "mechanism b"):
+        assert run("explain", word).output.splitlines()[-1].split() == ["B", *TITLES["B"].split()]
+    assert ABOUT["mu-2"] in run("explain", "mu-2", "--format", "json").output
+    assert run("explain", "B", "--regime", "I").exit_code == run("explain", "nothing").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("module", ["click", "commands.derive", "scaling_algebra.commands.derive"])
+def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
+    """Sent where the module is asked for, so that no clock decides when it comes."""
+    code = (
+        "import builtins, importlib, os, signal, sys\n"
+        f"def sent(usual): return lambda x, *rest, **named: (x == {module!r} and os.kill(os.getpid(), signal.{name}), "
+        "usual(x, *rest, **named))[1]\n"
+        "builtins.__import__, importlib.import_module = sent(builtins.__import__), sent(importlib.import_module)\n"
+        "from scaling_algebra.__main__ import run\n"
+        "sys.argv = ['scalecalc', 'derive', '--regime', 'I']\n"
+        "run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    sent = module != "commands.derive"  # the negative control: nothing has that name, and the answer comes
+    assert (done.returncode, done.stderr) == ((130, "scalecalc: interrupted\n") if sent else (0, ""))
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "words"),
+    [
+        (SystemExit(0), 2, "ended the program, with 0"),
+        (SystemExit("agrees"), 2, "ended the program, with 'agrees'"),
+        (MemoryError(), 2, "not enough memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 2, "not enough memory"),
+        (Exception(b"out of memory"), 2, "not enough memory"),
+        (RuntimeError("a fault"), 70, "internal error"),
+    ],
+)
+def test_whatever_is_raised_is_one_line(raised, code, words, monkeypatch):
+    def fails(*_):
+        raise raised
+
+    monkeypatch.setattr(Verbs, "_run", fails)
+    result = run("derive", "--regime", "I")
+    assert result.exit_code == code and words in result.output and result.output.count("\n") == 1
 
 
 def test_what_was_searched_and_not_proved_is_undecided():

@@ -67,3 +67,27 @@ def test_depth_mup_trades_the_update_of_a_layer_for_the_initial_sum(text):
         assert look("u.effective", 2).exponent == layer
         assert max(look("h1_1.effective", 2).exponent, look("h1_1.cross", 2).exponent) == 0
         assert look("h1_1.init", 2).exponent == total
+
+
+def chain(layers, function=""):
+    """A feed-forward network with a tensor in every layer."""
+    lines = ["h1[a] = W1[a,x] data[x]"]
+    for k in range(2, layers + 2):
+        out, into = ("b", "a") if k % 2 == 0 else ("a", "b")
+        read = f"{function}(h{k - 1}[{into}])" if function else f"h{k - 1}[{into}]"
+        lines.append(f"h{k}[{out}] = W{k}[{out},{into}] {read}" if k <= layers else f"f = V[{into}] {read}")
+    return network("chain", "\n".join(lines), AXES)
+
+
+@pytest.mark.parametrize(("layers", "function"), [(9, ""), (16, ""), (20, ""), (40, ""), (12, "tanh")])
+def test_kernels_keep_what_a_long_way_passes_through(layers, function):
+    """The leaves that a kernel may have follow the depth: every layer between the ends has the powers of a dense one,
+    and the changes of the last layer are certified."""
+    net = chain(layers, function)
+    assert net.depth == layers + 1
+    d = derive(ray="N=1", optimizer="sgd", architecture=net)
+    for role, tensor in d.scaling.tensors.items():
+        if role not in (net.statements[0].tensor.name, net.statements[-1].tensor.name):
+            assert (str(tensor.init_std), str(tensor.lr)) == ("N^(-1/2)", "1"), role
+    look = d.analysis()
+    assert all(look(f"h{layers}.{part}", 1).size == 0 for part in ("propagating", "effective", "change"))

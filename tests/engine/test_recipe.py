@@ -101,9 +101,12 @@ def test_an_axis_that_shrinks_has_two_formulas():
 
 def test_where_none_exists_the_nearest_is_said():
     """A fixed number of experts narrower than the network: the powers of another ray, and what they do not keep."""
-    answer = run("--base", "N=1024,N_e=1024,M=8,K=8", "--target", "N=4096,N_e=2048,M=8,K=8", "--format", "json")
-    assert answer.exit_code == 1
-    record = json.loads(answer.output)
+    asked = ("--base", "N=1024,N_e=1024,M=8,K=8", "--target", "N=4096,N_e=2048,M=8,K=8", "--format", "json")
+    answer = run(*asked)
+    assert answer.exit_code == 0 and run(*asked, "--strict").exit_code == 1
+    assert answer.stderr.count("\n") == 1 and "warning: no muP on the ray N=1" in answer.stderr
+    assert "grows by 1.41 at these sizes" in answer.stderr
+    record = json.loads(answer.stdout)
     assert record["instead"] and "h1 stays O(1)" in record["missing"]
     grown = {x["signal"]: x["factor"] for x in record["breaks"]}
     assert grown["h2"] == pytest.approx(2**0.5)

@@ -3,7 +3,7 @@
 import pytest
 
 from scaling_algebra import Infeasible, UsageError, derive, formula, network, prove, recipe
-from scaling_algebra.proofs.prover import provable
+from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import ARCHITECTURES

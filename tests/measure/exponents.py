@@ -10,6 +10,7 @@ from scaling_algebra.verify import judge, measure
 from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 
 DEPENDS = ("derives", "trains", "verify/campaigns")
@@ -28,7 +29,7 @@ RAYS = {
 def trained(asked, steps, record_property, name="exponents"):
     """What `scalecalc verify` says of a configuration."""
     run, store = job(asked, Effort(steps=steps)), Store()
-    Session(store, Hardware()).perform([run])
+    Session(store, Here(Hardware())).perform([run])
     report = run.report(store)
     record_property(name, {str(k): v for k, v in report.tally.exponents.items()})
     return report

@@ -65,6 +65,7 @@ OWN: dict[tuple[str, str], Kind] = {
     ("law", "choose"): Maker.values,
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
+    ("study limit", "lr"): Maker.amount,
     ("verify", "resume"): Maker.stored,
 }
 """Of single options."""
@@ -92,6 +93,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "verify --merge": ("none",),
     "study": ("epsilon",),
     "study transfer": ("--regime", "I"),
+    "study limit": ("--regime", "I", "--optimizer", "sgd", "--parameterization", "mup"),
     "check-model": ("--family", "mixtral"),
 }
 """Good arguments of every question."""

@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,19 +177,57 @@ def test_what_is_no_store_is_one_line_and_not_waited_for(tmp_path):
             read()
 
 
-def test_pieces_are_made_once(tmp_path):
-    made = []
-
-    def make():
-        made.append(1)
-        return [1.5, float("nan")]
-
+def test_pieces_come_back_as_they_were(tmp_path):
     what = {"task": "digits", "lr": 0.5}
-    first = Store(tmp_path).piece(what, make)
-    assert repr(Store(tmp_path).piece(what, make)) == repr(first) and len(made) == 1
-    Store(tmp_path).piece({**what, "lr": 0.25}, make)
-    Store().piece(what, make)
-    assert len(made) == 3
+    for store in (Store(tmp_path), Store()):
+        first = store.keep(what, (1.5, float("nan")))
+        assert repr(first) == repr(store.piece(what)) == "[1.5, nan]" and store.piece({**what, "lr": 0.25}) is None
+    assert repr(Store(tmp_path).piece(what)) == repr(first) and Store().piece(what) is None
+
+
+def altered(path, name, value):
+    """A row in which this is put: raw values that sqlite takes, or the content cut or zeroed."""
+    with closing(sqlite3.connect(path)) as database, database:
+        (content,) = database.execute("SELECT content FROM measured").fetchone()
+        value = {"cut": content[:-8], "zeroed": content[:16] + bytes(len(content) - 16)}.get(value, value)
+        database.execute(f"UPDATE measured SET {name} = ?", [value])
+
+
+DAMAGES = [("names", x) for x in (None, 3, "", "[", "[1]", '["h1@x"]', b"[]")]
+DAMAGES += [("content", x) for x in (None, 1.5, "", b"", b"x" * 17, "text", "cut", "zeroed")]
+DAMAGES += [("key", x) for x in (None, 7, b"\xff", "I-sgd-sp/other")]
+
+
+@pytest.mark.parametrize(("name", "value"), DAMAGES)
+def test_a_damaged_row_counts_as_not_there(name, value, tmp_path):
+    """Names of the wrong type, content cut, zeroed or no bytes, a row under another key."""
+    altered(cell(tmp_path), name, value)
+    found = Store(tmp_path)
+    assert found.load("I-sgd-sp", "values-n8") is None
+    assert found.damaged == ({"I-sgd-sp/values-n8"} if name != "key" else set()) and len(list(found.names())) == 1
+    found.save("I-sgd-sp", "values-n8", RECORD)
+    assert Store(tmp_path).load("I-sgd-sp", "values-n8") is not None and not found.damaged
+
+
+@pytest.mark.parametrize("name", ["names", "content"])
+def test_a_damaged_environment_counts_as_not_there(name, tmp_path):
+    Store(tmp_path).describe("run", {"device": "cpu"})
+    assert Store(tmp_path).environment("run") == {"device": "cpu"}
+    altered(tmp_path / stored.MEASURED, name, "7")
+    assert Store(tmp_path).environment("run") == {}
+
+
+def test_a_store_that_two_write_is_refused(tmp_path):
+    """The lock first; without it, as on a file system that has none, what is written."""
+    first, second = Store(tmp_path), Store(tmp_path)
+    with first.alone(), pytest.raises(UsageError, match="another process writes into"), second.alone():
+        pass
+    with second.alone():
+        pass
+    for store, where in ((first, "a"), (first, "b"), (second, "c")):
+        store.save("run", where, RECORD)
+    with pytest.raises(UsageError, match="another process wrote into"):
+        first.save("run", "d", RECORD)
 
 
 # interrupts ------------------------------------------------------------------------------------------------------
@@ -266,10 +306,9 @@ def test_a_full_disk_costs_only_what_did_not_fit(tmp_path):
 
 
 def test_a_resume_elsewhere_says_so_once(tmp_path):
-    first = run(*VERIFY, "--steps", "1", "-o", tmp_path)
-    assert first.exit_code in (0, 1, 3), first.output
-    kept, name = Store(tmp_path), "I-sgd-sp"
-    kept.describe(name, {**kept.environment(name), "torch": "1.0", "machine": "another"})
+    begun = job(Configuration.of("I", "sgd", "sp"), Effort(1, (8, 12, 18), 4))
+    write_plan(tmp_path, {"runs": [begun.as_json()]})
+    Store(tmp_path).describe(begun.name, {"torch": "1.0", "machine": "another"})
     found = run("verify", "--resume", tmp_path)
     said = [line for line in found.stderr.splitlines() if "warning" in line]
     assert len(said) == 1 and "torch 1.0" in said[0] and "another" in said[0]

@@ -161,6 +161,13 @@ def test_experts_are_found_by_shape_and_their_gate_is_measured(numbers, stacked,
     assert found.stacks == ("blocks.0.mix",) and found.gate == gate
 
 
+def ends():
+    """A model whose forward pass ends the program, as if all were well."""
+    model = Own(Mix())
+    model.forward = lambda ids: sys.exit(0)
+    return model
+
+
 def lacking(model):
     return model, torch.optim.AdamW(list(model.parameters())[1:])
 
@@ -171,12 +178,14 @@ def lacking(model):
         (lambda s: {}, OWN, r"build\(.*\) returns {}; return a torch.nn.Module"),
         (lambda s: (nn.Linear(2, 2), 3), OWN, r"returns \(Linear, int\)"),
         (lambda s: s["heads"], OWN, "raises KeyError: 'heads'"),
+        (lambda s: exit(0), OWN, r"build\(.*\) ends the program"),
+        (lambda s: ends(), OWN, "the model ends the program"),
         (lambda s: lacking(Own(Mix())), OWN, "the optimizer lacks tokens.weight"),
         (lambda s: Own(Mix()), {**OWN, r"\.b\b": "hidden_out"}, "no module that is called has 4 experts"),
         (lambda s: Own(Mix()), {k: v for k, v in OWN.items() if k != "head"}, "no role .* head.weight"),
         (lambda s: Own(Mix(more=1.0)), OWN, "blocks.0.mix returns more than the sum over its experts"),
         (lambda s: Own(Mix(bare=True)), OWN, r"blocks.0.mix.route \(router\) is a bare parameter"),
-        (lambda s: Own(Mix(), words=32), OWN, "below 64 to an error, IndexError"),
+        (lambda s: Own(Mix(), words=32), OWN, "the model raises IndexError.*let it take ids of shape"),
         (lambda s: Own(Mix(), head="weight"), OWN, r"head \(readout\) is never called"),
         (lambda s: Own(Mix(), head="none"), OWN, r"to \(1, 4, 8\); return logits of shape"),
         (lambda s: Own(Mix()), None, "no module that is called matches layers='none'"),
@@ -203,7 +212,9 @@ def test_sizes_lie_on_a_ray_and_are_whole():
 
 def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, text in {"a": "import nowhere", "b": "build = 3", "c": "def build(s): ...\nSCALING = {'bas': 1}"}.items():
+    texts = {"a": "import nowhere", "b": "build = 3", "c": "def build(s): ...\nSCALING = {'bas': 1}"}
+    texts |= {"e": "print('agrees'); raise SystemExit", "f": "class Stop(BaseException): ...\nraise Stop('here')"}
+    for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
     for text, said in (
         ("build", "write FILE.py:NAME"),
@@ -211,6 +222,8 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
         ("nowhere.at.all:build", "nowhere.at.all raises ModuleNotFoundError"),
         ("a.py:build", "a.py raises ModuleNotFoundError: No module named 'nowhere'"),
         ("b.py:build", "build is 3, no function"),
+        ("e.py:build", "e.py ends the program; it must run by itself"),
+        ("f.py:build", "f.py raises Stop: here"),
         ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),
     ):
         with pytest.raises(UsageError, match=re.escape(said)):

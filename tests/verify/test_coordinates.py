@@ -18,6 +18,7 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.coordinates import split_layers
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.predictions import predicted_layers
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks.base_shapes import recipe
@@ -32,7 +33,7 @@ def trained(name, where):
     """A run of the Transformer, measured."""
     run = job(Configuration.of(where, "adamw", name), Effort(seeds=4), "transformer")
     store = Store()
-    Session(store, Hardware()).perform([run])
+    Session(store, Here(Hardware())).perform([run])
     return run, run.measured(store)
 
 

@@ -25,6 +25,7 @@ from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.report import REQUIRED
 from scaling_algebra.verify.measuring.cells import STREAMS
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks import scales
 from scaling_algebra.verify.reports.output import EVIDENCE
@@ -162,7 +163,7 @@ def test_what_is_drawn_is_what_is_trained_and_only_inside():
 
     def trained():
         store = Store()
-        Session(store, Hardware.of("cpu")).perform([one])
+        Session(store, Here(Hardware.of("cpu"))).perform([one])
         return one.report(store)
 
     usual = trained()

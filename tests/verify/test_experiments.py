@@ -15,7 +15,9 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.solver.derivation import derive
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.studies import blocks, charts, clusters, digits
 from scaling_algebra.verify.studies.findings import By, Conditions, Observation, findings, power
 from scaling_algebra.verify.studies.presentation import listed, shown
@@ -101,7 +103,7 @@ def performed(*outcomes):
 
     trials = tuple(Trial(f"trial {k}", partial(seen, what), (CLAIM,)) for k, what in enumerate(outcomes))
     tiny = Experiment("tiny", "for a test", "here", trials, (16, 32, 64), 8)
-    return perform(tiny, planned(tiny, "cpu"))
+    return perform(tiny, planned(tiny, "cpu"), Here(Hardware()))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
+from scaling_algebra.verify.decomposition.columns import rms
 from scaling_algebra.verify.decomposition.moments import TorchRun
-from scaling_algebra.verify.decomposition.parts import rms
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 

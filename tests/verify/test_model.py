@@ -13,8 +13,8 @@ from scaling_algebra import derive
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, Sums
-from scaling_algebra.verify.decomposition.updates import LowRank, Updates, linear, matrix
+from scaling_algebra.verify.decomposition.block_parts import NamedSignals, Split, Sums
+from scaling_algebra.verify.decomposition.block_updates import BlockUpdates, LowRank, linear, matrix
 from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.networks.moe_block import MoEBlock
@@ -47,7 +47,7 @@ def trained(name="sgd", steps=2, seeds=(1, 2, 3)):
     model = MoEBlock(Draw(DIMS, seeds), SCALING)
     stepper = model.optimizer(optimizer(name))
     start = {s: w.detach().clone() for s, w in model.weights.items()}
-    memory = Updates(optimizer(name), model.weights, stepper, steps)
+    memory = BlockUpdates(optimizer(name), model.weights, stepper, steps)
     for _ in range(steps):
         stepper.zero_grad()
         model().sum().backward()

@@ -25,6 +25,7 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import planted
 from scaling_algebra.verify.judging.verdicts import judge
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store, write_plan
 from scaling_algebra.verify.reports import output, plots
 
@@ -43,7 +44,7 @@ def run(kept):
     asked = job(Configuration.of("III", "sgd", "mup"), Effort(sizes=(12, 18, 27, 40), seeds=48))
     store = Store(kept)
     write_plan(kept, {"runs": [asked.as_json()], "command": "scalecalc verify"})
-    session.Session(store, Hardware()).perform([asked])
+    session.Session(store, Here(Hardware())).perform([asked])
     return asked, asked.measured(store)
 
 
@@ -87,6 +88,7 @@ def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
     short, every = reported(), reported("--all")
     heading = short.stdout.splitlines()[0]
     assert heading.startswith("muP, sgd, regime III") and heading.endswith("; 48 seeds")
+    assert replace(run[0], steps=40).heading == f"{heading}; predictions end after 3 of 40 updates"
     assert report.closing in short.stdout and len(still) > 5 and all(q in short.stdout for q in still)
     assert len(short.stdout.splitlines()) < len(still) + 30 < len(report.rows) < len(every.stdout.splitlines())
     assert reported("--require", "100%").exit_code == 3 and reported("--require", "1/2").exit_code == 0
@@ -130,7 +132,7 @@ def test_planted_exponents_that_are_not_refuted_trip_their_gate():
 def test_too_little_precision_is_seen_and_does_not_count():
     asked = job(Configuration.of("III", "sgd", "mssp"), Effort(sizes=(12, 18, 27, 40), seeds=16, dtype="bfloat16"))
     store = Store()
-    session.Session(store, Hardware()).perform([asked])
+    session.Session(store, Here(Hardware())).perform([asked])
     report = asked.report(store)
     spoilt = [r for r in report.rows if r.note]
     assert spoilt and all(r.verdict is Verdict.INCONCLUSIVE and "float64" in r.note for r in spoilt)

@@ -24,6 +24,7 @@ from scaling_algebra.verify.judging.measurement import GRADIENTS
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import CELL, CHECKED, cells
 from scaling_algebra.verify.measuring.cells import kept as cells_kept
+from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 from scaling_algebra.verify.networks.scales import CONSTANTS
@@ -71,7 +72,7 @@ def without_time(report):
 def whole():
     """One run, done at once."""
     run, store = small(), Store()
-    session.Session(store, Hardware()).perform([run])
+    session.Session(store, Here(Hardware())).perform([run])
     return run, store, run.report(store)
 
 
@@ -111,7 +112,7 @@ def test_gates_do_not_depend_on_how_cells_are_stacked(network):
     one = runs.replica_bytes(run.setup(), run.setup().dims(2))
     for together, room in ((32, None), (2, None), (32, 3 * one)):
         cut, store = replace(run, together=together), Store()
-        session.Session(store, Hardware("cpu", room)).perform([cut])
+        session.Session(store, Here(Hardware("cpu", room))).perform([cut])
         tables = [(c, cells_kept(cut.setup(), c, store)) for c in cells(cut.setup()) if c.kind == "values"]
         checked = Counter(c.size for c, table in tables for x in table[GRADIENTS, 0] if not x < 0)
         assert checked == dict.fromkeys(range(3), CHECKED)
@@ -196,10 +197,10 @@ def stopping(monkeypatch, at):
 def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatch):
     run, _, report = whole
     done = stopping(monkeypatch, 7)
-    first = session.Session(Store(tmp_path), Hardware())
+    first = session.Session(Store(tmp_path), Here(Hardware()))
     first.perform([run])
     assert first.interrupted and run.report(Store(tmp_path), interrupted=True).exit_code == 130
-    session.Session(Store(tmp_path), Hardware()).perform([run])
+    session.Session(Store(tmp_path), Here(Hardware())).perform([run])
     trained = Counter(seed for _, replicas, _ in done for seed in replicas.seeds)
     again = set(done[6][1].seeds)  # nothing twice but the cell that was cut off
     assert {seed for seed, times in trained.items() if times > 1} == again
@@ -217,13 +218,13 @@ def test_an_interrupted_run_writes_its_file(tmp_path, monkeypatch):
 
 def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):
     run, store = small(), Store(tmp_path)
-    session.Session(store, Hardware()).perform([run])
+    session.Session(store, Here(Hardware())).perform([run])
     assert run.setup().recipe == small(seeds=4, together=8).setup().recipe
     others = [replace(run, configuration=ASKED.but(**{part: name})) for part, name in OTHERS]
     assert len({job.setup().recipe for job in (run, *others)}) == 3
     monkeypatch.setitem(CONSTANTS["moe"], "eps", 0.5)
     assert run.report(Store(tmp_path)).incomplete == f"{len(cells(run.setup()))} cells missing"
-    session.Session(Store(tmp_path), Hardware()).perform([run])
+    session.Session(Store(tmp_path), Here(Hardware())).perform([run])
     assert not run.report(Store(tmp_path)).incomplete
 
 

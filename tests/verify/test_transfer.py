@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, vertex
@@ -151,10 +152,10 @@ def test_the_schedule_warms_up_and_decays():
 
 @pytest.mark.parametrize("grid", [(-16.0, -15.0, -14.0), (-3.0, -2.0, -1.0)])
 def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
-    run = (course(12, 4), small_recipe(), 8, grid)
-    short = sweep(*run)
+    run = (course(12, 4), [(small_recipe(), 8, grid)])
+    (short,) = sweep(*run)
     assert short.edge == (1 if grid[0] < -9 else -1)
-    long = sweep(*run, extend=2)
+    (long,) = sweep(*run, extend=2)
     assert len(long.log2_lr) == 5 and set(grid) < set(long.log2_lr)
     assert (min(long.log2_lr) < grid[0]) == (grid[0] > -9)
 
@@ -163,7 +164,7 @@ def test_a_compiled_network_learns_the_same(monkeypatch):
     """Captured forward and backward, without the C++ compiler."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     ways = (course(3, 2), replace(course(3, 2), compiled=True))
-    plain, fast = (sweep(way, small_recipe(), 8, (-6.0, -5.0)) for way in ways)
+    (plain,), (fast,) = (sweep(way, [(small_recipe(), 8, (-6.0, -5.0))]) for way in ways)
     np.testing.assert_allclose(fast.losses, plain.losses, rtol=1e-4)
 
 
@@ -195,7 +196,7 @@ def test_a_network_that_cannot_be_compiled_is_one_clear_line(monkeypatch, where)
 
 
 def test_diverged_runs_count_as_having_learned_nothing():
-    found = sweep(course(8, 2), small_recipe("sgd"), 8, (-2.0, 20.0, 30.0))
+    (found,) = sweep(course(8, 2), [(small_recipe("sgd"), 8, (-2.0, 20.0, 30.0))])
     assert np.isfinite(found.losses).all() and (found.losses[1:] >= found.losses[0]).all()
     assert found.losses[-1] == pytest.approx(np.log(10))  # zero readout: uniform over ten classes at the start
 
@@ -275,3 +276,14 @@ def test_wrong_usage_is_one_line_and_exit_2(args, words):
     found = run(*args)
     assert found.exit_code == 2 and words in found.output, found.output
     assert len(found.output.strip().splitlines()) == 1
+
+
+def test_widths_may_be_values_of_another_axis():
+    ray, base = "N=0,N_e=0,M=1,K=1", {"N": 8, "N_e": 8, "M": 4, "K": 4}
+    configuration = Configuration.of(None, "adam", "mup", ray=ray)
+    shapes = recipe(configuration, base, False, along="M")
+    assert shapes.dims(16) == {"N": 8, "N_e": 8, "M": 16, "K": 16}
+    with pytest.raises(UsageError, match="N does not grow"):
+        recipe(configuration, base, True, along="M")
+    result = run("--ray", ray, "--along", "M")
+    assert result.exit_code == 2 and "no default widths" in result.output

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.sizes import Sizes
 
@@ -75,12 +75,8 @@ def taken(build: Any, size: Sizes, seed: int) -> tuple[nn.Module, torch.optim.Op
     """
     at = f"build({dict(size)})"
     torch.manual_seed(seed)
-    try:
+    with foreign(at):
         built = build(dict(size))
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{at} raises {type(error).__name__}: {error}") from error
     model, optimizer = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer | None):
         kinds = f"({type(model).__name__}, {type(optimizer).__name__})" if isinstance(built, tuple) else shown(built)
@@ -181,12 +177,8 @@ def _gate(model: nn.Module, roles: Mapping[str, str], stack: str, experts: int) 
 def _seen(model: nn.Module) -> Seen:
     """One forward pass, with logits as they should be."""
     maps = f"maps ids of shape ({BATCH}, {LENGTH}) below {VOCABULARY}"
-    try:
+    with foreign("the model", f"; let it take ids of shape ({BATCH}, {LENGTH}) below {VOCABULARY}"):
         seen = look(model)
-    except Exception as error:
-        raise UsageError(
-            f"the model {maps} to an error, {type(error).__name__}: {error}; let it take such ids"
-        ) from error
     shape = tuple(seen.logits.shape)
     if shape[:-1] != (BATCH, LENGTH) or shape[-1] < VOCABULARY:
         raise UsageError(

@@ -118,7 +118,9 @@ class Job:
         """The run in words, for a heading."""
         where = f"{TRANSFORMER}, " if self.transformer else ""
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
-        return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds"
+        later = self.steps > PREDICTED_STEPS and not self.transformer
+        ends = f"; predictions end after {PREDICTED_STEPS} of {self.steps} updates" if later else ""
+        return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds{ends}"
 
     def signals(self) -> Signals:
         """The predictions of the engine for the network, for the first updates."""

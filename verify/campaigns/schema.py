@@ -87,6 +87,7 @@ class CampaignPlan(Struct):
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
     claims: list[str] = []
     command: str = ""
+    shard: Annotated[str, Meta(max_length=40)] = ""
     budget: Annotated[float, Meta(gt=0, le=limits.TIME)] | None = None
 
 

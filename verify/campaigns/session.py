@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,6 +17,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import BLOCK, RunCell, Setup, cells, cost, kept
+from scaling_algebra.verify.measuring.pool import Failed, Here
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
@@ -30,21 +30,28 @@ SIZED = re.compile(r"\w+-n(\d+)-t(\d+)-")
 
 @dataclass
 class Session:
-    """Where runs are done and kept."""
+    """Where runs are kept, and who does them.
+
+    Attributes:
+        shard: (i, n): only the i-th of n parts of all cells, from 1, each of about the same cost.
+        failed: cells that could not be done.
+    """
 
     store: Store
-    hardware: Hardware
+    pool: Here
+    shard: tuple[int, int] = (1, 1)
     interrupted: bool = False
+    failed: list[Failed] = field(default_factory=list)
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Raises UsageError or Infeasible for a run that cannot be done here, before anything is written or trained."""
-        self._setups(jobs)
+        self.todo(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
         """Differences between this machine and the one where these runs were begun; empty if there are none."""
-        here = self.hardware.described()
+        here = Hardware().described()
         begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
-        changed = [k for k in ("torch", "machine") if begun.get(k, here[k]) != here[k]]
+        changed = [k for k in ("torch", "machine") if here[k] not in begun.get(k, here[k]).split("; ")]
         return "; ".join(f"begun with {k} {begun[k]}, goes on with {here[k]}" for k in changed)
 
     def check_stored(self, jobs: Sequence[Job]) -> None:
@@ -57,24 +64,24 @@ class Session:
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
 
     def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, RunCell]]:
-        """All cells that are not in the store."""
-        every = ((setup, cell) for setup in self._setups(jobs) for cell in cells(setup))
-        return [item for item in every if not self._done(*item)]
+        """All cells of this part that are not in the store.
+
+        Raises:
+            UsageError, Infeasible: one cannot be done here.
+        """
+        setups, (part, parts) = derived(distinct(jobs, "the plan")), self.shard
+        every = [(setup, cell) for setup in setups for cell in cells(setup)]
+        if parts > 1:
+            every = sorted(every, key=lambda item: -cost(*item))[part - 1 :: parts]
+        missing = [item for item in every if kept(*item, self.store) is None]
+        for setup in {setup.run: setup for setup, _ in missing}.values():
+            runs.check(setup, self.pool.hardware.most, self.pool.free)
+        return missing
 
     def perform(self, jobs: Sequence[Job]) -> None:
-        """Does all cells that are not in the store; an interrupt ends it, nothing is lost."""
-        todo = self.todo(jobs)
-        total, done = sum(cost(*item) for item in todo), 0
+        """Does all cells of this part that are not in the store; an interrupt ends it, nothing is lost."""
         with progress_bar() as bar:
-            task = bar.add_task("starting", total=total)
-            try:
-                for _, of_job in groupby(todo, key=lambda item: item[0].run):
-                    items = list(of_job)
-                    self._cells(items[0][0], [cell for _, cell in items], bar, task)
-                    done += sum(cost(*item) for item in items)
-                    bar.update(task, completed=done, total=total)
-            except KeyboardInterrupt:
-                self.interrupted = True
+            self._cells(self.todo(jobs), bar, bar.add_task("starting", total=None))
 
     def within(
         self, jobs: Sequence[Job], time_allowed: float, keep: Callable[[Sequence[Job], bool], None]
@@ -102,6 +109,7 @@ class Session:
                 self._within(job, (end - time.monotonic()) / (len(jobs) - k), changed)
             except KeyboardInterrupt:
                 self.interrupted = True
+            if self.interrupted:
                 break
         return current
 
@@ -119,13 +127,15 @@ class Session:
             job = replace(job, sizes=sizes, seeds=(BLOCK,) * len(sizes), looks=LOOKS, together=BLOCK)
             changed(job)
         with progress_bar() as bar:
-            task = bar.add_task("first seeds", total=None)
+            line = bar.add_task("first seeds", total=None)
             for look in range(first, LOOKS + 1):
                 setup = job.setup()
-                todo = [cell for cell in cells(setup) if not self._done(setup, cell)]
+                todo = [(setup, cell) for cell in cells(setup) if kept(setup, cell, self.store) is None]
                 began = time.monotonic()
-                self._cells(setup, todo, bar, task)
-                speed = sum(cost(setup, c) for c in todo) / max(1e-9, time.monotonic() - began)
+                self._cells(todo, bar, line)
+                if self.interrupted:
+                    break
+                speed = sum(cost(*item) for item in todo) / max(1e-9, time.monotonic() - began)
                 undecided = open_to_noise(job.report(self.store).rows)
                 left = end - time.monotonic()
                 if look == LOOKS or not undecided or left <= 0:
@@ -136,21 +146,24 @@ class Session:
                     break
                 job = replace(job, seeds=seeds)
                 changed(job)
-                bar.update(task, description=f"look {look}: {len(undecided)} exponents open")
+                bar.update(line, description=f"look {look}: {len(undecided)} exponents open")
 
-    def _done(self, setup: Setup, cell: RunCell) -> bool:
-        return kept(setup, cell, self.store) is not None
+    def _cells(self, todo: Sequence[tuple[Setup, RunCell]], bar: Progress, line: TaskID) -> None:
+        began, count = time.monotonic(), 0
 
-    def _cells(self, setup: Setup, todo: Sequence[RunCell], bar: Progress, task: TaskID) -> None:
-        before = bar.tasks[task].completed
-
-        def progress(done: int, total: int, message: str) -> None:
-            bar.update(task, completed=before + done, description=f"{setup.run}, {message}")
+        def progress(done: float, total: float, what: str | Failed) -> None:
+            nonlocal count
+            count += 1
+            if isinstance(what, Failed):
+                bar.console.print(f"scalecalc: {what}; the run goes on", soft_wrap=True, markup=False, highlight=False)
+            minute = f"{60 * count / max(1e-9, time.monotonic() - began):.0f} cells a minute"
+            who = f"{self.pool.workers} workers, {minute}" if self.pool.workers > 1 else minute
+            bar.update(line, total=total, completed=done, description=f"{what}; {who}")
 
         try:
-            runs.perform(setup, todo, self.hardware, self.store, progress)
-        finally:
-            self.store.describe(setup.run, runs.described(self.hardware, setup))
+            self.failed += runs.perform(todo, self.pool, self.store, progress)
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def _fitting(self, setup: Setup, entries: float) -> tuple[int, ...]:
         """Sizes up to so many weight entries, or as many as fit the memory.
@@ -158,34 +171,27 @@ class Session:
         Raises:
             UsageError: not even the smallest sizes fit.
         """
-        most = self.hardware.most
+        most = self.pool.hardware.most
         while True:
             sizes = tuple(plan_sizes(setup.derivation.ray, None, max(entries, LEAST_ENTRIES), setup.network))
             fitting = replace(setup, sizes=sizes)
             if most is None or runs.replica_bytes(fitting, fitting.dims(len(sizes) - 1)) <= most:
                 return sizes
             if entries < LEAST_ENTRIES:
-                runs.check(fitting, most, self.hardware.free)
+                runs.check(fitting, most, self.pool.free)
             entries *= 0.8
 
-    def _setups(self, jobs: Sequence[Job]) -> list[Setup]:
-        setups = derived(distinct(jobs, "the plan"))
-        for setup in setups:
-            if not all(self._done(setup, cell) for cell in cells(setup)):
-                runs.check(setup, self.hardware.most, self.hardware.free)
-        return setups
-
     def _speed(self, setup: Setup) -> float:
-        """Weight entries a second (``cells.cost``), tried on a small model."""
+        """Weight entries a second (``cells.cost``) of all workers, tried on a small model."""
         small = self._fitting(setup, 1e6)
         trial = replace(setup, sizes=small, seeds=(0,) * (len(small) - 1) + (BLOCK,), standard=None)
         todo = [cell for cell in cells(trial) if cell.kind == "values"]
         took = []
         for _ in range(2):  # the first one warms up
             began = time.perf_counter()
-            runs.perform(trial, todo, self.hardware, Store())
+            runs.perform(((trial, cell) for cell in todo), Here(self.pool.hardware), Store())
             took.append(time.perf_counter() - began)
-        return sum(cost(trial, c) for c in todo) / min(took)
+        return self.pool.workers * sum(cost(trial, c) for c in todo) / min(took)
 
 
 def derived(jobs: Sequence[Job]) -> list[Setup]:

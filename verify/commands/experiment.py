@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,13 +13,16 @@ from scaling_algebra import limits
 from scaling_algebra.commands.options import Answer, Count, Verb, examples, printed
 from scaling_algebra.errors import UsageError, named
 
-from .shared import DEVICE, RESUME, again, integers, kept, progress
+from .shared import POOL, RESUME, again, integers, kept, pool, progress
 
 
 @click.command(
     "study",
     cls=Verb,
-    forms={"transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer")},
+    forms={
+        "transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer"),
+        "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
+    },
     epilog=examples(
         "scalecalc study --list",
         "scalecalc study routers --only softmax --seeds 64 -o routers.md",
@@ -28,7 +32,7 @@ from .shared import DEVICE, RESUME, again, integers, kept, progress
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments and their trials.")
 @click.option("--only", metavar="TEXT", help="Only trials whose title contains this text.")
-@DEVICE
+@POOL
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @RESUME
@@ -37,14 +41,15 @@ def command(
     names: tuple[str, ...],
     listing: bool,
     only: str | None,
-    device: str,
     sizes: str | None,
     seeds: int | None,
     resume: Path | None,
+    **who: Any,
 ) -> tuple[Answer, int]:
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
-    `study transfer` sweeps the learning rate at several widths; it has options of its own (study transfer --help).
+    `study transfer` sweeps the learning rate at several widths, `study limit` computes the limit of infinite width;
+    each has options of its own (study transfer --help).
 
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every
     claim came out as predicted, 1 one came out against it, 2 wrong usage, 3 inconclusive, 130 interrupted (trials that
@@ -65,11 +70,11 @@ def command(
     if listing:
         return listed(chosen), 0
     values = None if sizes is None else integers("sizes", sizes)
-    plans = [planned(e, device, values, seeds) for e in chosen]
     results, store = [], kept(resume)
-    with progress() as watch:
+    with store.alone(), pool(who) as workers, progress() as watch:
+        plans = [planned(e, workers.hardware.device, values, seeds) for e in chosen]
         for e, how in zip(chosen, plans, strict=True):
-            results.append(perform(e, how, partial(watch, len(e.trials)), store))
+            results.append(perform(e, how, workers, store, partial(watch, len(e.trials))))
             if results[-1].interrupted:
                 break
     if any(result.interrupted for result in results):

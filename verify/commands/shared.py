@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Name, PathType, emit, options, tried
+from scaling_algebra.commands.options import FORMAT, Count, Name, PathType, emit, options, tried
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
     from scaling_algebra.verify.judging.claims import Claim
+    from scaling_algebra.verify.measuring.pool import Here
     from scaling_algebra.verify.measuring.store import Store
     from scaling_algebra.verify.reports.output import Judged
 
@@ -29,9 +30,37 @@ Number = TypeVar("Number", int, float)
 defaulted = partial(click.option, show_default=True)
 """An option whose help says its default."""
 
+
+class Device(Name):
+    """``auto``, ``cpu``, ``cuda``, or one of several, ``cuda:3``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        kind, _, index = str(value).lower().partition(":")
+        if kind == "cuda" and index.isdecimal() and index.isascii() and int(index) <= limits.SIZE:
+            return f"cuda:{int(index)}"
+        return super().convert(value, param, ctx)
+
+
 DEVICE = defaulted(
-    "--device", type=Name("device", ("auto", "cpu", "cuda")), default="auto", metavar="NAME", help="auto, cpu or cuda."
+    "--device",
+    type=Device("device", ("auto", "cpu", "cuda")),
+    default="auto",
+    metavar="NAME",
+    help="auto, cpu, cuda (all of them, with --workers) or one such as cuda:3.",
 )
+POOL = options(
+    DEVICE,
+    click.option(
+        "--workers",
+        type=Count(1, limits.WORKERS),
+        metavar="N",
+        help="Train in so many processes at once, each on a device of its own in turn; needs scalecalc[cluster].",
+    ),
+    click.option(
+        "--scheduler", metavar="ADDRESS|FILE", help="Train on the workers of a running Dask scheduler instead."
+    ),
+)
+"""The device, and the processes that train."""
 RESUME = click.option(
     "--resume",
     type=PathType(),
@@ -95,6 +124,21 @@ def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
     except ValueError:
         pass
     raise UsageError(f"cannot read the {label} {text!r}; write numbers with commas, e.g. 32,64,128")
+
+
+@contextmanager
+def pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
+    """The pool that the options ``POOL`` ask for.
+
+    Raises:
+        UsageError: as ``measuring.pool.pool``; two of them at once.
+    """
+    from scaling_algebra.verify.measuring.pool import pool as started
+
+    if given["workers"] is not None and given["scheduler"] is not None:
+        raise UsageError("a scheduler has workers of its own; leave out --workers or --scheduler")
+    with started(given["device"], most, given["workers"], given["scheduler"]) as made:
+        yield made
 
 
 def kept(folder: Path | None) -> Store:

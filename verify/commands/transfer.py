@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,13 +17,14 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
 from scaling_algebra.verify.studies.tasks import TASKS, numbers
 
-from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, resumable
+from .shared import POOL, RESUME, defaulted, integers, kept, pool, progress, reals, resumable
 
 
 @click.command(
     "study transfer",
     epilog=examples(
         "scalecalc study transfer --regime III --optimizer adam",
+        "scalecalc study transfer --ray N=0,N_e=0,M=1,K=1 --along M --widths 4,8,16",
         "scalecalc study transfer --regime II --data text --optimizer adamw --seeds 4 -o runs/text.json",
     ),
 )
@@ -49,7 +49,10 @@ from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, 
     metavar="KIND",
     help=f"Of every parameterization: {' or '.join(READOUTS)}.",
 )
-@click.option("--widths", metavar="N,N,...", help="Values of N, at least three for a verdict; default: the data's.")
+@defaulted(
+    "--along", type=Name("axis", AXES), default="N", metavar="NAME", help="The axis that --widths are values of."
+)
+@click.option("--widths", metavar="N,N,...", help="At least three for a verdict; default, along N: the data's.")
 @click.option(
     "--base", metavar="SIZES", help="Size at which all parameterizations are alike, e.g. N=32,N_e=32,M=4,K=4."
 )
@@ -68,7 +71,7 @@ from .shared import DEVICE, RESUME, defaulted, integers, kept, progress, reals, 
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
 @click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
-@DEVICE
+@POOL
 @RESUME
 @printed()
 def command(**given: Any) -> tuple[Answer, int]:
@@ -81,28 +84,29 @@ def command(**given: Any) -> tuple[Answer, int]:
     names = dict.fromkeys(given["names"])
     where = (given["regime"], given["optimizer"])
     configurations = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
+    if given["widths"] is None and given["along"] != "N":
+        raise UsageError(f"--along {given['along']} has no default widths; give --widths, e.g. 4,8,16")
     widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
 
     import numpy  # noqa: F401  torch warns where it is missing
 
-    from scaling_algebra.verify.hardware import Hardware
     from scaling_algebra.verify.networks.base_shapes import recipe
     from scaling_algebra.verify.studies.presentation import study
     from scaling_algebra.verify.studies.sweep import Course
     from scaling_algebra.verify.studies.transfer import check_memory, transfer
 
-    hardware = Hardware.of(given["device"])
-    recipes = [recipe(configuration, base, task.transformer, given["readout"]) for configuration in configurations]
+    size = base, task.transformer, given["readout"], given["along"]
+    recipes = [recipe(configuration, *size) for configuration in configurations]
     data, steps = task.data(given["settings"]), given["steps"] or task.steps
-    for each in recipes:  # fail before the long part
-        check_memory(hardware, each, widths[-1], given["seeds"])
-        data.build(each, each.dims(widths[0]), [0], "cpu")
     seeds, store = range(given["seeds"]), kept(given["resume"])
-    with resumable(given["resume"]), progress() as watch:
-        say = partial(watch, None, 0)
-        course = Course(task, data, steps, seeds, hardware, given["compiled"], say, store)
-        result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
+    with store.alone(), pool(given) as workers:
+        for each in recipes:  # fail before the long part
+            check_memory(workers.free, each, widths[-1], given["seeds"])
+            data.build(each, each.dims(widths[0]), [0], "cpu")
+        with resumable(given["resume"]), progress() as watch:
+            course = Course(task, data, steps, seeds, given["compiled"], workers, watch, store)
+            result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
     return replace(document, record=record), result.exit_code

@@ -38,7 +38,7 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configurati
 from scaling_algebra.spec.networks.library import MOE_BLOCK, TITLES
 from scaling_algebra.verify.campaigns import campaigns
 
-from .shared import DEVICE, REPORTING, defaulted, finish, integers, place, required_share, resumable, runs_of
+from .shared import POOL, REPORTING, defaulted, finish, integers, place, pool, required_share, resumable, runs_of
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     "--network", type=PathType(), metavar="FILE.toml", help="Instead of an architecture, a network of your own."
 )
 @MODEL
-@DEVICE
+@POOL
 @defaulted("--dtype", default="float64", metavar="NAME", help="float64, float32 or bfloat16.")
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 32,48,64; default: chosen to take under a minute.")
 @click.option(
@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     help="Test a claim of your own, e.g. h3.A2.2@2=-1/2, or '<h3@0, h3@2>@2=0' (repeatable); only claims decide "
     "the exit code.",
 )
+@click.option("--shard", metavar="I/N", help="Measure the I-th of N parts only, without a report; --merge joins them.")
 @REPORTING
 @click.option(
     "-o",
@@ -134,35 +135,43 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     plan = {} if resume is None else read_plan(resume)
     jobs, claims, command_line = runs_of(plan) if resume is not None else (*_requested(given), _command())
     time_allowed = plan.get("budget") or time_allowed  # of which so much is left
+    shard = read_shard(plan.get("shard") or given["shard"])
+    if shard != WHOLE and (time_allowed or folder is None):
+        raise UsageError("--shard i/n needs -o DIR, and no --budget")
     record = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
+    record |= {"shard": _shown(shard)} if shard != WHOLE else {}
     keep = _writer(folder, record, time.monotonic() + time_allowed if time_allowed else None, resume is not None)
     if time_allowed and any(run.transformer for run in jobs):
         raise UsageError("--budget chooses sizes of networks; give --sizes and --seeds for a transformer")
 
     # torch is loaded here, after the arguments are known to be sound
     from scaling_algebra.verify.campaigns.session import Session
-    from scaling_algebra.verify.hardware import Hardware
 
-    session = Session(Store(*[folder] if folder else []), Hardware.of(given["device"], most))
-
-    if resume is not None:
-        session.check_stored(jobs)
-        if changes := session.elsewhere(jobs):
-            click.echo(f"scalecalc: warning: {changes}", err=True)
-    if not time_allowed:
-        session.check(jobs)
-    keep(jobs, False)
     how = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
-    with resumable(folder, how):
-        if time_allowed:
-            jobs = session.within(jobs, float(time_allowed), keep)
-        else:
-            session.perform(jobs)
-    judged = [(run, run.report(session.store, claims, session.interrupted, required)) for run in jobs]
-    code = finish(judged, command_line, folder, file, given["form"], given["every"])
+    store = Store(*[folder] if folder else [])
+    with store.alone(), pool(given, most) as workers:
+        session = Session(store, workers, shard)
+        if resume is not None:
+            session.check_stored(jobs)
+            if changes := session.elsewhere(jobs):
+                click.echo(f"scalecalc: warning: {changes}", err=True)
+        if not time_allowed:
+            session.check(jobs)
+        if store.damaged:
+            click.echo(f"scalecalc: warning: {len(store.damaged)} damaged rows are measured again", err=True)
+        keep(jobs, False)
+        with resumable(folder, how):
+            if time_allowed:
+                jobs = session.within(jobs, float(time_allowed), keep)
+            else:
+                session.perform(jobs)
     if session.interrupted:
         click.echo(f"scalecalc: interrupted; {how}", err=True)
-    return code
+    if shard != WHOLE:
+        click.echo(f"shard {_shown(shard)} is in {folder}; merge all with: scalecalc verify --merge DIR...")
+        return 130 if session.interrupted else 3 if session.failed else 0
+    judged = [(run, run.report(session.store, claims, session.interrupted, required)) for run in jobs]
+    return finish(judged, command_line, folder, file, given["form"], given["every"])
 
 
 def _writer(
@@ -212,13 +221,47 @@ _WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
 
 
 def _check_combination(given: set[str]) -> None:
-    for option, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget"})):
+    for option, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget", "shard"})):
         if option in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
             raise UsageError(f"--{option} says what to run; leave out {named}")
     if "budget" in given and given & {"sizes", "seeds"}:
         raise UsageError("--budget chooses sizes and seeds; leave out --sizes and --seeds")
+    if "budget" in given and "scheduler" in given:
+        raise UsageError("--budget tries the speed of this machine; leave it out, or --scheduler")
+
+
+WHOLE = (1, 1)
+WHERE_DONE = {"-o", "--output", "--workers", "--scheduler", "--shard"}
+"""Options that do not change what is measured, each with a value."""
+
+
+def read_shard(text: str | None) -> tuple[int, int]:
+    """``2/8``: the second of eight parts.
+
+    Raises:
+        UsageError: anything else.
+    """
+    part, _, parts = (text or "1/1").partition("/")
+    try:
+        shard = limits.whole(part), limits.whole(parts)
+    except ValueError:
+        shard = 0, 0
+    if not 1 <= shard[0] <= shard[1] <= limits.SIZE:
+        raise UsageError(f"cannot read the shard {text!r}; write for example 2/8, the second of eight parts")
+    return shard
+
+
+def _shown(shard: tuple[int, int]) -> str:
+    return "{}/{}".format(*shard)
 
 
 def _command() -> str:
-    return "scalecalc " + shlex.join(sys.argv[1:])
+    """The command line, but for where it is done and kept: the same report whoever measures."""
+    words, told = iter(sys.argv[1:]), []
+    for word in words:
+        if word in WHERE_DONE:
+            next(words, None)
+        elif word.partition("=")[0] not in WHERE_DONE:
+            told.append(word)
+    return "scalecalc " + shlex.join(told)

@@ -1,276 +1,226 @@
-"""Splits the signals, gradients and updates of a trained block into the named parts that the engine predicts.
+"""A network at one moment of training: every signal, and its parts by what changed.
 
-Every weight is W_t = W_0 + dW (``updates.py``), read once forward and once backward for all parts. With decoupled
-weight decay W_0 means the decayed initial value, so dW is the part driven by gradients and every split is an identity.
-Read next: ``measuring/block.py`` (calls this at every step of every run).
+Of a product, initial tensors and their updates act on the initial signals, on their changes, and on present signals
+with changed gates. All of these are columns of one product with each tensor, and every part is a sum of columns.
+Read next: ``gradients.py`` (the way back), ``moments.py`` (a run of moments).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from scaling_algebra.verify.judging.fit import Array
+from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Sum, Term
+from scaling_algebra.verify.networks.contraction import Labelled, Products, contract
+from scaling_algebra.verify.networks.reading import Signals, TorchNetwork
 
-from .updates import Operator, vector
+from .columns import COLUMN, Columns, Group, SignalEntries
+from .updates import TrainedWeight
 
-Named = dict[str, Tensor]
-MODES = ("init", "update")
-
-CACHED = 2**18
-"""Entries of the signals of experts that are made at once on a CPU."""
-
-
-def rms(x: Tensor) -> Tensor:
-    """Root-mean-square over the entries of each replica, (S, ...) -> (S,)."""
-    if x.ndim == 1:
-        return x.abs()
-    flat = x.flatten(1)
-    size: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
-    return size / flat.shape[1] ** 0.5
+INITIAL, CHANGE, REGATED = "initial", "change", "regated"
+"""What tensors act on: initial signals; their changes; present signals, whose gates have changed."""
 
 
-def relative_difference(pairs: Iterable[tuple[Tensor, Tensor]]) -> Array:
-    """Largest difference within pairs (S, ...), relative to the second of them, for each replica, (S,); NaN where one
-    is not finite."""
-    differences = []
-    for ours, theirs in pairs:
-        difference, size = (rms(x).double() for x in (ours - theirs, theirs))
-        differences.append(torch.where(size == 0, difference, difference / size))
-    largest: Array = torch.stack(differences).amax(0).cpu().numpy()
-    return largest
+MODES: tuple[Mode, Mode] = ("init", "update")
+Key = tuple[Mode, str]
+"""Which part of the tensors acts on what."""
 
 
-def over(x: Tensor, size: Tensor) -> Tensor:
-    """``x / size`` for each replica, (S, ...) with (S,); what is exactly zero stays so."""
-    return x.where(x == 0, x / size.view(-1, *[1] * (x.ndim - 1)).to(x))
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Named sums of several summands, formed only where somebody reads them: the products of the summands with each
-    other give their sizes, and with many narrow experts such signals would outweigh the weights.
+@dataclass
+class Moment:
+    """A network after some updates. What is computed is kept.
 
     Attributes:
-        products: the mean over entries of the product of any two summands, (S, c, c).
-        summands: makes all of them, shapes (S, M, b).
-        which: numbers of the summands in every sum, by its name.
+        weights: by role.
+        noise, first_noise: of this step and of the first one, by signal.
+        moved: has there been an update?
+        reference: signals that changes are relative to; None for those that the initial weights make.
     """
 
-    products: Tensor
-    summands: Callable[[], Sequence[Tensor]]
-    which: Mapping[str, list[int]]
+    model: TorchNetwork
+    weights: Mapping[str, TrainedWeight]
+    noise: Signals
+    first_noise: Signals
+    moved: bool
+    reference: Signals | None = None
+    known: Products = field(default_factory=Products)
+    _parts: dict[str, Columns] = field(default_factory=dict)
+    _values: Signals = field(default_factory=dict)
+    _initial: Signals = field(default_factory=dict)
+    _changes: Signals = field(default_factory=dict)
 
-    def rms(self) -> dict[str, Tensor]:
-        """Root-mean-square of every sum over the entries of each replica, (S,)."""
-        squares = {name: self.products[:, k][:, :, k].sum((1, 2)) for name, k in self.which.items()}
-        return {name: square.clamp(min=0).sqrt() for name, square in squares.items()}
+    @property
+    def network(self) -> Network:
+        return self.model.network
 
-    def formed(self, name: str) -> Tensor:
-        """Shape (S, M, b)."""
-        summands = self.summands()
-        return reduce(torch.add, [summands[k] for k in self.which[name]])
+    def value(self, signal: str) -> Tensor:
+        """A signal as it is now, (S, *letters)."""
+        if signal not in self._values:
+            s = self.network.producer(signal)
+            if isinstance(s, Product):
+                columns = self.parts(s)
+                if signal not in self._values:
+                    self._values[signal] = columns.sum(columns.keys).entries
+            else:
+                self._values[signal] = self._made(signal, s, self.value, self.noise)
+        return self._values[signal]
 
+    def initial(self, signal: str) -> Tensor:
+        """A signal before training."""
+        if not self.moved:
+            return self.value(signal)
+        if signal not in self._initial:
+            s = self.network.producer(signal)
+            if isinstance(s, Product):
+                self._initial[signal] = self.part(s, "init", INITIAL).entries
+            else:
+                self._initial[signal] = self._made(signal, s, self.initial, self.first_noise)
+        return self._initial[signal]
 
-class NamedSignals(dict[str, Tensor]):
-    """Named signals, shapes (S, ...). Those in ``sums`` and ``ratios`` are formed when they are first read.
+    def _made(self, signal: str, s: Function | Sum | None, read: Callable[[str], Tensor], noise: Signals) -> Tensor:
+        if s is None:
+            return self.model.data(len(next(iter(self.weights.values())).now))
+        return self.model.made(s, read, noise)
 
-    Attributes:
-        ratios: by name, a signal and another one whose size it is divided by.
-    """
+    def now(self, signal: str) -> SignalEntries:
+        """A signal as it is now, which may stay a sum of columns."""
+        s = self.network.producer(signal)
+        if isinstance(s, Product) and self.model.kept_apart(s):
+            columns = self.parts(s)
+            return columns.sum(columns.keys)
+        return SignalEntries(self.network.signals[signal], self.value(signal))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums: list[Sums] = []
-        self.ratios: dict[str, tuple[str, str]] = {}
+    def formed(self) -> tuple[dict[str, Tensor], Signals]:
+        """Copies of the weights, and every signal."""
+        weights = {role: w.now.clone() for role, w in self.weights.items()}
+        return weights, {s.out: self.value(s.out) for s in self.network.statements}
 
-    def __missing__(self, name: str) -> Tensor:
-        if name in self.ratios:
-            signal, divisor = self.ratios[name]
-            self[name] = over(self[signal], rms(self[divisor]))
-            return self[name]
-        for group in self.sums:
-            if name in group.which:
-                self[name] = group.formed(name)
-                return self[name]
-        raise KeyError(name)
+    def relative_to(self, weights: Mapping[str, Tensor], signals: Signals) -> Moment:
+        """The same moment, with updates and changes relative to these."""
+        moved = {role: replace(w, start=weights[role], moved=True) for role, w in self.weights.items()}
+        return replace(self, weights=moved, reference=signals)
 
-    def rms(self) -> dict[str, Tensor]:
-        """Root-mean-square of every signal over the entries of each replica, (S,)."""
-        alike: dict[torch.Size, list[str]] = {}
-        for name, x in self.items():
-            alike.setdefault(x.shape, []).append(name)
-        sizes: dict[str, Tensor] = {}
-        for names in alike.values():  # few operations on many signals: each would cost more than its few entries
-            stack = torch.stack([self[name] for name in names])
-            sizes |= dict(zip(names, rms(stack.flatten(0, 1)).unflatten(0, stack.shape[:2]), strict=True))
-        for group in self.sums:
-            sizes |= group.rms()
-        for name, (signal, divisor) in self.ratios.items():
-            sizes[name] = over(sizes[signal], sizes[divisor])
-        return sizes
+    def change(self, signal: str) -> SignalEntries:
+        """A signal minus its initial value."""
+        letters, s = self.network.signals[signal], self.network.producer(signal)
+        if self.reference is not None:
+            return SignalEntries(letters, self.value(signal) - self.reference[signal])
+        if isinstance(s, Product):
+            columns = self.parts(s)
+            return columns.sum(key for key in columns.keys if key != ("init", INITIAL))
+        if signal not in self._changes:
+            self._changes[signal] = self.value(signal) - self.initial(signal)
+        return SignalEntries(letters, self._changes[signal])
 
+    def part(self, statement: Product, mode: Mode, which: str) -> SignalEntries:
+        """A part of a product: with initial tensors or their updates, and what ``which`` names."""
+        chosen = (INITIAL, CHANGE) if which == "value" else (which,)
+        columns = self.parts(statement)
+        return columns.sum(key for key in columns.keys if key[0] == mode and key[1] in chosen)
 
-class Split:
-    """All named parts at one moment of training, shapes (S, ...) as in the formulas of ``MoEBlock``.
+    def regated(self, statement: Product) -> SignalEntries:
+        """The part of a product by the change of its gates."""
+        columns = self.parts(statement)
+        return columns.sum(key for key in columns.keys if key[1] == REGATED)
 
-    Args:
-        weights: by symbol.
-        x: input, shape (D,).
-        multiplier: of the aggregation.
-    """
+    def acting(self, statement: Product, mode: Mode, x: Tensor) -> SignalEntries:
+        """A part of a product with another signal instead of its only one, and gates at their initial values."""
+        (term,) = self.network.terms(statement)
+        (only,) = term.signals
+        scaled = self.model.multiplier(term.multipliers) * x
+        operands = [*((g.letters, self.initial(g.name)) for g in term.weights), (only.letters, scaled)]
+        letters = self.network.signals[statement.out]
+        _, init, update = self.applied(term.tensors, operands, letters)
+        whole = init if mode == "init" else update
+        return SignalEntries(letters, torch.zeros_like(init) if whole is None else whole)
 
-    def __init__(self, weights: Mapping[str, Operator], x: Tensor, multiplier: float) -> None:
-        self.weights, self.multiplier = weights, multiplier
-        self.experts = weights["Q"].now.shape[2]
-        self.named = NamedSignals()
-        self.x = x.expand(len(weights["W1"].now), -1)
-        h1 = self._first()
-        psi = self._linear("psi", "Q", "h1", *h1)
-        self.phi, phi0 = (torch.sigmoid(argument) for argument in (psi[0] + psi[1], psi[0]))
-        self.gates = multiplier * self.phi
-        self.named |= {"phi": self.phi, "phi.init": phi0, "phi.change": self.phi - phi0}
-        slope = phi0 * (1 - phi0)  # parts of the gate to first order in those of its argument
-        self.named |= {f"phi.{p}": slope * self.named[f"psi.{p}"] for p in ("propagating", "effective", "cross")}
-        h2 = self._linear("h2", "W2", "h1", *h1)
-        self._linear("f", "W4", "h3", *self._experts(h2, phi0))
-        self._backward()
+    def parts(self, statement: Product) -> Columns:
+        """What initial tensors and their updates make of everything that they act on."""
+        if statement.out not in self._parts:
+            self._parts[statement.out] = self._columns(statement)
+        return self._parts[statement.out]
 
-    def forward(self, symbol: str, *signals: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """``W_0 v`` and ``dW v`` of each signal, in one pass over the weight."""
-        sides = self.weights[symbol].forward(torch.stack([vector(symbol, v) for v in signals], 2))
-        initial, update = ([self._signal(symbol, part) for part in side.unbind(2)] for side in sides)
-        return initial, update
+    def applied(
+        self, tensors: Sequence[Factor], operands: Sequence[Labelled], out: str, known: Products | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What tensors make of other signals: as they are now, initially, and by their updates (None for nothing)."""
+        now = self._contract([*((x.letters, self.weights[x.name].now) for x in tensors), *operands], out, known)
+        if not any(self.weights[x.name].moved for x in tensors):
+            return now, now, None
+        if len(tensors) == 1 and self.weights[tensors[0].name].start is None:
+            update = self._contract([*self.weights[tensors[0].name].update(tensors[0].letters), *operands], out, known)
+            return now, now - update, update
+        start = [(x.letters, self._start(x.name)) for x in tensors]
+        init = self._contract([*start, *operands], out, known)
+        return now, init, now - init
 
-    def _signal(self, symbol: str, output: Tensor) -> Tensor:
-        """The output of a weight, (S, g, out), in the shape of the signal."""
-        if symbol == "W2":
-            return output.reshape(len(output), self.experts, -1)
-        return output[:, 0, 0] if symbol == "W4" else output[:, 0]
+    # inside ----------------------------------------------------------------------------------------------------
 
-    def _first(self) -> tuple[Tensor, Tensor]:
-        (start,), (change,) = self.forward("W1", self.x)
-        self.named |= {"h1": start + change, "h1.init": start, "h1.effective": change, "h1.change": change}
-        return start, change
+    def _start(self, role: str) -> Tensor:
+        start = self.weights[role].start
+        assert start is not None  # gradients are kept only of tensors that are never multiplied with another one
+        return start
 
-    def _linear(self, name: str, symbol: str, source: str, start: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Records the parts of ``W_t x_t``, ``x`` named by ``source``; returns its initial value and its change."""
-        (init, propagating), (effective, cross) = self.forward(symbol, start, change)
-        learnt = effective + cross
-        total = propagating + learnt
-        parts = (init, propagating, effective, cross, learnt, total, init + total)
-        suffixes = (".init", ".propagating", ".effective", ".cross", ".update", ".change", "")
-        for part in ("update", "propagating"):
-            self.named.ratios[f"{name}.{part}.normalised"] = f"{name}.{part}", source
-        self.named |= {name + suffix: part for suffix, part in zip(suffixes, parts, strict=True)}
-        return init, total
+    def _contract(self, operands: Sequence[Labelled], out: str, known: Products | None = None) -> Tensor:
+        return contract(operands, out, self.model.sizes, known)
 
-    def _experts(self, h2: tuple[Tensor, Tensor], phi0: Tensor) -> tuple[Tensor, Tensor]:
-        """Records h3i, and A1 .. D (all with the current gates); returns the initial value and the change of h3."""
-        n, w3 = self.named, self.weights["W3"]
-        read = torch.stack(h2, 2)
-        products, mixed = self._all_experts(read, torch.stack([self.phi, phi0, self.phi - phi0], 1))
+    def _columns(self, statement: Product) -> Columns:
+        letters = self.network.signals[statement.out]
+        apart = self.model.kept_apart(statement)
+        groups, keys, total = list[Group](), dict[Key, list[int]](), None
 
-        def h3i() -> list[Tensor]:
-            return [x for side in w3.forward(read) for x in side.unbind(2)]
+        def add(mode: Mode, names: Sequence[str], *terms: tuple[int, tuple[Labelled, ...]]) -> None:
+            first = sum(group.count for group in groups)
+            for k, name in enumerate(names, first):
+                keys.setdefault((mode, name), []).append(k)
+            groups.append(Group(terms, len(names)))
 
-        parts = ("init", "propagating", "effective", "cross")
-        which = {f"h3i.{part}": [k] for k, part in enumerate(parts)}
-        which |= {"h3i.update": [2, 3], "h3i.change": [1, 2, 3], "h3i": [0, 1, 2, 3]}
-        n.sums.append(Sums(products, h3i, which))
-        n.ratios |= {f"h3i.{part}.normalised": (f"h3i.{part}", "h2") for part in ("update", "propagating")}
-        gated, gated_0, regated = (m.unbind(1) for m in (self.multiplier * mixed).unbind(1))
-        n |= {f"h3.{part}": m for part, m in zip(parts, gated, strict=True)}
-        n |= {"h3.A1": n["h3.init"], "h3.A3": n["h3.effective"], "h3.D": n["h3.cross"]}
-        weighted = (self.gates[..., None] * n[f"h2.{part}"] for part in ("propagating", "effective"))
-        through = [side.flatten(1)[:, None] for side in weighted]
-        n["h3.A2.1"], n["h3.A2.2"] = w3.joined().initial(torch.stack(through, 2))[:, 0].unbind(1)
-        start, total = gated_0[0], n["h3.propagating"] + n["h3.effective"] + n["h3.cross"] + regated[0]
-        n |= {"h3": start + total, "h3.change": total}
-        return start, total
+        for term in self.network.terms(statement):
+            names, operands = self._acted(term)
+            if apart:
+                (x,) = term.tensors
+                weight = self.weights[x.name]
+                for mode in MODES if weight.moved else MODES[:1]:
+                    add(mode, names, *((sign, (*w, *operands)) for sign, w in weight.signed(mode, x.letters)))
+                continue
+            now, init, update = self.applied(term.tensors, operands, COLUMN + letters)
+            total = now.sum(1) if total is None else total + now.sum(1)
+            add("init", names, (1, ((COLUMN + letters, init),)))
+            if update is not None:
+                add("update", names, (1, ((COLUMN + letters, update),)))
+        if total is not None:
+            self._values[statement.out] = total
+        experts = "".join(x for x in letters if self.network.axes[x] in ("M", "K")) if apart else ""
+        like = groups[0].terms[0][1][0][1]
+        return Columns(letters, tuple(groups), {k: tuple(v) for k, v in keys.items()}, self.model.sizes, like, experts)
 
-    def _all_experts(self, read: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """Products of W3 and dW3 with c vectors, for some experts at a time, so that the products stay in a cache.
-
-        Args:
-            read: shape (S, M, c, N_e).
-            gates: shape (S, k, M).
-
-        Returns:
-            The mean over entries of the product of any two of the 2 c vectors made, (S, 2 c, 2 c), and
-            ``sum_i gates_i`` of each, (S, k, 2 c, b).
-        """
-        w3 = self.weights["W3"]
-        width = 2 * w3.now.shape[2] * read.shape[2] * len(read)
-        together = max(1, (CACHED if read.device.type == "cpu" else 2**10 * CACHED) // width)
-        products, mixed = [], []
-        for first in range(0, self.experts, together):
-            chosen = slice(first, first + together)
-            sums = w3.groups(chosen).summed(read[:, chosen], gates[:, :, chosen])
-            products.append(sums[0])
-            mixed.append(sums[1])
-        entries = self.experts * w3.now.shape[2]
-        return reduce(torch.add, products) / entries, reduce(torch.add, mixed)
-
-    def _backward(self) -> None:
-        """Derivatives of f, by hand, one entry per choice of initial or updated part of every weight on the way."""
-        n, gates = self.named, self.gates
-        ones = torch.ones_like(self.phi[:, None, None, :1])
-        readout = dict(zip(MODES, (r[:, 0, 0] for r in self.weights["W4"].backward(ones)), strict=True))
-        above = torch.stack(list(readout.values()), 1)  # (S, 2, b)
-        back = self.weights["W3"].backward(above[:, None])
-        g2: Named = {}
-        gphi: Named = {}
-        for outer, w3 in zip(MODES, back, strict=True):
-            for k, inner in enumerate(readout):
-                g2[f"{outer}-{inner}"] = gates[..., None] * w3[:, :, k]
-                gphi[f"{outer}-{inner}"] = self.multiplier * (n["h2"] * w3[:, :, k]).sum(-1)
-        both = above.double()
-        weight = gates.double().square().sum(1) / (self.experts * both.shape[2])
-        products = both @ both.mT * weight[:, None, None]
-
-        def g3i() -> list[Tensor]:
-            return [gates[..., None] * r[:, None] for r in readout.values()]
-
-        n.sums.append(Sums(products, g3i, {"g3i.init": [0], "g3i.update": [1], "g3i": [0, 1]}))
-        for name, parts in (("g3", readout), ("g2", g2), ("gphi", gphi)):
-            n |= {f"{name}.{part}": g for part, g in parts.items()}
-            n[name] = reduce(torch.add, parts.values())
-        self._into_h1(g2, gphi)
-
-    def _into_h1(self, g2: Named, gphi: Named) -> None:
-        n = self.named
-        slope = self.phi * (1 - self.phi)
-        experts: Named = {}
-        routers: Named = {}
-        from_w2 = self.weights["W2"].backward(torch.stack([vector("W2", g) for g in g2.values()], 2))
-        from_q = self.weights["Q"].backward(torch.stack([vector("Q", slope * g) for g in gphi.values()], 2))
-        for labels, w2, q, back in zip((("A4", "A5"), ("A6", "E")), from_w2, from_q, ("Q0", "dQ"), strict=True):
-            names = [f"{label}.{k}" for label in labels for k in (1, 2)]
-            experts |= dict(zip(names, w2[:, 0].unbind(1), strict=True))
-            routers |= {f"{back}.{part}": g for part, g in zip(gphi, q[:, 0].unbind(1), strict=True)}
-            n[f"g1.router.{back}"] = q[:, 0].sum(1)
-        n |= {f"g1.expert.{part}": g for part, g in experts.items()}
-        n |= {f"g1.router.{part}": g for part, g in routers.items()}
-        n["g1.expert"] = from_w2[0].sum(2)[:, 0] + from_w2[1].sum(2)[:, 0]
-        n["g1.router"] = n["g1.router.Q0"] + n["g1.router.dQ"]
-        n["g1"] = n["g1.expert"] + n["g1.router"]
-
-    def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """``gradient of f = left right^T`` for every weight: what flows back into what it makes, and what it reads.
-
-        Of W3 the gates are on the right, so that its left side is the same for all experts.
-        """
-        n = self.named
-        gpsi = self.phi * (1 - self.phi) * n["gphi"]
-        return {
-            "W1": (n["g1"], self.x),
-            "Q": (gpsi, n["h1"]),
-            "W2": (n["g2"], n["h1"]),
-            "W3": (n["g3"][:, None], self.gates[..., None] * n["h2"]),
-            "W4": (torch.ones_like(self.phi[:, :1]), n["h3"]),
+    def _acted(self, term: Term) -> tuple[list[str], list[Labelled]]:
+        """The names of all columns, and the factors that are no tensors: with ``COLUMN`` where there are several."""
+        factors = (*term.weights, *term.signals)
+        gates, count = len(term.weights), len(factors)
+        stages: dict[str, Callable[[str], Tensor]] = {
+            "old": self.initial,
+            "new": self.value,
+            "moved": lambda name: self.change(name).entries,
         }
+        chosen = [(INITIAL, ["old"] * count)]
+        if self.moved:
+            for k in range(gates, count):
+                if factors[k].name != DATA:
+                    moved = ["old"] * gates + ["new"] * (k - gates) + ["moved"] + ["old"] * (count - k - 1)
+                    chosen.append((CHANGE, moved))
+            for k in range(gates):
+                chosen.append(
+                    (REGATED, ["new"] * k + ["moved"] + ["old"] * (gates - k - 1) + ["new"] * (count - gates))
+                )
+        scale = self.model.multiplier(term.multipliers)
+        operands = list[Labelled]()
+        for k, factor in enumerate(factors):
+            read = [stages[stage[k]](factor.name) for _, stage in chosen]
+            x = read[0] if len(read) == 1 else torch.stack(read, 1)
+            letters = factor.letters if len(read) == 1 else COLUMN + factor.letters
+            operands.append((letters, x if k or scale == 1 else scale * x))
+        return [name for name, _ in chosen], operands

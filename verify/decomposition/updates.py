@@ -1,205 +1,106 @@
-"""A trained weight as its initial value plus its update, applied to vectors without ever forming the update.
+"""Trained weights as initial values plus updates, applied to signals without ever forming an update.
 
 ``W_t v = W_0 v + dW v`` is needed part by part. An optimizer that is linear in the gradients leaves dW as a sum of
-outer products, one for each step (one sample), and W_0 need not be kept; any other one keeps W_0, and ``dW v`` is the
-difference. Weights are groups of matrices, (S, g, out, in): S replicas, g = M for expert out and 1 for all others
-(expert in is one matrix with the rows of all experts, because they all read the same vector). A vector for g = 1 is one
-for all groups.
-Read next: ``parts.py`` (applies these at every step), ``measuring/block.py`` (makes them).
+products, one for each step (one sample), and W_0 need not be kept; any other one keeps W_0, and ``dW v`` is the
+difference.
+Read next: ``parts.py`` and ``gradients.py`` (apply weights at every step), ``moments.py`` (makes them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from scaling_algebra.spec.networks.language import Mode, Network, Product
 from scaling_algebra.spec.optimizers import Optimizer, Trained
-from scaling_algebra.verify.networks.moe_block import INPUT_FIRST, matrices
+from scaling_algebra.verify.networks.contraction import Labelled, contract
 from scaling_algebra.verify.networks.steppers import shrinkage
 
-OWN_INPUT = ("W3",)
-"""Tensors whose experts read a vector of their own."""
+from .columns import CACHED, STEP, renamed, rms
+
+HIDDEN = "Ā"
+"""The first of the letters that summed letters of a second copy have."""
 
 
 @dataclass(frozen=True)
-class Dense:
-    """Keeps the initial value: ``dW = now - start``.
+class TrainedWeight:
+    """A weight after some updates.
 
     Attributes:
-        now: W_t, shape (S, g, out, in).
-        start: W_0, decayed as the optimizer decays it.
+        letters: index letters.
+        now: W_t, shape (S, *letters).
+        start: W_0, decayed as the optimizer decays it; None where gradients are kept instead.
+        steps: tensors whose product is dW, with ``STEP`` summed.
+        moved: has there been an update?
     """
 
+    letters: str
     now: Tensor
-    start: Tensor
+    start: Tensor | None
+    steps: tuple[Labelled, ...] = ()
+    moved: bool = True
 
-    def initial(self, columns: Tensor) -> Tensor:
-        """``W_0 v`` for c vectors: (S, g, c, in) -> (S, g, c, out)."""
-        return times(columns, self.start.mT)
+    def update(self, letters: str) -> list[Labelled]:
+        """dW as a product of tensors, with these index letters; where gradients are kept."""
+        return renamed(self.steps, self.letters, letters)
 
-    def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """``(W_0 v, dW v)`` for c vectors: (S, g, c, in) -> twice (S, g, c, out)."""
-        initial = self.initial(columns)
-        return initial, times(columns, self.now.mT).sub_(initial)
+    def signed(self, mode: Mode | None, letters: str) -> list[tuple[int, list[Labelled]]]:
+        """W_0, the update, or the whole as a sum of products of tensors with these index letters, with their signs."""
+        now = (1, [(letters, self.now)])
+        if mode is None or not self.moved:
+            return [now]
+        if self.start is None:
+            update = self.update(letters)
+            return [(1, update)] if mode == "update" else [now, (-1, update)]
+        start = [(letters, self.start)]
+        return [(1, start)] if mode == "init" else [now, (-1, start)]
 
-    def backward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """``(W_0^T v, dW^T v)`` for c vectors: (S, g, c, out) -> twice (S, g, c, in)."""
-        return Dense(self.now.mT, self.start.mT).forward(columns)
+    def formed(self, mode: Mode | None) -> Tensor:
+        """W_0, the update, or the whole, (S, *letters)."""
+        if mode is None:
+            return self.now
+        sizes = dict(zip(self.letters, self.now.shape[1:], strict=True))
+        if self.start is None:
+            update = contract(self.steps, self.letters, sizes) if self.moved else torch.zeros_like(self.now)
+            return update if mode == "update" else self.now - update
+        return self.start if mode == "init" else self.now - self.start
 
-    def rows(self, n: int) -> Dense:
-        """The first n rows."""
-        return Dense(self.now[:, :, :n], self.start[:, :, :n])
-
-    def groups(self, some: slice) -> Dense:
-        """Some of the groups."""
-        return Dense(self.now[:, some], self.start[:, some])
-
-    def joined(self) -> Dense:
-        """One matrix for the vectors of all groups, one after the other, which makes the sum of what they make."""
-        return Dense(_joined(self.now), _joined(self.start))
-
-    def summed(self, columns: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over groups of what they make of c vectors, ``y = (W_0 v .., dW v ..)``: 2 c vectors of each group.
-
-        Args:
-            columns: shape (S, g, c, in).
-            gates: shape (S, k, g).
-
-        Returns:
-            Inner products ``sum_g y_g y_g^T`` in float64, (S, 2 c, 2 c), and ``sum_g gates_g y_g``, (S, k, 2 c, out).
-        """
-        outputs = self.forward(columns)
-        mixed = torch.cat([_mixed(gates, side) for side in outputs], 2)
-        initial, update = (side.double() for side in outputs)
-        across = (initial @ update.mT).sum(1)
-        return _symmetric((initial @ initial.mT).sum(1), across, (update @ update.mT).sum(1)), mixed
-
-    def update_norm(self) -> Tensor:
-        """Frobenius norm of dW of each replica, (S,); in float32 and less, rows are summed in float32."""
-        # distances row by row: one pass over both, and the difference is never formed
-        rows = ((w if w.is_contiguous() else w.mT).flatten(0, 2)[:, None] for w in (self.now, self.start))
-        now, start = (w.float() if w.dtype == torch.bfloat16 else w for w in rows)
-        distances = torch.cdist(now, start, compute_mode="donot_use_mm_for_euclid_dist").view(len(self.now), -1)
-        return torch.linalg.vector_norm(distances, dim=1, dtype=torch.float64)
+    def update_size(self) -> Tensor:
+        """Entry size of dW of each replica, (S,)."""
+        if not self.moved:
+            return self.now.new_zeros(len(self.now), dtype=torch.float64)
+        if self.start is None:
+            return size(self.steps, self.letters, self.now[0].numel())
+        return rms_difference(self.now, self.start)
 
 
-@dataclass(frozen=True)
-class LowRank:
-    """Keeps the gradient of every step: ``dW = sum_s coefficients_s left_s right_s^T``. Methods as of ``Dense``.
+def size(operands: Sequence[Labelled], letters: str, entries: int) -> Tensor:
+    """Root-mean-square of a product of tensors of each replica, (S,), which is not formed.
 
-    Attributes:
-        now: W_t, shape (S, g, out, in).
-        left, right: shapes (S, g, steps, out) and (S, g, steps, in); either may have g = 1 where all groups share it.
-        coefficients: shape (steps,).
+    Args:
+        letters: of the product; all others are summed.
+        entries: the number of them.
     """
-
-    now: Tensor
-    left: Tensor
-    right: Tensor
-    coefficients: Tensor
-
-    def initial(self, columns: Tensor) -> Tensor:
-        return self.forward(columns)[0]
-
-    def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        update = times(self._shares(columns), self.left)
-        return times(columns, self.now.mT).sub_(update), update
-
-    def backward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        return LowRank(self.now.mT, self.right, self.left, self.coefficients).forward(columns)
-
-    def rows(self, n: int) -> LowRank:
-        return LowRank(self.now[:, :, :n], self.left[..., :n], self.right, self.coefficients)
-
-    def groups(self, some: slice) -> LowRank:
-        left, right = (side if side.shape[1] == 1 else side[:, some] for side in (self.left, self.right))
-        return LowRank(self.now[:, some], left, right, self.coefficients)
-
-    def joined(self) -> LowRank:
-        return LowRank(_joined(self.now), self.left, _joined(self.right), self.coefficients)
-
-    def summed(self, columns: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """As of ``Dense``, for groups that share their left side: ``dW v`` is ``shares @ left``, and never formed."""
-        assert self.left.shape[1] == 1
-        shares, left = self._shares(columns), self.left[:, 0]
-        flat = times(columns, self.now.mT).flatten(1, 2).baddbmm_(shares.flatten(1, 2), left, alpha=-1)
-        initial = flat.unflatten(1, shares.shape[1:3])
-        mixed = torch.cat([_mixed(gates, initial), _mixed(gates, shares) @ left[:, None]], 2)
-        initial, shares, left = initial.double(), shares.double(), left.double()
-        met = (initial.flatten(1, 2) @ left.mT).view_as(shares)
-        across = _by_column(met).mT @ _by_column(shares)
-        update = _by_column(shares @ (left @ left.mT)[:, None]).mT @ _by_column(shares)
-        return _symmetric((initial @ initial.mT).sum(1), across, update), mixed
-
-    def _shares(self, columns: Tensor) -> Tensor:
-        """How much of each left side ``dW v`` has, (S, g, c, steps)."""
-        return times(columns, self.right.mT) * self.coefficients
-
-    def update_norm(self) -> Tensor:
-        left = self.left * self.coefficients[:, None]
-        square = ((left @ left.mT) * (self.right @ self.right.mT)).sum((1, 2, 3))
-        return square.clamp(min=0).sqrt()
+    doubled = [(names, x.double()) for names, x in operands]
+    summed = "".join(x for x in dict.fromkeys("".join(names for names, _ in operands)) if x not in letters)
+    again = "".join(chr(ord(HIDDEN) + k) for k in range(len(summed)))
+    square = contract([*doubled, *renamed(doubled, summed, again)], "", {})
+    return (square.clamp(min=0) / entries).sqrt()
 
 
-Operator = Dense | LowRank
-
-
-def times(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` for groups of matrices, (S, g, c, k) with (S, g, k, out); what has g = 1 is not copied."""
-    if a.shape[1] == b.shape[1]:
-        return a @ b
-    if b.shape[1] == 1:
-        return (a.flatten(1, 2) @ b[:, 0]).unflatten(1, a.shape[1:3])
-    wide = b.mT
-    return (wide.flatten(1, 2) @ a[:, 0].mT).unflatten(1, wide.shape[1:3]).mT
-
-
-def _joined(groups: Tensor) -> Tensor:
-    """Matrices side by side, (S, g, out, in) -> (S, 1, out, g * in)."""
-    return groups.mT.flatten(1, 2)[:, None].mT
-
-
-def _mixed(gates: Tensor, sides: Tensor) -> Tensor:
-    """``sum_g gates_g sides_g``, (S, k, g) with (S, g, c, n) -> (S, k, c, n)."""
-    return (gates @ sides.flatten(2)).unflatten(2, sides.shape[2:])
-
-
-def _by_column(sides: Tensor) -> Tensor:
-    """(S, g, c, n) -> (S, g n, c)."""
-    return sides.transpose(2, 3).flatten(1, 2)
-
-
-def _symmetric(first: Tensor, across: Tensor, last: Tensor) -> Tensor:
-    """The matrix with these blocks, (S, c, c) each -> (S, 2 c, 2 c)."""
-    return torch.cat([torch.cat([first, across], 2), torch.cat([across.mT, last], 2)], 1)
-
-
-def matrix(symbol: str, weight: Tensor) -> Tensor:
-    """A weight as (S, g, out, in)."""
-    full = matrices(symbol, weight)
-    return full if symbol in OWN_INPUT else full.reshape(len(weight), 1, -1, weight.shape[-1])
-
-
-def vector(symbol: str, side: Tensor) -> Tensor:
-    """An input or output of a weight, (S, ...), as (S, g, in) or (S, g, out)."""
-    return side if symbol in OWN_INPUT else side.flatten(1)[:, None]
-
-
-def outer(symbol: str, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """Writes ``left right^T`` into ``out``, which has the shape of the weight, and returns it."""
-    sides = [vector(symbol, side) for side in (left, right)]
-    rows, columns = reversed(sides) if symbol in INPUT_FIRST else sides
-    torch.mul(rows[..., None], columns[:, :, None], out=out.view(len(out), -1, rows.shape[2], columns.shape[2]))
-    return out
-
-
-def outer_norm(symbol: str, left: Tensor, right: Tensor) -> Tensor:
-    """Frobenius norm of ``left right^T`` of each replica, (S,)."""
-    squares = [vector(symbol, side).double().square().sum(2) for side in (left, right)]
-    return (squares[0] * squares[1]).sum(1).sqrt()
+def rms_difference(a: Tensor, b: Tensor) -> Tensor:
+    """Root-mean-square of ``a - b`` of each replica, (S,), with few entries formed at once."""
+    if a.ndim == 1:
+        return rms(a - b)
+    together = max(1, CACHED // a[:, :1].numel())
+    sizes = [
+        torch.linalg.vector_norm((x - y).flatten(1), dim=1, dtype=torch.float64)
+        for x, y in zip(a.split(together, 1), b.split(together, 1), strict=True)
+    ]
+    return torch.linalg.vector_norm(torch.stack(sizes), dim=0) / a[0].numel() ** 0.5
 
 
 def linear(trained: Trained) -> bool:
@@ -240,65 +141,89 @@ class Coefficients:
 
 
 class Updates:
-    """The updates of the weights so far, kept with the least memory: gradients as outer products (``LowRank``)
-    where the optimizer is linear in them and their rank stays small, else the initial value (``Dense``).
+    """The weights of a network and their updates so far, kept with the least memory: gradients as products of signals
+    where the optimizer is linear in them and these are small, else the initial values.
 
     Decoupled decay, and the way back to a sphere, move initial values exactly as the optimizer moves the weights.
 
     Args:
-        weights: by symbol.
-        stepper: their optimizer, with the ``symbol`` in every group (``MoEBlock.optimizer``).
+        weights: by role.
+        stepper: their optimizer, with the role as ``symbol`` in every group.
         steps: number of updates to come.
+        keep: may earlier weights be read later on? That takes a copy of them for each step.
     """
 
     def __init__(
-        self, trained: Trained, weights: Mapping[str, Tensor], stepper: torch.optim.Optimizer, steps: int
+        self,
+        network: Network,
+        trained: Trained,
+        weights: Mapping[str, Tensor],
+        stepper: torch.optim.Optimizer,
+        steps: int,
+        keep: bool = False,
     ) -> None:
-        self.linear = linear(trained)
-        self._weights, self._done = weights, 0
+        self._network, self._weights, self._stepper, self._keep, self._steps = network, weights, stepper, keep, steps
+        self.coefficients = Coefficients(stepper, steps) if linear(trained) else None
+        self._trained = {group["symbol"] for group in stepper.param_groups}
+        self._past: dict[str, list[list[Labelled]]] = {}
         self._start: dict[str, Tensor] = {}
-        self._sides: dict[str, tuple[Tensor, Tensor]] = {}
-        for symbol, weight in weights.items():
-            w = matrix(symbol, weight).detach()
-            thin = self.linear and _thin(w, steps)
-            seeds, experts, rows, columns = w.shape
-            rank = steps if thin else 0
-            self._sides[symbol] = (w.new_empty(seeds, 1, rank, rows), w.new_empty(seeds, experts, rank, columns))
-            if not thin:
-                self._start[symbol] = w.clone()
-        self._stepper, self._coefficients = stepper, Coefficients(stepper, steps) if self.linear else None
+        self._done = 0
 
-    def step(self, factors: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        """After one update of the weights, whose gradients were ``left right^T``."""
+    def step(self, gradients: Mapping[str, Sequence[Labelled]]) -> None:
+        """One update of the weights.
+
+        Args:
+            gradients: that they have, by role, as products of tensors with the letters of the weight.
+        """
+        if not self._done:
+            alone = _alone(self._network) if self.coefficients is not None else frozenset()
+            for role in self._trained:
+                if role in alone and self._thin(
+                    self._network.tensors[role].letters, self._weights[role], gradients[role]
+                ):
+                    self._past[role] = []
+                else:
+                    self._start[role] = self._weights[role].detach().clone()
+        self._stepper.step()
+        if self._keep:
+            self._start = dict(self._start)
         for group in self._stepper.param_groups:
-            if (symbol := group["symbol"]) in self._start:
-                factor = shrinkage(group)
-                self._start[symbol] *= matrix(symbol, factor) if isinstance(factor, Tensor) else factor
-        for symbol in self._weights.keys() - self._start.keys():
-            for kept, side in zip(self._sides[symbol], factors[symbol], strict=True):
-                kept[:, :, self._done] = vector(symbol, side)
-        if self._coefficients is not None:
-            self._coefficients.step()
+            role = group["symbol"]
+            if role in self._start and (group.get("weight_decay") or "kept" in group):
+                decay = shrinkage(group)
+                self._start[role] = self._start[role] * decay if self._keep else self._start[role].mul_(decay)
+        for role, past in self._past.items():
+            past.append(list(gradients[role]))
+        if self.coefficients is not None:
+            self.coefficients.step()
         self._done += 1
 
-    def coefficients(self, symbol: str) -> Tensor:
-        """The coefficient of each past gradient of a weight, (updates done,); linear optimizers."""
-        return self._weights[symbol].new_zeros(0) if self._coefficients is None else self._coefficients.of(symbol)
-
-    def operators(self) -> dict[str, Operator]:
+    def now(self) -> dict[str, TrainedWeight]:
         """Every weight as it is now."""
-        weights: dict[str, Operator] = {}
-        for symbol, w in self._weights.items():
-            now = matrix(symbol, w).detach()
-            if symbol in self._start and self._done:
-                weights[symbol] = Dense(now, self._start[symbol])
-            else:  # before the first update nothing has been added to any weight
-                left, right = (side[:, :, : self._done] for side in self._sides[symbol])
-                weights[symbol] = LowRank(now, left, right, self.coefficients(symbol))
-        return weights
+        return {role: self._weight(role, w.detach()) for role, w in self._weights.items()}
+
+    def _weight(self, role: str, w: Tensor) -> TrainedWeight:
+        letters, now = self._network.tensors[role].letters, w.clone() if self._keep else w
+        if not self._done or role not in self._trained:
+            return TrainedWeight(letters, now, now, moved=False)
+        if role in self._start:
+            return TrainedWeight(letters, now, self._start[role])
+        assert self.coefficients is not None
+        past = self._past[role]
+        steps = [(STEP + x, torch.stack([g[k][1] for g in past], 1)) for k, (x, _) in enumerate(past[0])]
+        along, first = steps[0]
+        steps[0] = along, first * self.coefficients.of(role).view(1, -1, *[1] * (first.ndim - 2))
+        return TrainedWeight(letters, now, None, tuple(steps))
+
+    def _thin(self, letters: str, weight: Tensor, gradient: Sequence[Labelled]) -> bool:
+        """Do the gradients of all steps take less than half the memory of a weight?"""
+        kept = 2 * self._steps * sum(x[0].numel() for _, x in gradient)
+        return kept < weight[0].numel() and all(set(x) <= set(letters) for x, _ in gradient)
 
 
-def _thin(weight: Tensor, steps: int) -> bool:
-    """Do the outer products of all steps take less than half the memory of a weight? Groups share their left side."""
-    groups, rows, columns = weight.shape[1:]
-    return 2 * steps * (rows + groups * columns) < groups * rows * columns
+def _alone(network: Network) -> frozenset[str]:
+    """Roles of the tensors that are in one product, and never multiplied with another tensor."""
+    once = {role for role in network.tensors if len(network.uses(role)) == 1}
+    products = (s for s in network.statements if isinstance(s, Product))
+    met = {x.name for s in products for term in network.terms(s) if len(term.tensors) > 1 for x in term.tensors}
+    return frozenset(once - met)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra import limits
+from scaling_algebra.arguments import checked
 from scaling_algebra.dynamics.quantities import inner_product
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, shown, unknown_name
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,20 @@ class Claim:
     step: int | None
     exponent: Fraction | None
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.quantity, str) and self.quantity):
+            raise UsageError(f"a claim about {shown(self.quantity)}; give the name of a quantity")
+        if self.step is not None and not (isinstance(self.step, int) and self.step >= 0):
+            raise UsageError(f"the claim about {self.quantity} has step {shown(self.step)}; give a number, 0 or more")
+        if not isinstance(self.exponent, Fraction | int | None):
+            raise UsageError(f"the claim about {self.quantity} has exponent {shown(self.exponent)}; give a Fraction")
+
     def __str__(self) -> str:
         at = "" if self.step is None else f"@{self.step}"
         return f"{self.quantity}{at}={'zero' if self.exponent is None else self.exponent}"
 
     @classmethod
+    @checked
     def parse(cls, text: str) -> Claim:
         """``quantity[@step]=exponent``; the exponent is a rational, or ``zero``.
 

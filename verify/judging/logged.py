@@ -51,10 +51,10 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
             raise UsageError(f"{place} is {shown(row)}; a row has {', '.join(COLUMNS)} and perhaps step")
         if None in row:
             raise UsageError(f"{place}: more entries than columns; write numbers with a point")
-        missing = [c for c in COLUMNS if row.get(c) is None or row[c] == ""]
+        missing = [c for c in COLUMNS if _empty(row.get(c))]
         if missing:
             raise UsageError(f"{place}: no {missing[0]}; a log has {', '.join(COLUMNS)} and perhaps step")
-        step = 0 if row.get("step") in (None, "") else row["step"]
+        step = 0 if _empty(row.get("step")) else row["step"]
         n, t = (_number(x, c, place, 0, most) for c, x, most in (("n", row["n"], SIZE), ("step", step, STEPS)))
         value = _number(row["value"], "value", place, -math.inf, math.inf)
         if n == 0 or t != int(t):
@@ -92,6 +92,11 @@ def decided(answer: Signals) -> Prediction:
     """Exponents of n by quantity, None for exactly zero, for as many steps as they are certified."""
     rows = {q: tuple(a.exponent for a in takewhile(lambda a: a.decided, row)) for q, row in answer.quantities.items()}
     return {q: row for q, row in rows.items() if row}
+
+
+def _empty(cell: Any) -> bool:
+    """Nothing, which an array is not, whatever it is compared with."""
+    return cell is None or (isinstance(cell, str) and not cell)
 
 
 def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:

@@ -29,7 +29,7 @@ Prediction = Mapping[str, Sequence[Fraction | None]]
 """Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero."""
 
 PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
-GRADIENTS = "difference of the gradients from autograd"
+MEMORY, GRADIENTS = "peak memory", "difference of the gradients from autograd"
 """Facts recorded with replicas, from the model as it was trained."""
 
 

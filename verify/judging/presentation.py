@@ -9,7 +9,7 @@ from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.documents.notation import formula, plain
 
-from .fit import MIN_SEEDS, MIN_SIZES, Fit, Verdict
+from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Verdict
 from .report import Report, ReportRow
 
 
@@ -65,7 +65,8 @@ def interval(low: float, high: float, digits: int = 3) -> Piece:
 
 
 def reason(row: ReportRow) -> str:
-    """Why a row is not decided: rounding, too little data, noise, or a law that still bends at these sizes."""
+    """Why a row is not decided, and what would change that: rounding, too little data, a law that still bends at these
+    sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
     f = row.fit
     if row.note or row.verdict is not Verdict.INCONCLUSIVE:
         return row.note
@@ -73,6 +74,8 @@ def reason(row: ReportRow) -> str:
         return f"{f.sizes} sizes and {f.seeds} seeds are too few"
     if f.bends:
         return f"bends towards {f.trend:+.2f}; take larger sizes"
+    if row.predicted is not None and not f.low - DRIFT <= float(row.predicted) <= f.high + DRIFT:
+        return "apart from the prediction, and too near to refute it; take larger sizes"
     return f"noise, standard error {f.se:.2f}; take more seeds"
 
 

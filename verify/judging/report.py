@@ -30,6 +30,9 @@ REQUIRED = Fraction(4, 5)
 INTERRUPTED = "interrupted"
 """Why a run is incomplete that the user stopped."""
 
+SPENT = ("wall_seconds", "entries_per_second", "peak_memory_bytes")
+"""What differs from one time to the next."""
+
 
 @dataclass(frozen=True)
 class ReportRow:
@@ -187,19 +190,16 @@ class Report(Rendered):
 
     @property
     def conditions(self) -> str:
-        """One line: optimizer, device, versions, time and memory."""
+        """One line: optimizer, device, versions; time and memory where they are told."""
         e = self.environment
         if "device" not in e:
             return "nothing was measured"
-        memory = e.get("peak_memory_bytes")
-        peak = f"peak memory {memory / 2**20:.0f} MiB" if memory else "peak memory unknown"
-        speed = f", {e['entries_per_second'] / 1e6:.0f} million entries a second" if "entries_per_second" in e else ""
+        spent = f", {e['wall_seconds']:.1f} s" if "wall_seconds" in e else ""
+        spent += f", peak memory {memory / 2**20:.0f} MiB" if (memory := e.get("peak_memory_bytes")) else ""
+        spent += f", {e['entries_per_second'] / 1e6:.0f} million entries a second" if "entries_per_second" in e else ""
         live = e.get("predicted_with") == "moe-sigmoid"
         gates = "; predicted with the gate in the dynamics (moe-sigmoid), as M > N" if live else ""
-        return (
-            f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, "
-            f"{e['wall_seconds']:.1f} s, {peak}{speed}{gates}"
-        )
+        return f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}{spent}{gates}"
 
     @property
     def closing(self) -> str:

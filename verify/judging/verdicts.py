@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.networks.language import Network
 
@@ -51,6 +51,8 @@ def judge(
     Raises:
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
+    if not 0 <= required <= 1:
+        raise UsageError(f"required is {shown(required)}; give a share from 0 to 1")
     ray = None
     if isinstance(prediction, Signals):
         derivation = prediction.derivation

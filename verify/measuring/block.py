@@ -12,8 +12,8 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import inner_product
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.decomposition.parts import NamedSignals, Split, relative_difference, rms
-from scaling_algebra.verify.decomposition.updates import Operator, Updates, outer, outer_norm
+from scaling_algebra.verify.decomposition.block_parts import NamedSignals, Split, relative_difference, rms
+from scaling_algebra.verify.decomposition.block_updates import BlockUpdates, Operator, outer, outer_norm
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import Record
 from scaling_algebra.verify.networks.moe_block import MoEBlock
@@ -36,7 +36,7 @@ def train_block(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     rule = setup.derivation.optimizer
     model = MoEBlock(draw, setup.derivation.scaling, getattr(torch, setup.dtype))
     weights, stepper = dict(model.weights.items()), model.optimizer(rule)
-    memory = Updates(rule, weights, stepper, setup.steps)
+    memory = BlockUpdates(rule, weights, stepper, setup.steps)
     experts = draw.dims["M"]
     active = draw.dims.get("K", experts)
     products = _Products(setup.products, weights)

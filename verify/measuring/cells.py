@@ -19,7 +19,15 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS
-from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Measurement, Series
+from scaling_algebra.verify.judging.measurement import (
+    GRADIENTS,
+    INPUT,
+    MEMORY,
+    PARAMETERS,
+    SECONDS,
+    Measurement,
+    Series,
+)
 from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER, constants
 
 from .sizes import dims_at, effective_n, elements
@@ -235,24 +243,29 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
                 series: Series = getattr(measured, kind)
                 for key, values in joined(tables[kind, size]).items():
                     series.setdefault(key, []).append(values)
-    spent = _take_facts(measured)
-    measured.environment = {**store.environment(setup.run), "wall_seconds": round(spent, 2)}
-    measured.environment["entries_per_second"] = round(done / spent) if spent else 0
+    measured.environment = store.environment(setup.run) | _take_facts(measured, done)
     return measured
 
 
-def _take_facts(measured: Measurement) -> float:
-    """Moves the facts recorded with replicas to their places; the seconds spent."""
+def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
+    """Moves the facts recorded with replicas to their places; what the run took.
+
+    Args:
+        done: its cost.
+    """
     every = [getattr(measured, kind) for kind in STREAMS]
-    parameters, inputs, seconds, gradients = (
-        [series.pop((name, 0), []) for series in every] for name in (PARAMETERS, INPUT, SECONDS, GRADIENTS)
+    parameters, inputs, seconds, memory, gradients = (
+        [series.pop((name, 0), []) for series in every] for name in (PARAMETERS, INPUT, SECONDS, MEMORY, GRADIENTS)
     )
     measured.parameters = [int(x) for v in parameters[0] for x in np.unique(v)]
     shared = min(map(len, inputs[0]), default=0)  # replicas that every size has
     measured.inputs = [hashlib.sha256(v[:shared].tobytes()).hexdigest() for v in inputs[0]]
     checked = [v[~(v < 0)] for v in gradients[0]]
     measured.gradients = [float(v.max()) for v in checked if len(v)]
-    return sum(float(v.sum()) for series in seconds for v in series)
+    spent = sum(float(v.sum()) for series in seconds for v in series)
+    peak = [float(x) for series in memory for v in series for x in v if x == x]
+    speed = {"wall_seconds": round(spent, 2), "entries_per_second": round(done / spent) if spent else 0}
+    return {**speed, "peak_memory_bytes": int(max(peak)) if peak else None}
 
 
 def kept(setup: Setup, cell: RunCell, store: Store) -> Table | None:

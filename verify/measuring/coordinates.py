@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scaling_algebra.verify.decomposition.parts import Named, rms
-from scaling_algebra.verify.hardware import spare_threads
+from scaling_algebra.verify.decomposition.columns import rms
 from scaling_algebra.verify.judging.measurement import INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.base_shapes import LayerSignals, recipe
 from scaling_algebra.verify.networks.scales import BATCH, BETAS, BLOCKS, CONTEXT, HEAD, TRANSFORMER, TRANSFORMER_LR
@@ -68,8 +67,7 @@ def train_transformer(setup: Setup, cell: RunCell, device: str) -> Record:
         (INPUT, 0): np.array([fingerprint(x) for x in inputs]),
         (PARAMETERS, 0): np.full(cell.count, float(model.count())),
     }
-    with spare_threads():
-        return {**_record(model, batches, probe), **facts}
+    return {**_record(model, batches, probe), **facts}
 
 
 def _record(model: Transformer, batches: Sequence[Batch], probe: Tensor) -> Record:
@@ -99,14 +97,14 @@ def _record(model: Transformer, batches: Sequence[Batch], probe: Tensor) -> Reco
 
 def split_layers(
     model: Transformer, start: Mapping[str, Tensor], first: Trace, masks: Sequence[Tensor], probe: Tensor
-) -> Named:
+) -> dict[str, Tensor]:
     """Every named part on the probe, with a leading replica dimension; ``h1``, ``psi`` and ``h3`` are all layers.
 
     Args:
         start: weights at step 0 by name. first: what ``stream`` gave at step 0. masks: routing at step 0, (S,P,M).
     """
     streams, layers = model.stream(probe, [mask.to(first[0][0]) for mask in masks])
-    named: Named = {"h1": torch.stack(streams, 1)}
+    named: dict[str, Tensor] = {"h1": torch.stack(streams, 1)}
     for name in ("psi", "h3"):
         named[name] = torch.stack([getattr(layer, name) for layer in layers], 1)
     for k, (old, new, mask) in enumerate(zip(first[1], layers, masks, strict=True)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.verify.decomposition.updates import linear
-from scaling_algebra.verify.hardware import Hardware, spare_threads
-from scaling_algebra.verify.judging.measurement import SECONDS, Measurement, Record
+from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
 from scaling_algebra.verify.networks.moe_block import MoEBlock
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
@@ -27,14 +28,15 @@ from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .block import train_block
-from .cells import RunCell, Setup, cells, collect, cost, kept, testbed_of
+from .cells import RunCell, Setup, cells, collect, cost, testbed_of
 from .coordinates import build, train_transformer
+from .pool import Failed, Here, Work
 from .sizes import elements, plan_seeds, plan_sizes
 from .store import Store
 from .training import train_network
 
-Progress = Callable[[int, int, str], None]
-"""Called after every cell with (cost done, cost in all, message)."""
+Progress = Callable[[float, float, str | Failed], None]
+"""Called after every cell with (cost done, cost in all, what it was or why it failed)."""
 
 SIGNALS = 27
 """Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
@@ -68,14 +70,14 @@ def measure(
     limits.within("steps", steps, 0, limits.STEPS)
     grid = (steps, tuple(chosen), tuple(counts))
     setup = Setup(derivation, *grid, testbed=testbed_of(network), products=tuple(products))
-    hardware, store = Hardware.of(device), Store()
-    check(setup, free=hardware.free)
+    here, store = Here(Hardware.of(device)), Store()
+    check(setup, free=here.free)
     interrupted = False
     try:
-        perform(setup, cells(setup), hardware, store, progress)
+        for failed in perform(((setup, cell) for cell in cells(setup)), here, store, progress):
+            raise UsageError(str(failed))
     except KeyboardInterrupt:
         interrupted = True
-    store.describe(setup.run, described(hardware, setup))
     return collect(setup, store, interrupted)
 
 
@@ -112,27 +114,39 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
 
 
 def perform(
-    setup: Setup, todo: Iterable[RunCell], hardware: Hardware, store: Store, progress: Progress | None = None
-) -> None:
-    """Does the cells that a store does not hold yet.
+    todo: Iterable[tuple[Setup, RunCell]], pool: Here, store: Store, progress: Progress | None = None
+) -> list[Failed]:
+    """Does cells of runs and keeps what they measured, whoever does them; those that failed.
 
     Raises:
-        UsageError: not enough memory.
+        UsageError: not enough memory, or what a pool raises.
     """
-    costs = {cell: cost(setup, cell) for cell in todo}
-    missing = [cell for cell in costs if kept(setup, cell, store) is None]
-    total = sum(costs.values())
-    done = total - sum(costs[cell] for cell in missing)
-    with spare_threads():
-        for cell in missing:
-            began = time.perf_counter()
-            record = train_cell(setup, cell, hardware)
-            spent = np.full(cell.count, (time.perf_counter() - began) / cell.count)
-            store.save(setup.run, setup.name(cell), {**record, (SECONDS, 0): spent})
-            done += costs[cell]
-            if progress:
-                dims = ", ".join(f"{axis}={size}" for axis, size in setup.dims(cell.size).items())
-                progress(done, total, f"n={setup.sizes[cell.size]} ({dims})")
+    named = [(f"{setup.run}/{setup.name(cell)}", setup, cell) for setup, cell in todo]
+    tasks = [Work(name, timed_cell, (setup, cell), cost(setup, cell)) for name, setup, cell in named]
+    total, done, failed = sum(task.cost for task in tasks), 0.0, []
+    for task, result in pool(tasks):
+        setup, cell = task.arguments
+        if isinstance(result, Failed):
+            failed.append(result)
+        else:
+            record, environment = result
+            store.describe(setup.run, environment)
+            store.save(setup.run, setup.name(cell), record)
+        done += task.cost
+        if progress:
+            dims = ", ".join(f"{axis}={size}" for axis, size in setup.dims(cell.size).items())
+            what = f"{setup.run}, n={setup.sizes[cell.size]} ({dims})"
+            progress(done, total, result if isinstance(result, Failed) else what)
+    return failed
+
+
+def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record, dict[str, Any]]:
+    """The record of a cell, with the seconds and the memory that it took, and where it was measured."""
+    began = time.perf_counter()
+    record = train_cell(setup, cell, hardware)
+    spent = (time.perf_counter() - began) / cell.count
+    facts = {(SECONDS, 0): np.full(cell.count, spent), (MEMORY, 0): np.full(cell.count, hardware.peak_memory or np.nan)}
+    return {**record, **facts}, described(hardware, setup)
 
 
 def growing(setup: Setup) -> frozenset[str]:
@@ -160,32 +174,40 @@ def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
 
 
 def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
-    """The record of a cell, a few replicas at a time where there are many.
+    """The record of a cell, a few replicas at a time where there are many, and half of them where memory runs out.
 
     Raises:
-        UsageError: not enough memory.
+        UsageError: not enough memory for one replica.
     """
     as_kind, dims = setup.of(cell.kind), setup.dims_of(cell)
     needed = replica_bytes(as_kind, dims)
-    try:
-        if setup.testbed == "transformer":
-            return train_transformer(as_kind, cell, hardware.device)
-        together = max(1, hardware.room // needed)
-        parts = []
-        for k in range(0, cell.count, together):
-            seeds = cell.seeds[k : k + together]
-            checked = max(0, min(cell.checked - k, len(seeds)))
-            if setup.testbed == "moe":
-                parts.append(train_block(as_kind, Draw(dims, seeds, device=hardware.device), checked))
-            else:
-                draw = Draw(dims, seeds, cell.shared[k : k + together], hardware.device, growing(setup))
-                parts.append(train_network(as_kind, draw, checked))
-    except (MemoryError, RuntimeError) as reason:  # torch says "out of memory" (GPU) or "can't allocate memory" (CPU)
-        if not isinstance(reason, MemoryError) and "memory" not in str(reason):
-            raise
-        n = setup.sizes[0 if cell.kind == "control" else cell.size]
-        where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
-        raise UsageError(
-            f"not enough memory on {hardware.device} at {where}; give smaller --sizes or --max-memory"
-        ) from None
+    together = cell.count if setup.testbed == "transformer" else max(1, min(cell.count, hardware.room // needed))
+    parts: list[Record] = []
+    done = 0
+    while done < cell.count:
+        part = replace(cell, first=cell.first + done, count=min(together, cell.count - done))
+        try:
+            parts.append(_train(as_kind, part, hardware.device))
+        except (MemoryError, RuntimeError) as reason:
+            if not isinstance(reason, MemoryError) and "memory" not in str(reason):  # as torch says it
+                raise
+            if part.count == 1:
+                n = setup.sizes[0 if cell.kind == "control" else cell.size]
+                where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
+                raise UsageError(
+                    f"not enough memory on {hardware.device} at {where}; give smaller --sizes or --max-memory"
+                ) from None
+            together = part.count // 2
+            hardware.forget()
+        else:
+            done += part.count
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def _train(setup: Setup, cell: RunCell, device: str) -> Record:
+    if setup.testbed == "transformer":
+        return train_transformer(setup, cell, device)
+    dims = setup.dims_of(cell)
+    if setup.testbed == "moe":
+        return train_block(setup, Draw(dims, cell.seeds, device=device), cell.checked)
+    return train_network(setup, Draw(dims, cell.seeds, cell.shared, device, growing(setup)), cell.checked)

@@ -2,14 +2,17 @@
 
 A folder holds ``plan.json`` (what was asked) and ``measured.sqlite``: cells of runs, and pieces (losses, findings)
 under all that they depend on. A transaction is done or not: a killed process costs only what it had not finished.
+Every row carries a checksum: what was damaged counts as not there. One process writes into a folder.
 Read next: ``cells.py`` (what a cell is), ``runs.py`` (fills a store), ``studies/sweep.py`` (keeps pieces).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -23,11 +26,13 @@ from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import Record
 
 PLAN, MEASURED = "plan.json", "measured.sqlite"
-FORMAT = 2
-"""Version of the files of a folder; others are refused."""
+FORMAT = 3
+"""Version of the files of a folder; others are refused, but for older plans."""
 MOST = 2**28
 """Bytes of a plan."""
 INSTEAD = "make room or choose another folder"
+CHECKED = 16
+"""Bytes of the checksum in front of the content of a row."""
 
 Table = dict[tuple[str, int], Array]
 """A record by name and step; what is not finite is NaN, as of a run that diverged."""
@@ -46,6 +51,23 @@ def _keys(names: str) -> list[tuple[str, int]]:
     return [(name, int(t)) for name, _, t in (text.rpartition("@") for text in json.loads(names))]
 
 
+def _checksum(key: str, names: str, content: bytes) -> bytes:
+    return hashlib.blake2b(b"\0".join([key.encode(), names.encode(), content]), digest_size=CHECKED).digest()
+
+
+_PLACES = {"device": ", ", "machine": "; "}
+
+
+def united(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The circumstances of a measurement in several places: all their devices and machines."""
+    records = [e for e in environments if e]
+    together = dict(records[0]) if records else {}
+    for part, between in _PLACES.items():
+        if names := {x for e in records for x in str(e.get(part, "")).split(between) if x}:
+            together[part] = between.join(sorted(names))
+    return together
+
+
 class Store:
     """Records by run and cell, and pieces.
 
@@ -55,8 +77,10 @@ class Store:
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders
-        self._cells: dict[tuple[str, str], Table] = {}
-        self._environments: dict[str, dict[str, Any]] = {}
+        self._memory: dict[str, tuple[str, bytes]] = {}
+        self._writer = 0
+        self.damaged: set[str] = set()
+        """Keys of rows that fail their checksum."""
 
     def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
         """The record of a cell; None if it is not there.
@@ -64,18 +88,16 @@ class Store:
         Args:
             replicas: how many it must have.
         """
-        if (run, cell) not in self._cells:
-            for names, content in self._read(f"{run}/{cell}"):
-                keys = _keys(names)
-                rows = np.frombuffer(content).reshape(len(keys), -1)
-                self._cells.setdefault((run, cell), dict(zip(keys, rows, strict=True)))
-        table = self._cells.get((run, cell))
-        return table if table is None or replicas in (None, len(next(iter(table.values())))) else None
+        for names, content in self._read(f"{run}/{cell}"):
+            keys = _keys(names)
+            rows = np.frombuffer(content).reshape(len(keys), -1)
+            if replicas in (None, rows.shape[1]):
+                return dict(zip(keys, rows, strict=True))
+        return None
 
     def save(self, run: str, cell: str, record: Record) -> None:
         values = np.stack([np.asarray(row, dtype=np.float64) for row in record.values()])
         values = np.where(np.isfinite(values), values, np.nan)
-        self._cells[run, cell] = dict(zip(record, values, strict=True))
         self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in record], values.tobytes())
 
     def names(self) -> Iterator[tuple[str, str]]:
@@ -84,48 +106,81 @@ class Store:
             if (folder / MEASURED).exists():
                 with _opened(folder / MEASURED) as database:
                     for (key,) in database.execute("SELECT key FROM measured"):
-                        run, _, cell = key.rpartition("/")
+                        run, _, cell = str(key).rpartition("/")
                         yield run, cell
 
-    def describe(self, run: str, environment: dict[str, Any]) -> None:
-        """The circumstances of a measurement."""
-        self._environments[run] = environment
-        self._write(f"{run}/environment", [], json.dumps(environment).encode())
+    def describe(self, run: str, environment: Mapping[str, Any]) -> None:
+        """Adds to the circumstances of a measurement."""
+        before = self.environment(run)
+        if (now := united([before, environment])) != before:
+            self._write(f"{run}/environment", [], json.dumps(now).encode())
 
     def environment(self, run: str) -> dict[str, Any]:
-        """The circumstances of a measurement; in several folders: all their devices, and the largest memory."""
-        records = [json.loads(content) for _, content in self._read(f"{run}/environment")]
-        records = records or [e for name, e in self._environments.items() if name == run]
-        if not records:
-            return {}
-        devices = ", ".join(sorted({str(e["device"]) for e in records if "device" in e}))
-        memory = max((e["peak_memory_bytes"] for e in records if e.get("peak_memory_bytes")), default=None)
-        return {**records[0], "device": devices, "peak_memory_bytes": memory}
+        """The circumstances of a measurement; of several places: all their devices and machines."""
+        return united(json.loads(content) for _, content in self._read(f"{run}/environment"))
 
-    def piece(self, what: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """A value that JSON can hold and that depends on exactly these settings: read, or made and kept."""
-        if not self._folders:
-            return make()
-        key = json.dumps(what, sort_keys=True)
-        for _, content in self._read(key):
+    def piece(self, what: Mapping[str, Any]) -> Any:
+        """A value that depends on exactly these settings; None if it is not there."""
+        for _, content in self._read(json.dumps(what, sort_keys=True)):
             return json.loads(content)
-        text = json.dumps(make())
-        self._write(key, [], text.encode())
+        return None
+
+    def keep(self, what: Mapping[str, Any], value: Any) -> Any:
+        """Keeps a value that JSON can hold and that depends on exactly these settings; the value as it is read."""
+        text = json.dumps(value)
+        self._write(json.dumps(what, sort_keys=True), [], text.encode())
         return json.loads(text)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process writes into the folder meanwhile.
+
+        Raises:
+            UsageError: one does.
+        """
+        if not self._folders:
+            yield
+            return
+        files.make_folder(self._folders[0], INSTEAD)
+        with files.locked(self._folders[0], "wait for it, or choose another folder"):
+            yield
+
     def _read(self, key: str) -> list[tuple[str, bytes]]:
-        rows: list[tuple[str, bytes]] = []
+        """Names and content of a row, in every folder that has it whole."""
+        rows: list[tuple[Any, Any]] = [self._memory[key]] if key in self._memory else []
         for folder in self._folders:
             if (folder / MEASURED).exists():
                 with _opened(folder / MEASURED) as database:
                     rows += database.execute("SELECT names, content FROM measured WHERE key = ?", [key])
-        return rows
+        sound = [(names, content) for names, content in rows if _whole(key, names, content)]
+        self.damaged |= {key} if len(sound) < len(rows) else set()
+        return [(names, content[CHECKED:]) for names, content in sound]
 
     def _write(self, key: str, names: list[str], content: bytes) -> None:
-        if self._folders:
-            files.make_folder(self._folders[0], INSTEAD)
-            with _opened(self._folders[0] / MEASURED) as database:
-                database.execute("REPLACE INTO measured VALUES (?, ?, ?)", [key, json.dumps(names), content])
+        text = json.dumps(names)
+        content = _checksum(key, text, content) + content
+        self.damaged.discard(key)
+        if not self._folders:
+            self._memory[key] = text, content
+            return
+        files.make_folder(self._folders[0], INSTEAD)
+        path = self._folders[0] / MEASURED
+        with _opened(path) as database:
+            database.execute("BEGIN IMMEDIATE")
+            (last,) = database.execute("PRAGMA application_id").fetchone()
+            if not self._writer:
+                self._writer = secrets.randbelow(2**31 - 1) + 1
+                database.execute(f"PRAGMA application_id = {self._writer}")
+            elif last != self._writer:
+                raise UsageError(f"another process wrote into {path} meanwhile; begin again, one process at a time")
+            database.execute("REPLACE INTO measured VALUES (?, ?, ?)", [key, text, content])
+
+
+def _whole(key: str, names: Any, content: Any) -> bool:
+    """Is a row as it was written?"""
+    if not isinstance(names, str) or not isinstance(content, bytes):
+        return False
+    return content[:CHECKED] == _checksum(key, names, content[CHECKED:])
 
 
 @contextmanager
@@ -140,9 +195,10 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(path, timeout=60)) as database, database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
-            if version > FORMAT:
-                raise UsageError(f"{path} was written by a newer scalecalc (format {version}); use that one")
-            if version < FORMAT:
+            if version not in (0, FORMAT):
+                age = "a newer" if version > FORMAT else "an older"
+                raise UsageError(f"{path} was written by {age} scalecalc (format {version}); use that one")
+            if not version:
                 database.execute("CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, names TEXT, content BLOB)")
                 database.execute(f"PRAGMA user_version = {FORMAT}")
             yield database

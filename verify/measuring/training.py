@@ -14,8 +14,8 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
-from scaling_algebra.verify.decomposition.moments import NotMeasured, SignalEntries, TorchRun
-from scaling_algebra.verify.decomposition.parts import relative_difference, rms
+from scaling_algebra.verify.decomposition.columns import SignalEntries, relative_difference, rms
+from scaling_algebra.verify.decomposition.moments import NotMeasured, TorchRun
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.reading import TorchNetwork, selected
@@ -50,7 +50,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
             record |= {(name, t): x for name, x in _entropies(run, t).items()}
         if t < steps:
             run.step()
-    return with_facts(record, model, checked, lambda: _gradient_difference(run, steps))
+    return with_facts(record, model, checked, lambda: _gradient_difference(run, steps, checked))
 
 
 def with_facts(
@@ -92,12 +92,14 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
         read = q.read(run, t)
     except NotMeasured:
         return None
-    return rms(read.entries) if isinstance(read, SignalEntries) else read
+    return read.rms() if isinstance(read, SignalEntries) else read
 
 
-def _gradient_difference(run: TorchRun, t: int) -> Array:
-    """Largest relative difference between gradients by the chain rule and autograd's, over signals, for each
-    replica."""
-    statements = run.network.statements
-    with torch.no_grad():
-        return relative_difference((run.chained(s.out, t).entries, run.gradient(s.out, t).entries) for s in statements)
+def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
+    """Largest relative difference between gradients by the chain rule and autograd's, over signals and tensors, for
+    each of the first replicas."""
+    signals, weights = run.by_autograd(t, checked)
+    pairs = [(run.gradient(name, t).entries[:checked], theirs) for name, theirs in signals.items()]
+    ours = {role: w.grad for role, w in run.model.weights.items()}
+    pairs += [(g[:checked], weights[role]) for role, g in ours.items() if g is not None]
+    return relative_difference(pairs)

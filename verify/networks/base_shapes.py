@@ -53,12 +53,14 @@ class BaseShapes:
         configuration: what the powers were derived for.
         scaling: powers by role, ``tied`` roles and aggregation; roles as in the MoE block, ``hidden`` for attention.
         base: N, N_e, M and K at which all multipliers are 1.
+        along: the axis whose values are called widths.
     """
 
     configuration: Configuration
     scaling: Scaling
     base: Dims
     multipliers: Multipliers = field(default_factory=Multipliers)
+    along: str = "N"
 
     @property
     def name(self) -> str:
@@ -70,32 +72,37 @@ class BaseShapes:
         return power.ratio(self.base, dims)
 
     def dims(self, width: int) -> dict[str, int]:
-        """N, N_e, M, K on the ray through the base size at which N is ``width``.
+        """N, N_e, M, K on the ray through the base size at which the axis ``along`` is ``width``.
 
         Raises:
             UsageError: K above M, or an axis below 1.
         """
-        n, ray = width / self.base["N"], self.configuration.ray
-        dims = {a: round(size * n ** float(ray[a] / ray["N"])) for a, size in self.base.items()}
+        n, ray = width / self.base[self.along], self.configuration.ray
+        dims = {a: round(size * n ** float(ray[a] / ray[self.along])) for a, size in self.base.items()}
         if min(dims.values()) < 1 or dims["K"] > dims["M"]:
-            raise UsageError(f"at N={width} the ray gives {dims}; give larger widths or a larger base size")
+            raise UsageError(f"at {self.along}={width} the ray gives {dims}; give larger widths or a larger base size")
         return dims
 
 
-def recipe(configuration: Configuration, base: Dims, transformer: bool, readout: str = "zero") -> BaseShapes:
+def recipe(
+    configuration: Configuration, base: Dims, transformer: bool, readout: str = "zero", along: str = "N"
+) -> BaseShapes:
     """The derived powers of every role. The readout starts at zero (MSSP paper, App. P), or as ``readout`` says.
 
     In a transformer the roles outside the MoE layers (``input``, ``hidden``, ``readout``) have the powers of the dense
     MLP: muP for muP and MSSP, which differ inside the MoE layers only, and the same rule for SP and the like.
 
     Raises:
-        UsageError: an optimizer that cannot be trained, or a ray on which N does not grow.
+        UsageError: an optimizer that cannot be trained, or a ray on which the axis ``along`` (of a
+            transformer N, too) does not grow.
         Infeasible: as ``derive``.
     """
     configuration = configuration.but(readout_init=readout)
     rule, ray = configuration.parameterization, configuration.ray
-    if not ray["N"]:
-        raise UsageError(f"widths are values of N, but N does not grow on the ray {ray}; give another ray")
+    if fixed := next((axis for axis in (along, *(["N"] if transformer else [])) if not ray[axis]), None):
+        raise UsageError(
+            f"widths are values of {along}, but {fixed} does not grow on the ray {ray}; give another ray or --along"
+        )
     for stepped in configuration.optimizer.rules:
         if stepped.untrained or stepped.folded:
             raise UsageError(stepped.whole)
@@ -105,7 +112,7 @@ def recipe(configuration: Configuration, base: Dims, transformer: bool, readout:
         dense = configuration.but(network="mlp", parameterization="mup" if rule.derived else rule)
         tensors = {**tensors, **derive(dense).scaling.tensors}
     scaling = Scaling(tensors, d.scaling.multipliers, d.scaling.tied)
-    return BaseShapes(configuration, scaling, {axis: base[axis] for axis in AXES})
+    return BaseShapes(configuration, scaling, {axis: base[axis] for axis in AXES}, along=along)
 
 
 class LayerSignals(NamedTuple):

@@ -6,70 +6,25 @@ Read next: ``replicas.py`` (draws and trains it), ``decomposition/moments.py`` (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Statement, Sum
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
+from .contraction import contract
 from .replicas import DTYPE, Draw, Replicated
 
 SELECTED = 0.5
 """Share of the entries that a top-K selection takes."""
 
-_SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY"
-_REPLICA = "Z"
-
-Labelled = tuple[str, Tensor]
-"""Index letters, and a tensor with a replica dimension before theirs."""
 Signals = dict[str, Tensor]
-
-
-def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -> Tensor:
-    """The product of tensors with the letters missing from ``out`` summed, (S, *out), pair by pair: first the pair that
-    frees most memory. A letter of ``out`` that no operand has is repeated."""
-    left = list(operands)
-
-    def entries(letters: str) -> int:
-        return prod(sizes[x] for x in letters)
-
-    def joined(i: int, j: int) -> str:
-        kept = out + "".join(letters for k, (letters, _) in enumerate(left) if k not in (i, j))
-        return "".join(x for x in dict.fromkeys(left[i][0] + left[j][0]) if x in kept)
-
-    while len(left) > 1:
-        pairs = [
-            (entries(joined(i, j)) - entries(a[0]) - entries(b[0]), i, j)
-            for (i, a), (j, b) in combinations(enumerate(left), 2)
-        ]
-        _, i, j = min(pairs)
-        a, b = left[i], left[j]
-        letters = joined(i, j)
-        left = [x for k, x in enumerate(left) if k not in (i, j)] + [(letters, _einsum((a, b), letters))]
-    (letters, tensor), kept = left[0], "".join(x for x in out if x in left[0][0])
-    product = tensor if letters == kept else _einsum(((letters, tensor),), kept)
-    if kept == out:
-        return product
-    for k, x in enumerate(out):
-        if x not in kept:
-            product = product.unsqueeze(k + 1)
-    return product.expand(-1, *(sizes[x] for x in out))
-
-
-def _einsum(operands: Sequence[Labelled], out: str) -> Tensor:
-    symbols = dict(zip(dict.fromkeys("".join(letters for letters, _ in operands)), _SYMBOLS, strict=False))
-
-    def written(letters: str) -> str:
-        return _REPLICA + "".join(symbols[x] for x in letters)
-
-    formula = ",".join(written(letters) for letters, _ in operands) + "->" + written(out)
-    return torch.einsum(formula, *(x for _, x in operands))
 
 
 def selected(size: int) -> int:
@@ -121,25 +76,45 @@ class TorchNetwork(Replicated):
 
     def signals(self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> Signals:
         """Every signal with these weights, (S, *letters)."""
-        data = self.x.expand(len(self.draw), *self.x.shape)
+        data = self.data(len(next(iter(weights.values()))))
         signals: Signals = {DATA: data.detach().requires_grad_() if torch.is_grad_enabled() else data}
         for s in self.network.statements:
-            signals[s.out] = self.computed(s, weights, signals, noise)
+            if isinstance(s, Product):
+                letters, tensors = self.network.signals[s.out], [s.tensor] if s.tensor else []
+                product = self.product(tensors, s.factors, letters, weights, signals)
+                signals[s.out] = product * self.multiplier(s.multipliers)
+            else:
+                signals[s.out] = self.made(s, signals.__getitem__, noise)
         return signals
 
-    def computed(
-        self, s: Statement, weights: Mapping[str, Tensor], signals: Mapping[str, Tensor], noise: Mapping[str, Tensor]
-    ) -> Tensor:
-        """The output of one statement."""
+    def data(self, replicas: int) -> Tensor:
+        """The training input of so many replicas."""
+        return self.x.expand(replicas, *self.x.shape)
+
+    def made(self, s: Function | Sum, signal: Callable[[str], Tensor], noise: Mapping[str, Tensor]) -> Tensor:
+        """The output of a statement that is no product, (S, *letters), from those below."""
         letters = self.network.signals[s.out]
-        if isinstance(s, Product):
-            tensors = [s.tensor] if s.tensor else []
-            return self.product(tensors, s.factors, letters, weights, signals) * self.multiplier(s.multipliers)
         if isinstance(s, Sum):
-            return torch.stack([self.turned(signals[x.name], x.letters, letters) for x in s.terms]).sum(0)
+            return torch.stack([self.turned(signal(x.name), x.letters, letters) for x in s.terms]).sum(0)
         if s.source is None:
             return noise[s.out]
-        return applied(s, letters, self.turned(signals[s.source.name], s.source.letters, letters))
+        return applied(s, letters, self.turned(signal(s.source.name), s.source.letters, letters))
+
+    def kept_apart(self, statement: Statement | None) -> bool:
+        """Is a signal never formed? Those that only sums over experts read, which write them out to their tensors."""
+        if not (isinstance(statement, Product) and statement.tensor):
+            return False
+        uses = self.network.consumers(statement.out)
+        return bool(uses) and all(s in self.network.aggregations for s, _ in uses)
+
+    def memory(self, tensor: language.Tensor) -> str:
+        """The letters of a tensor in the order of memory: sums over experts also sum the input of their last tensors,
+        which comes next to the experts."""
+        summed = (self.network.tensors[s.tensor.name] for s in self.network.linear if s.tensor and self.kept_apart(s))
+        if all(tensor is not x for x in summed):
+            return tensor.letters
+        inner = tensor.fan_in + tensor.fan_out
+        return "".join(x for x in tensor.letters if x not in inner) + inner
 
     def product(
         self,

@@ -100,9 +100,10 @@ class Replicated(nn.Module):
         self.weights: dict[str, nn.Parameter] = {}
         seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
-            stored, std = self.stored(tensor), scaling.tensors[role].init_std
-            shape = [self.sizes[x] for x in stored]
+            stored, memory, std = self.stored(tensor), self.memory(tensor), scaling.tensors[role].init_std
+            shape = [self.sizes[x] for x in memory]
             weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
+            weight = weight.permute(0, *(1 + memory.index(x) for x in stored))
             if std is not None:
                 alike = tensor.experts if role in scaling.tied else ""
                 drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
@@ -122,6 +123,10 @@ class Replicated(nn.Module):
     def stored(self, tensor: language.Tensor) -> str:
         """The letters of a tensor in the order in which it is stored."""
         return tensor.letters
+
+    def memory(self, tensor: language.Tensor) -> str:
+        """The letters of a tensor in the order of memory."""
+        return self.stored(tensor)
 
     def grows(self, letters: str) -> bool:
         """Has a tensor with these letters an index of an axis that grows?"""

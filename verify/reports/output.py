@@ -23,7 +23,7 @@ from scaling_algebra.files import write as write_file
 from scaling_algebra.verify.campaigns.plans import Job
 from scaling_algebra.verify.judging import presentation
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.judging.report import Report, ReportRow, Tally
+from scaling_algebra.verify.judging.report import SPENT, Report, ReportRow, Tally
 
 from . import plots
 
@@ -55,7 +55,8 @@ def document(judged: Judged, command: str, every: bool = False) -> Document:
 
 def _overview(job: Job, report: Report) -> tuple[str, ...]:
     seeds, e = f"{min(job.seeds)} to {max(job.seeds)}", report.environment
-    sizes, time = ", ".join(f"{n:g}" for n in report.sizes), f"{e.get('wall_seconds', 0):.0f} s"
+    sizes, spent = ", ".join(f"{n:g}" for n in report.sizes), e.get("wall_seconds")
+    time = "" if spent is None else f"{spent:.0f} s"
     return job.name, *map(str, report.counts.values()), sizes, seeds, e.get("device", ""), time
 
 
@@ -119,11 +120,12 @@ def html(judged: Judged, command: str) -> str:
 
 
 def write(folder: Path, judged: Judged, command: str) -> None:
-    """Writes all three files into a folder.
+    """Writes all three files into a folder: the same bytes whenever and by however many processes it was measured.
 
     Raises:
         UsageError: it cannot be written.
     """
+    judged = [(job, untimed(report)) for job, report in judged]
     files = {
         "report.json": render(Document((), _record(judged, command)), "json") + "\n",
         "report.md": render(document(judged, command), "markdown") + "\n",
@@ -132,6 +134,11 @@ def write(folder: Path, judged: Judged, command: str) -> None:
     make_folder(folder, "choose another -o DIR")
     for name, text in files.items():
         write_file(folder / name, text, "make room or choose another -o DIR")
+
+
+def untimed(report: Report) -> Report:
+    """A report without the time and the memory that were spent."""
+    return replace(report, environment={k: x for k, x in report.environment.items() if k not in SPENT})
 
 
 EVIDENCE = "evidence.json"

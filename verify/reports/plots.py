@@ -151,7 +151,8 @@ def _bars(at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> l
 
 def _svg(figure: Figure) -> str:
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
 
 

@@ -78,6 +78,5 @@ def charts(
     drawn = [round(m ** float(Fraction(power))) for m in counts] if power else [samples] * len(counts)
     values = []
     for count, n in zip(counts, drawn, strict=True):
-        how.say(f", {count} charts")
         values.append(np.array([errors(target, count, n, seed)[ERRORS.index(name)] for seed in range(how.seeds)]))
     return {name: Observation(values, drawn if power else counts, "n" if power else "M", spacing=Fraction(spacing))}

@@ -270,7 +270,6 @@ def dispatch(
     for name, settings in networks.items():
         schedule, tested = Schedule(**{k: x for k, x in settings.items() if k != "times"}), []
         for seed in range(settings.get("times", 1) * how.seeds):
-            how.say(f", {name}, seed {seed + 1}")
             tested.append(Training(schedule, DISTRIBUTIONS[data], first + seed, n, how.device).tested())
         accuracy, entropy = np.array(tested).T
         observed |= {f"{name}: accuracy": accuracy, f"{name}: dispatch entropy": entropy}
@@ -299,7 +298,6 @@ def alignment(
     """
 
     def times(network: Schedule) -> Array:
-        how.say(f", {'cubic' if network.cubic else 'linear'}, sigma_0 = {network.init:g}")
         seeds = range(how.seeds)
         return np.array([Training(network, DISTRIBUTIONS[data], s, n, how.device).steps_to_align() for s in seeds])
 
@@ -323,7 +321,6 @@ def margins(
     """
     outputs = []
     for m in experts:
-        how.say(f", M = {m}")
         schedule = Schedule(experts=m, steps=round(1 / (lr * m**2)), lr=lr, router_lr=lr * m**2, init=init)
         runs = (Training(schedule, DISTRIBUTIONS[data], s, 500, how.device).own_outputs() for s in range(how.seeds))
         outputs.append(np.array([float(np.median(run)) for run in runs]))

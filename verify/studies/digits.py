@@ -75,7 +75,6 @@ def matched_time(
     """Loss and distance against the batch, under the rule that holds the equation, or with other powers."""
     rule, runs = rule_of("adam", ("sde",), "B", instead or {}), []
     for batch in BATCHES:
-        how.say(f", batch {batch}")
         lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
         runs.append(trajectory(batch, lr, eps, 1 - beta1, 1 - beta2, how.seeds, how.device))
     return {
@@ -148,7 +147,6 @@ def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict
     """Noise of an expert's gradient, and its mean over its noise, against s = K/M."""
     noises, ratios = [], []
     for count in EXPERTS:
-        how.say(f", {count} experts")
         mean, noise = Mixture(count, Rates(**given), how).gradient()
         noises.append(noise)
         ratios.append(mean / noise)
@@ -162,6 +160,5 @@ def expert_rates(
     """Loss late in training less that with equal rates, one expert of the largest number."""
     late = {}
     for name, rates in {"equal rates": equal, **others}.items():
-        how.say(f", {name}")
         late[name] = Mixture(EXPERTS[-1], Rates(**rates), how).late
     return {name: Observation([late[name] - late["equal rates"]]) for name in others}

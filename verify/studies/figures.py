@@ -1,7 +1,8 @@
-"""Pictures of studies of transfer, from the JSON that `scalecalc study transfer -o` writes.
+"""Pictures of studies, from the JSON that `scalecalc study transfer -o` and `study limit -o` write.
 
 ``python -m scaling_algebra.verify.studies.figures KIND PICTURE.png RECORD.json ...``, KIND one of ``KINDS``: loss
-against learning rate at every width, best loss against width, optimum against width.
+against learning rate at every width, best loss against width, optimum against width,
+limits and training beside them.
 Read next: ``transfer.py`` (writes the records).
 """
 
@@ -39,7 +40,10 @@ def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
         for axes, (name, kept) in zip(row, study["parameterizations"].items(), strict=False):
             shades = matplotlib.colormaps["viridis"](np.linspace(0.9, 0.1, len(kept["widths"])))
             for w, colour in zip(kept["widths"], shades, strict=True):
-                losses, style = np.array(w["losses"]), {"color": colour, "lw": 1, "label": f"N = {w['width']}"}
+                losses, style = (
+                    np.array(w["losses"]),
+                    {"color": colour, "lw": 1, "label": f"{study.get('along', 'N')} = {w['width']}"},
+                )
                 error = losses.std(axis=1, ddof=1) / losses.shape[1] ** 0.5
                 axes.errorbar(w["grid"], losses.mean(axis=1), error, **style)
                 axes.plot(w["log2_lr"], w["loss"], "v", color=colour, ms=4)
@@ -82,7 +86,7 @@ def _by_width(
         axes.set_xscale("log", base=2)
         axes.set_xticks(widths, [str(n) for n in widths])
         axes.set_title(title)
-        axes.set_xlabel("N")
+        axes.set_xlabel(study.get("along", "N"))
         axes.grid(lw=0.3)
     for row in panels:
         row[0].set_ylabel(label)
@@ -91,9 +95,27 @@ def _by_width(
     return figure
 
 
+def _limits(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
+    """The limit of f, and its mean over seeds at every trained width, after every update."""
+    figure = Figure(figsize=(3.8 * len(studies), 2.8), layout="constrained")
+    for axes, study, title in zip(figure.subplots(1, len(studies), squeeze=False)[0], studies, titles, strict=True):
+        f, (limit, *_) = study["trained"]["f"], (v for name, v in study["limit"].items() if name.startswith("f"))
+        shades = matplotlib.colormaps["viridis"](np.linspace(0.9, 0.3, len(f["sizes"])))
+        for n, means, colour in zip(f["sizes"], f["means"], shades, strict=True):
+            axes.plot([m[0] for m in means], "o", color=colour, ms=4, label=f"n = {n}")
+        axes.plot(limit, color=COLOURS[0], lw=1, label="limit")
+        axes.set_title(title)
+        axes.set_xlabel("updates")
+        axes.set_ylabel("f")
+        axes.legend(fontsize=7)
+        axes.grid(lw=0.3)
+    return figure
+
+
 KINDS: dict[str, Callable[[Sequence[Record], Sequence[str]], Figure]] = {
     "rates": _rates,
     "losses": partial(_by_width, _loss, "best loss, nats"),
+    "limits": _limits,
     "optima": partial(_by_width, _optimum, "log2 of the best learning rate"),
 }
 """Every picture, by name."""

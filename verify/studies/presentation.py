@@ -70,11 +70,11 @@ def study(r: Study) -> Document:
     blocks.append(Grid.of(("", "scale", *end), [(s.recipe.name, *_factor(s.improvement)) for s in r.series]))
     if r.comparisons:
         rows = [(f"{one} over {other}", str(change.used[0]), *_factor(change)) for one, other, change in r.comparisons]
-        blocks.append(Grid.of(("", "N", "loss", *end), rows))
+        blocks.append(Grid.of(("", r.along, "loss", *end), rows))
     e, used = r.environment, r.series[0].improvement.used
     lines = [
-        "drift: change of log2 of the best learning rate per doubling of N",
-        f"scale: factor of the best loss per doubling of N, over N = {', '.join(map(str, used))}",
+        f"drift: change of log2 of the best learning rate per doubling of {r.along}",
+        f"scale: factor of the best loss per doubling of {r.along}, over {r.along} = {', '.join(map(str, used))}",
         f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
         f"{r.course.steps} steps, {len(r.course.seeds)} seeds{', compiled' if r.course.compiled else ''}",
     ]

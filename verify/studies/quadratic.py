@@ -79,7 +79,6 @@ def quadratic(
     rule, observations, n = rule_of("adamw", hold, axis, instead or {}), {}, factors[axis]
     placed = {name: monomial(text) for name, text in places[axis].items()}
     for name in names:
-        how.say(f", {name}")
         observable = Observable(**observables[name])
         derived = monomial(observable.monomial).substituted(placed).substituted(rule)[axis]
         values = [_run(observable, base, rule, placed, {axis: factor}, how) for factor in n]

@@ -19,8 +19,9 @@ import msgspec
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import regime
-from scaling_algebra.verify.hardware import Hardware, spare_threads
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
@@ -142,39 +143,53 @@ def planned(
     """The run of an experiment: its own sizes and seeds unless others are given.
 
     Raises:
-        UsageError: unusable sizes or device, or sizes for an experiment that has none.
+        UsageError: unusable sizes, or sizes for an experiment that has none.
     """
     if sizes is not None and not chosen.sizes:
         raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")
     checked = chosen.sizes if sizes is None else tuple(plan_sizes(regime("I"), sizes))
-    return Conditions(Hardware.of(device).device, checked, seeds or chosen.seeds)
+    return Conditions(device, checked, seeds or chosen.seeds)
 
 
 def perform(
     chosen: Experiment,
     how: Conditions,
-    watch: Callable[[int, str], None] = lambda done, what: None,
+    pool: Here,
     store: Store | None = None,
+    watch: Callable[[int, str], None] = lambda done, what: None,
 ) -> Result:
     """Runs every trial of an experiment; an interruption keeps the trials that are complete.
 
     Args:
-        watch: told how many trials are done, and what is being trained.
+        pool: who trains.
         store: where complete trials are kept, for the next time.
+        watch: told how many trials are done, and which was the last.
+
+    Raises:
+        UsageError: a trial failed.
     """
     store, started, interrupted = store or Store(), time.perf_counter(), False
     question = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
-    judged: dict[str, list[Finding]] = {}
-
-    def run(done: int, trial: Trial) -> Any:
-        return msgspec.to_builtins(trial.findings(replace(how, say=lambda what: watch(done, trial.title + what))))
-
+    kept = {trial.title: store.piece({**question, "trial": trial.title}) for trial in chosen.trials}
+    todo = [Work(f"{chosen.name}, {t.title}", tried, (t, how)) for t in chosen.trials if kept[t.title] is None]
+    failed: list[Failed] = []
     try:
-        with spare_threads():
-            for done, trial in enumerate(chosen.trials):
-                watch(done, trial.title)
-                kept = store.piece({**question, "trial": trial.title}, partial(run, done, trial))
-                judged[trial.title] = msgspec.convert(kept, list[Finding])
+        watch(len(kept) - len(todo), chosen.title)
+        for left, (task, result) in enumerate(pool(todo), 1 - len(todo)):
+            title = task.arguments[0].title
+            if isinstance(result, Failed):
+                failed.append(result)
+            else:
+                kept[title] = store.keep({**question, "trial": title}, result)
+            watch(len(kept) + left, title)
     except KeyboardInterrupt:
         interrupted = True
+    for reason in failed:
+        raise UsageError(str(reason))
+    judged = {title: msgspec.convert(found, list[Finding]) for title, found in kept.items() if found is not None}
     return Result(chosen, how, judged, time.perf_counter() - started, interrupted)
+
+
+def tried(hardware: Hardware, trial: Trial, how: Conditions) -> Any:
+    """The findings of a trial, as JSON can hold them."""
+    return msgspec.to_builtins(trial.findings(replace(how, device=hardware.device)))

@@ -9,24 +9,27 @@ Read next: ``curves.py`` (where the loss is smallest, and how that drifts), ``ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.hardware import Hardware, spare_threads
+from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend
+from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks.base_shapes import BaseShapes, Multipliers
 from scaling_algebra.verify.networks.scales import Dims
 
 from .curves import LossCurve
-from .tasks import Task
+from .tasks import TASKS, Task
 
 LATE = 0.25
 """Share of the steps, the last ones, over which the loss is averaged."""
@@ -46,7 +49,8 @@ class Course:
         steps: number of updates.
         seeds: one replica for each.
         compiled: train what ``torch.compile`` makes of the network.
-        say: told what is being trained.
+        pool: who trains.
+        watch: told how many networks are trained, of how many, and which was the last.
         store: where losses are kept.
     """
 
@@ -54,53 +58,84 @@ class Course:
     data: Data
     steps: int
     seeds: Sequence[int]
-    hardware: Hardware = field(default_factory=Hardware)
     compiled: bool = False
-    say: Callable[[str], None] = lambda message: None
+    pool: Here = field(default_factory=lambda: Here(Hardware()))
+    watch: Callable[[int, int, str], None] = lambda total, done, message: None
     store: Store = field(default_factory=Store)
 
 
-def sweep(course: Course, recipe: BaseShapes, width: int, grid: Sequence[float], extend: int = 0) -> LossCurve:
-    """Trains at every learning rate of the grid, then, while the optimum may lie on its edge, at up to ``extend`` more.
+Asked = tuple[BaseShapes, Dims, float]
+"""What is trained: a recipe at some dimensions, with a learning rate."""
+
+
+def sweep(course: Course, asked: Sequence[tuple[BaseShapes, int, Sequence[float]]], extend: int = 0) -> list[LossCurve]:
+    """Trains recipes at a width each and every learning rate of a grid, then, while an optimum may lie on the edge of
+    its grid, at up to ``extend`` more.
 
     Args:
-        grid: log2 of the learning rates, increasing, at least two.
+        asked: recipe, width, and grid: log2 of the learning rates, increasing, at least two.
 
     Raises:
-        UsageError: the network cannot be compiled here.
+        UsageError: a network cannot be compiled here.
     """
+    curves: list[dict[float, tuple[Array, Array]]] = [{} for _ in asked]
+    pending, found = [list(grid) for _, _, grid in asked], []
+    while any(pending):
+        todo = [(k, x) for k, rates in enumerate(pending) for x in rates]
+        trained = losses(course, [(asked[k][0], asked[k][0].dims(asked[k][1]), 2.0**x) for k, x in todo])
+        for (k, x), pair in zip(todo, trained, strict=True):
+            curves[k][x] = pair
+        found = [
+            _curve(course, recipe, width, by_rate) for (recipe, width, _), by_rate in zip(asked, curves, strict=True)
+        ]
+        for k, (_, _, grid) in enumerate(asked):
+            rates, edge, spacing = found[k].log2_lr, found[k].unknown, grid[1] - grid[0]
+            more = edge and len(rates) < len(grid) + extend
+            pending[k] = [rates[0] - spacing if edge < 0 else rates[-1] + spacing] if more else []
+    return found
+
+
+def _curve(course: Course, recipe: BaseShapes, width: int, by_rate: Mapping[float, tuple[Array, Array]]) -> LossCurve:
     dims = recipe.dims(width)
-    if course.compiled:
-        torch.compiler.reset()  # it gives up on a network of which it has seen too many sizes
-    parameters = course.data.build(recipe, dims, [0], course.hardware.device).count()
-    curves: dict[float, tuple[Array, Array]] = {}
-    pending, spacing = list(grid), grid[1] - grid[0]
-    while True:
-        for x in pending:
-            course.say(f"{recipe.name}, N={width}, lr 2^{x:g}")
-            with _compiling() if course.compiled else nullcontext():
-                curves[x] = losses(course, recipe, dims, 2.0**x)
-        rates = tuple(sorted(curves))
-        late, held = (np.stack(part) for part in zip(*(curves[x] for x in rates), strict=True))
-        curve = LossCurve(width, dims, parameters, rates, late, held)
-        if not curve.unknown or len(curves) >= len(grid) + extend:
-            return curve
-        pending = [rates[0] - spacing if curve.unknown < 0 else rates[-1] + spacing]
+    parameters = course.data.build(recipe, dims, [0], "cpu").count()
+    late, held = (np.stack(part) for part in zip(*(by_rate[x] for x in sorted(by_rate)), strict=True))
+    return LossCurve(width, dims, parameters, tuple(sorted(by_rate)), late, held)
 
 
-def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
-    """Loss of every seed late in training and on held-out data after it, each (seeds,).
+def losses(course: Course, asked: Sequence[Asked]) -> list[tuple[Array, Array]]:
+    """Loss of every seed late in training and on held-out data after it, each (seeds,), of everything asked for.
 
     The first is the loss of the batch about to be learned, without the auxiliary loss, averaged over the last ``LATE``
     of the steps (MSSP paper, App. P.3); where it is not below that of the first batch, it is set to that.
     """
-    what = {
+    keys = [_key(course, *one) for one in asked]
+    found = [course.store.piece(key) for key in keys]
+    settings = tuple(f"{name}={x}" for name, x in course.data.settings.items())
+    how = course.task, settings, course.data.digest, course.steps, tuple(course.seeds), course.compiled
+    todo = {
+        f"{recipe.name}, N={dims['N']}, lr 2^{math.log2(lr):g}, {k}": k
+        for k, (recipe, dims, lr) in enumerate(asked)
+        if found[k] is None
+    }
+    tasks = [Work(name, trained_losses, (*how, *asked[k]), math.prod(asked[k][1].values())) for name, k in todo.items()]
+    for done, (task, result) in enumerate(course.pool(tasks), len(asked) - len(todo) + 1):
+        if isinstance(result, Failed):
+            raise UsageError(str(result))
+        k = todo[task.name]
+        found[k] = course.store.keep(keys[k], [part.tolist() for part in result])
+        course.watch(len(asked), done, task.name)
+    return [(np.array(late), np.array(held)) for late, held in found]
+
+
+def _key(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> dict[str, Any]:
+    """All that losses depend on."""
+    return {
         "task": course.task.name,
         "data": course.data.digest,
         "settings": dict(course.data.settings),
         "steps": course.steps,
         "seeds": list(course.seeds),
-        "device": course.hardware.device.partition(":")[0],
+        "device": course.pool.hardware.kind,
         "compiled": course.compiled,
         "configuration": recipe.configuration.as_json(),
         "base": dict(recipe.base),
@@ -108,40 +143,67 @@ def losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[A
         "dims": dict(dims),
         "lr": lr,
     }
-    late, held = course.store.piece(what, lambda: [part.tolist() for part in trained_losses(course, recipe, dims, lr)])
-    return np.array(late), np.array(held)
 
 
-def trained_losses(course: Course, recipe: BaseShapes, dims: Dims, lr: float) -> tuple[Array, Array]:
-    """The losses of ``losses``, always trained."""
-    task, data, steps, device = course.task, course.data, course.steps, course.hardware.device
-    model = data.build(recipe, dims, course.seeds, device)
-    forward = torch.compile(model, dynamic=False) if course.compiled else model
+@lru_cache(maxsize=1)
+def _loaded(task: str, settings: tuple[str, ...]) -> Data:
+    return TASKS[task].data(settings)
+
+
+@lru_cache(maxsize=1)
+def _reset(of: str) -> None:
+    """torch gives up on a network of which it has seen too many sizes."""
+    torch.compiler.reset()
+
+
+def trained_losses(
+    hardware: Hardware,
+    task: Task,
+    settings: tuple[str, ...],
+    digest: str,
+    steps: int,
+    seeds: Sequence[int],
+    compiled: bool,
+    recipe: BaseShapes,
+    dims: Dims,
+    lr: float,
+) -> tuple[Array, Array]:
+    """The losses of ``losses``, always trained.
+
+    Raises:
+        UsageError: the network cannot be compiled here, or the data are other ones here.
+    """
+    data, device = _loaded(task.name, settings), hardware.device
+    if data.digest != digest:
+        raise UsageError(f"the data {task.name} are other ones on another machine; train on alike ones")
+    model = data.build(recipe, dims, seeds, device)
     stepper = model.optimizer(lr, task.decay, **({} if task.betas is None else {"betas": task.betas}))
     schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: rate(step, steps, task.warmup, task.final))
 
-    def loss(step: int | None, network: Callable[[Tensor], tuple[Tensor, Tensor]] = forward) -> tuple[Tensor, Tensor]:
-        inputs, targets = data.batches(course.seeds, step, device)
+    def loss(step: int | None, network: Callable[[Tensor], tuple[Tensor, Tensor]] = model) -> tuple[Tensor, Tensor]:
+        inputs, targets = data.batches(seeds, step, device)
         logits, auxiliary = network(inputs)
         return cross_entropy(logits, targets), auxiliary
 
     trajectory = []
-    with spare_threads():
-        for before in descend(stepper, loss, steps):
+    with _compiling(f"{recipe} {dims}") if compiled else nullcontext():
+        forward = torch.compile(model, dynamic=False) if compiled else model
+        for before in descend(stepper, partial(loss, network=forward), steps):
             schedule.step()
             trajectory.append(before)
-        with torch.no_grad():
-            trajectory.append(loss(None, model)[0])
+    with torch.no_grad():
+        trajectory.append(loss(None)[0])
     every = torch.stack(trajectory).cpu().numpy().astype(np.float64)
     start, late = every[0], every[-1 - max(1, round(LATE * steps)) : -1].mean(axis=0)
     return np.where(np.isfinite(late), np.minimum(late, start), start), every[-1]
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
-    """The error of torch when it cannot compile a forward or backward pass, as one line."""
+def _compiling(of: str) -> Iterator[None]:
+    """The error of torch when it cannot compile a forward or backward pass of a network, as one line."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
+    _reset(of)
     try:
         yield
     except RuntimeError as reason:
@@ -192,17 +254,24 @@ def tune(course: Course, recipe: BaseShapes, log2_lr: float, trials: int) -> Tun
         factors = {role: 2.0**x for role, x in zip(recipe.scaling.tensors, rates, strict=True)}
         return log2_lr + shift, Multipliers(2.0**init, 2.0**aggregation, factors)
 
+    def try_all(points: Sequence[tuple[int, ...]]) -> None:
+        asked: list[Asked] = []
+        for lr, tuned in map(multipliers, points):
+            asked.append((replace(recipe, multipliers=tuned), recipe.base, 2.0**lr))
+        for point, (late, _) in zip(points, losses(trial, asked), strict=True):
+            tried_losses[point] = late
+
     def at(point: tuple[int, ...]) -> Array:
         if point not in tried_losses:
-            course.say(f"{recipe.name}, tuning at N={recipe.base['N']}, trial {len(tried_losses) + 1} of {trials}")
-            lr, tuned = multipliers(point)
-            tried_losses[point] = losses(trial, replace(recipe, multipliers=tuned), recipe.base, 2.0**lr)[0]
+            try_all([point])
         return tried_losses[point]
 
     size = 3 + len(recipe.scaling.tensors)  # lr, init, aggregation, and the lr of every tensor
+    first = {(0,) * size: None}
+    while len(first) < max(1, trials // 2):
+        first[tuple(int(x) for x in rng.integers(-REACH, REACH + 1, size))] = None
+    try_all(list(first))
     untuned = at((0,) * size)
-    while len(tried_losses) < max(1, trials // 2):
-        at(tuple(int(x) for x in rng.integers(-REACH, REACH + 1, size)))
     best = min(tried_losses, key=lambda point: float(tried_losses[point].mean()))
     moves = [(k, sign * step) for step in STEPS for k in range(size) for sign in (1, -1)]
     tried = 0

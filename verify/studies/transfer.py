@@ -9,13 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import torch
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import number
 from scaling_algebra.verify.judging.regions import Settled
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
@@ -90,6 +89,11 @@ class Study:
         return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}"
 
     @property
+    def along(self) -> str:
+        """The axis whose values are the widths."""
+        return self.series[0].recipe.along
+
+    @property
     def verdict(self) -> Settled:
         return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
 
@@ -112,6 +116,7 @@ class Study:
             "settings": dict(self.course.data.settings),
             "seeds": len(self.course.seeds),
             "steps": self.course.steps,
+            "along": self.along,
             "tune": self.tune,
             "extend": self.extend,
             "compiled": self.course.compiled,
@@ -141,7 +146,7 @@ def transfer(
         extend: how many more rates may be tried per width while the optimum lies on the edge.
         trials: of the search for multipliers at the base size; 0 for none.
     """
-    started, series = time.perf_counter(), []
+    started, series, asked = time.perf_counter(), [], []
     for recipe in recipes:
         first, last, spacing = course.task.grid
         count, tuned = round((last - first) / spacing), None
@@ -151,20 +156,23 @@ def transfer(
             recipe = replace(recipe, multipliers=tuned.multipliers)
             first += tuned.log2_lr - middle
         rates = grid or [first + k * spacing for k in range(count + 1)]
-        series.append(Swept(recipe, tuned, tuple(sweep(course, recipe, n, rates, extend) for n in widths)))
+        series.append((recipe, tuned))
+        asked += [(recipe, n, rates) for n in widths]
+    curves = iter(sweep(course, asked, extend))
+    swept = tuple(Swept(recipe, tuned, tuple(islice(curves, len(widths)))) for recipe, tuned in series)
     environment = {
-        **course.hardware.described(),
+        **course.pool.hardware.described(),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "optimizer": class_name(recipes[0].configuration.optimizer),
         "data": course.data.digest,
         "wall_seconds": round(time.perf_counter() - started, 2),
     }
-    return Study(course, trials, extend, tuple(series), environment)
+    return Study(course, trials, extend, swept, environment)
 
 
-def check_memory(hardware: Hardware, recipe: BaseShapes, width: int, seeds: int) -> None:
+def check_memory(free: int | None, recipe: BaseShapes, width: int, seeds: int) -> None:
     """Raises UsageError if the experts alone, with a gradient and one moment, are more than the memory that is free."""
-    dims, free = recipe.dims(width), hardware.free
+    dims = recipe.dims(width)
     needed = 3 * 4 * 2 * seeds * dims["N"] * dims["N_e"] * dims["M"]
     if free is not None and needed > free:
         raise UsageError(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scaling_algebra.errors import foreign
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
@@ -96,7 +97,8 @@ def built(build: Build, sizes: Mapping[str, int]) -> tuple[nn.Module, Inputs]:
         Unreadable: no module, or an input that cannot be guessed.
     """
     torch.manual_seed(0)
-    made = build(dict(sizes))
+    with foreign(f"build({dict(sizes)})"):
+        made = build(dict(sizes))
     model, rest = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {type(model).__name__}; return a torch.nn.Module, or that and its input")
@@ -179,7 +181,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
 def _tell(build: Build, asked: Asked) -> Asked:
     """The sizes, completed by what ``build`` asks for."""
     torch.manual_seed(0)
-    build(asked)
+    with foreign("build"):
+        build(asked)
     return asked
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from scaling_algebra import files
-from scaling_algebra.errors import UsageError, missing, shown
+from scaling_algebra.errors import UsageError, foreign, missing, shown
 from scaling_algebra.recipes.files import size_names
 from scaling_algebra.recipes.sizes import read_sizes
 
@@ -150,13 +150,12 @@ def _module(where: str) -> Any:
     folder = str(path.parent.resolve()) if file else ""
     sys.path.insert(0, folder)
     try:
-        spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
-        if spec is None:
-            return importlib.import_module(where)
-        module = sys.modules[spec.name] = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    except Exception as error:
-        raise UsageError(f"{where} raises {type(error).__name__}: {error}; it must run by itself") from error
+        with foreign(where, "; it must run by itself"):
+            spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
+            if spec is None:
+                return importlib.import_module(where)
+            module = sys.modules[spec.name] = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
     finally:
         sys.path.remove(folder)

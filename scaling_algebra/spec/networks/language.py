@@ -185,6 +185,15 @@ class Network:
         return self._consumers.get(signal, ())
 
     @cached_property
+    def depth(self) -> int:
+        """Tensors on the longest way from the data to the output."""
+        depths: dict[str, int] = {}
+        for s in self.statements:
+            before = max((depths.get(x.name, 0) for x in s.inputs), default=0)
+            depths[s.out] = before + (isinstance(s, Product) and s.tensor is not None)
+        return max(depths.values())
+
+    @cached_property
     def _consumers(self) -> dict[str, tuple[tuple[Statement, int], ...]]:
         uses: dict[str, tuple[tuple[Statement, int], ...]] = {}
         for s in self.statements:

@@ -7,22 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from scaling_algebra.errors import UsageError
 
-GRAMMAR = r"""
-start: NAME [letters] "=" sum
-sum: product ("+" product)*
-product: factor ("*"? factor)*
-factor: NAME [letters]                 -> named
-      | NAME "(" [sum [";" LETTER]] ")" -> called
-letters: "[" LETTER ("," LETTER)* "]"
-NAME: /[^\W\d]\w*/
-LETTER: /[^\W\d_]/
-%ignore /\s+/
-"""
+NAME, LETTER, SPACE = re.compile(r"[^\W\d]\w*"), re.compile(r"[^\W\d_]"), re.compile(r"\s*")
 
 
 LONG = 100
@@ -88,47 +76,97 @@ def parsed(number: int, text: str) -> Equation:
     Raises:
         UsageError: one line that says where it cannot be read.
     """
-    from lark.exceptions import UnexpectedInput
-
     if text.count("(") > DEEP:
         raise _wrong(number, text, f"more than {DEEP} functions; give the inner ones equations of their own")
+    reader = _TokenReader(text)
     try:
-        out, terms = _builder().transform(_parser().parse(text))
-    except UnexpectedInput as problem:
-        token = getattr(problem, "token", None)
-        at = len(text) if token is not None and token.type == "$END" else problem.pos_in_stream or 0
-        raise _wrong(number, text, _unreadable(text, at)) from None
-    return Equation(number, text, out, terms)
+        return Equation(number, text, *reader.equation())
+    except _Unreadable:
+        raise _wrong(number, text, _unreadable(text, reader.at)) from None
 
 
-@cache
-def _parser() -> Any:
-    from lark import Lark
-
-    return Lark(GRAMMAR, parser="lalr")
+class _Unreadable(Exception):
+    """No rule of the grammar goes on where the reader stands."""
 
 
-@cache
-def _builder() -> Any:
-    from lark import Transformer
+class _TokenReader:
+    """Reads one line from left to right.
 
-    class Build(Transformer[Any, Any]):
-        def letters(self, children: list[Any]) -> str:
-            return "".join(map(str, children))
+    equation: NAME [letters] "=" sum
+    sum: product ("+" product)*
+    product: factor ("*"? factor)*
+    factor: NAME [letters] | NAME "(" [sum [";" LETTER]] ")"
+    letters: "[" LETTER ("," LETTER)* "]"
 
-        def named(self, children: list[Any]) -> Named:
-            return Named(str(children[0]), children[1])
+    Attributes:
+        at: characters that are read; white space goes with what it follows.
+    """
 
-        def called(self, children: list[Any]) -> Called:
-            name, argument, over = (*children, None)[:3]
-            return Called(str(name), argument or (), str(over or ""))
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self._skip(0)
 
-        product = sum = tuple
+    def equation(self) -> tuple[Named, tuple[Factors, ...]]:
+        """Both sides of the whole line."""
+        out = Named(self._word(NAME), self._letters())
+        self._need("=")
+        terms = self._sum()
+        if self.at < len(self.text):
+            raise _Unreadable
+        return out, terms
 
-        def start(self, children: list[Any]) -> tuple[Named, Any]:
-            return self.named(children), children[2]
+    def _sum(self) -> tuple[Factors, ...]:
+        terms = [self._product()]
+        while self._take("+"):
+            terms.append(self._product())
+        return tuple(terms)
 
-    return Build()
+    def _product(self) -> Factors:
+        factors = [self._factor()]
+        while self._take("*") or NAME.match(self.text, self.at):
+            factors.append(self._factor())
+        return tuple(factors)
+
+    def _factor(self) -> Named | Called:
+        name = self._word(NAME)
+        if not self._take("("):
+            return Named(name, self._letters())
+        if self._take(")"):
+            return Called(name, (), "")
+        argument, over = self._sum(), self._word(LETTER) if self._take(";") else ""
+        self._need(")")
+        return Called(name, argument, over)
+
+    def _letters(self) -> str | None:
+        if not self._take("["):
+            return None
+        letters = self._word(LETTER)
+        while self._take(","):
+            letters += self._word(LETTER)
+        self._need("]")
+        return letters
+
+    def _word(self, kind: re.Pattern[str]) -> str:
+        found = kind.match(self.text, self.at)
+        if not found:
+            raise _Unreadable
+        self._skip(found.end())
+        return found[0]
+
+    def _take(self, mark: str) -> bool:
+        """Reads a mark, if it is there."""
+        if not self.text.startswith(mark, self.at):
+            return False
+        self._skip(self.at + 1)
+        return True
+
+    def _need(self, mark: str) -> None:
+        if not self._take(mark):
+            raise _Unreadable
+
+    def _skip(self, at: int) -> None:
+        found = SPACE.match(self.text, at)
+        self.at = found.end() if found else at
 
 
 HINTS = {

@@ -1,0 +1,63 @@
+"""A table of one's own: the schema is an example that is read, faults are found, what cannot be read is one line."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from scaling_algebra.cli import main
+
+SCHEMA = CliRunner().invoke(main, ["audit", "--schema"]).output
+
+
+def audit(folder, text, *options):
+    (folder / "mine.toml").write_text(text)
+    return CliRunner().invoke(main, ["audit", str(folder / "mine.toml"), *options])
+
+
+def test_the_schema_is_read_and_agrees(tmp_path):
+    answer = audit(tmp_path, SCHEMA, "--format", "json")
+    assert answer.exit_code == 0
+    record = json.loads(answer.output)
+    assert (record["cells"], record["agree"], record["disagreements"]) == (4, 4, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('power = { N = "-1" }', 'power = { N = "-2" }', "router.lr: printed N^-2, derived N^-1"),
+        ('"zero", "0", "0"', '"zero", "0", "1/2"', "h3.change after 2 updates: printed 1/2, derived 0"),
+        ('"zero", "0", "0"', '"0", "none", "none"', "h3.change after 0 updates: printed 0, derived zero"),
+    ],
+)
+def test_a_planted_disagreement_is_exit_1(tmp_path, old, new, said):
+    answer = audit(tmp_path, SCHEMA.replace(old, new))
+    assert answer.exit_code == 1 and said in answer.output, answer.output
+
+
+def test_what_cannot_be_compared_proves_nothing(tmp_path):
+    answer = audit(tmp_path, SCHEMA.replace('"III"', '"IV"'))
+    assert answer.exit_code == 3 and "no regime named 'IV'" in answer.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"-1"', "-1", "[[cell]] 1: power is {'N': -1}; write numbers as texts"),
+        ('"-1"', '"x"', "[[cell]] 1 cannot be read"),
+        ('role = "router"', "", "[[cell]] 1 has no role"),
+        ('quantity = "lr"', 'quantity = "speed"', "no quantity named 'speed'"),
+        ('power = { N = "-1" }', "", "[[cell]] 1 has neither power nor exponent"),
+        ('exponent = ["zero", "0", "0"]', 'exponent = "0"', "[[row]] 1 cannot be read"),
+        ('regime = "III"', 'regime = ["III"]', "[table]: regime is ['III']"),
+        ("[[row]]", "[[rows]]", "rows is neither [table], [[cell]] nor [[row]]"),
+        ("[[cell]]", "[cell]", "[[cell]] 1 is None, no table"),
+        ("[table]", "[table", "mine.toml: this is not TOML"),
+        ("program", "progam", "did you mean 'program'"),
+        (SCHEMA, "", "has no cells"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path, old, new, said):
+    assert old in SCHEMA
+    answer = audit(tmp_path, SCHEMA.replace(old, new))
+    assert answer.exit_code == 2 and said in answer.output and answer.output.count("\n") == 1, answer.output

@@ -1,0 +1,105 @@
+"""Many processes: the same bytes as one, and what a pool does with work that fails."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("distributed")
+
+from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.measuring import pool
+from scaling_algebra.verify.measuring.pool import Failed, Here, Work
+
+VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
+VERIFY += ["--seeds", "8", "--steps", "1", "--device", "cpu"]
+REPORTS = ("report.json", "report.md", "report.html")
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def reports(folder):
+    return {name: (folder / name).read_bytes() for name in REPORTS}
+
+
+def test_two_processes_write_the_report_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "WORTH", 0)
+    one, two = run(*VERIFY, "-o", tmp_path / "one"), run(*VERIFY, "--workers", "2", "-o", tmp_path / "two")
+    assert one.exit_code == two.exit_code and not one.stderr and not two.stderr, two.output
+    assert reports(tmp_path / "one") == reports(tmp_path / "two")
+
+
+def test_shards_are_merged_to_the_report_of_one(tmp_path):
+    whole, folders = run(*VERIFY, "-o", tmp_path / "one"), [tmp_path / f"part{k}" for k in (1, 2, 3)]
+    for k, folder in enumerate(folders, 1):
+        found = run(*VERIFY, "--shard", f"{k}/3", "-o", folder)
+        assert found.exit_code == 0 and "verify --merge" in found.stdout
+        assert {p.name for p in folder.iterdir()} == {"plan.json", "measured.sqlite"}
+    assert run("verify", "--merge", *folders[:2], "-o", tmp_path / "few").exit_code == 3
+    merged = run("verify", "--merge", *folders, "-o", tmp_path / "all")
+    assert merged.exit_code == whole.exit_code and reports(tmp_path / "all") == reports(tmp_path / "one")
+    assert run("verify", "--resume", folders[0], "--device", "cpu").stdout.startswith("shard 1/3")
+
+
+def twice(hardware, x):
+    if x < 0:
+        raise ValueError("below zero")
+    return 2 * x
+
+
+def test_what_fails_is_told_and_the_others_go_on():
+    tasks = [Work(f"task {x}", twice, (x,)) for x in (1, -1, 2)]
+    (_, first), (_, failed), (_, last) = Here(Hardware())(tasks)
+    assert (first, last) == (2, 4) and isinstance(failed, Failed)
+    assert str(failed) == "task -1 failed: ValueError: below zero"
+
+
+def test_other_versions_are_refused_with_both():
+    with pytest.raises(UsageError, match=r"has torch .* and not 1\.0; install the same"):
+        pool.done({**pool.versions(), "torch": "1.0"}, Hardware(), twice, 1)
+    assert pool.done(pool.versions(), Hardware(), twice, 1) == 2
+
+
+def test_memory_that_runs_out_halves_the_replicas(monkeypatch):
+    """A device with room for three replicas gives the record of one with room for all; one replica is the end."""
+    from scaling_algebra.spec.configuration import Configuration
+    from scaling_algebra.verify.campaigns.plans import Effort, job
+    from scaling_algebra.verify.measuring import runs
+    from scaling_algebra.verify.measuring.cells import RunCell
+
+    setup = job(Configuration.of("III", "sgd", "mup"), Effort(steps=1, sizes=(8, 12, 16), seeds=8)).setup()
+    cell, real, most, tried = RunCell("values", 0, 0, 8), runs.train_block, 3, []
+    whole = runs.train_cell(setup, cell, Hardware())
+
+    def small(setup, draw, checked):
+        tried.append(len(draw))
+        if len(draw) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(setup, draw, checked)
+
+    monkeypatch.setattr(runs, "train_block", small)
+    cut = runs.train_cell(setup, cell, Hardware())
+    assert tried == [8, 4, 2, 2, 2, 2] and all((cut[key] == values).all() for key, values in whole.items())
+    most = 0
+    with pytest.raises(UsageError, match="not enough memory"):
+        runs.train_cell(setup, cell, Hardware())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--workers", "2", "--scheduler", "x:1"], "leave out --workers"),
+        (["--shard", "3/2"], "write for example 2/8"),
+        (["--shard", "1/2"], "needs -o DIR"),
+        (["--device", "cuda:x"], "no device named"),
+        (["--scheduler", "nowhere"], "cannot reach a scheduler"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(arguments, says):
+    found = run(*VERIFY[:-2], *arguments)
+    assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output

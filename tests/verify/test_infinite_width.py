@@ -1,0 +1,168 @@
+"""The limit of infinite width: numbers of the routers paper, integrals done by hand, and training that comes nearer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.library import AXES
+from scaling_algebra.verify.infinite_width.comparison import compared
+from scaling_algebra.verify.infinite_width.course import Descent, trajectory
+from scaling_algebra.verify.judging.fit import Verdict
+
+ROUTERS = {"sigmoid": "mup", "softmax": "mup-sigmoid", "softmax-bias": "mup-sigmoid"}
+"""muP-MoE of the routers paper, by its gate."""
+
+
+def course(architecture, parameterization="mup", optimizer="sgd", *, steps, lr, samples=1, loss="squared", **where):
+    where = where or {"regime": "I"}
+    derivation = derive(optimizer=optimizer, parameterization=parameterization, architecture=architecture, **where)
+    return Descent.of(derivation, steps, lr, samples, loss)
+
+
+def router(gate, steps=8, lr=0.15, **more):
+    return course(f"routers-{gate}", ROUTERS[gate], steps=steps, lr=lr, **more)
+
+
+def outputs(t):
+    return [float(row[0].signals["f"]) for row in t.states]
+
+
+def dense(equations, roles, steps, lr):
+    derivation = derive(
+        optimizer="sgd", parameterization="mup", network=network("dense", equations, AXES, roles), ray="N=1"
+    )
+    return Descent.of(derivation, steps, lr, 1, "squared")
+
+
+def shallow(function, steps=1, lr=0.5):
+    equations = f"h[a] = W1[a,x] data[x]\nu[a] = {function}(h[a])\nf = W3[a] u[a]"
+    return dense(equations, {"W1": "input", "W3": "readout"}, steps, lr)
+
+
+def test_the_routers_paper_in_numbers():
+    """App. C.2 with one input, four linear experts and a sigmoid: the recursion written out by hand gives these."""
+    expected = [0, 0.4500, 0.7359, 0.9039, 0.9729, 0.9933, 0.9984, 0.9996, 0.9999]
+    assert outputs(trajectory(router("sigmoid"))) == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("experts_share", [0.5, 0.25])
+def test_the_first_update_is_the_sum_of_three(experts_share):
+    """Readout, experts and input each add lr * sum_k phi_k^2, by E[h3^2], E[h1^2] E[w4^2] and |x|^2 E[w4^2]."""
+    gate = {0.5: "sigmoid", 0.25: "softmax"}[experts_share]
+    assert outputs(trajectory(router(gate, steps=1, lr=0.2)))[1] == pytest.approx(3 * 0.2 * 4 * experts_share**2)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize("gate", ["sigmoid", "softmax"])
+def test_experts_stay_alike_and_a_softmax_router_is_stuck(gate, optimizer):
+    """Proposition 3 and Corollary 21 of the routers paper, exactly; a bias makes experts differ."""
+    t = trajectory(router(gate, 4, optimizer=optimizer, samples=2))
+    for state in (s for row in t.states for s in row):
+        assert np.ptp(state.signals["phi"]) < 1e-12 and np.ptp(state.gradients["phi"]) < 1e-12
+    late = [s.gradients["psi"] for s in t.states[-1]]
+    assert np.abs(late).max() < 1e-12 if gate == "softmax" else np.abs(late).min() > 0.01
+    biased = trajectory(router("softmax-bias", 4, samples=2)).states[-1]
+    assert all(np.ptp(s.signals["phi"]) > 0.1 and np.abs(s.gradients["psi"]).max() > 0.01 for s in biased)
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "slope"),
+    [("tanh", np.tanh, lambda x: 1 - np.tanh(x) ** 2), ("relu", lambda x: np.maximum(x, 0), lambda x: x > 0)],
+)
+def test_one_update_through_a_function_is_an_integral_over_two_gaussians(function, value, slope):
+    """f_1 = E[(w + lr u(h)) u(h + lr w u'(h))], on a plain grid."""
+    x = np.linspace(-8, 8, 1601)
+    h, w = np.meshgrid(x, x, indexing="ij")
+    density = np.exp(-(h**2 + w**2) / 2)
+    integrand = (w + 0.5 * value(h)) * value(h + 0.5 * w * slope(h))
+    expected = float((integrand * density).sum() / density.sum())
+    assert outputs(trajectory(shallow(function)))[1] == pytest.approx(
+        expected, abs=2e-3 if function == "relu" else 1e-6
+    )
+
+
+CASES = {
+    "a bias, momentum, two inputs": lambda: router("softmax-bias", 4, 0.1, optimizer="momentum", samples=2),
+    "sigmoid experts with a hidden layer": lambda: course("moe", steps=3, lr=0.1, loss="output"),
+    "one matrix three times, both ways": lambda: course("loop", steps=4, lr=0.1, ray="N=1"),
+    "a tied readout": lambda: course("tied-embedding", steps=3, lr=0.05, ray="N=1"),
+    "a residual stream": lambda: course("residual", steps=3, lr=0.06),
+    "tanh": lambda: shallow("tanh", 3),
+    "a norm": lambda: dense(
+        "h[a] = W1[a,x] data[x]\nu[b] = W2[b,a] h[a]\nn[b] = rmsnorm(u[b])\nf = W3[b] n[b]",
+        {"W1": "input", "W2": "hidden", "W3": "readout"}, 3, 0.1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_comes_nearer(case):
+    """Deviations fall as n^(-1/2); from the limit of another learning rate they do not."""
+    asked = CASES[case]()
+    t = trajectory(asked)
+    assert not t.why and len(t.states) == asked.steps + 1
+    many = any(axis == "M" for axis in t.limit.network.axes.values())
+    sizes, seeds = ((24, 48, 96, 192), 48) if many else ((64, 128, 256, 512), 192)
+    f = compared(t, sizes, seeds, "cpu")["f"]
+    assert f.verdict is Verdict.AGREES, f
+    wrong = replace(t, states=trajectory(replace(asked, lr=2 * asked.lr)).states)
+    assert compared(wrong, sizes, seeds, "cpu")["f"].verdict is Verdict.REFUTED
+
+
+def test_training_starts_from_the_same_bias():
+    t = trajectory(router("softmax-bias", 2, 0.3))
+    shift = compared(t, (16, 24, 32), 4, "cpu")["shift"].means
+    assert all(np.allclose(x[0, 0], t.states[0][0].signals["shift"], rtol=1e-12) for x in shift)
+    assert not np.allclose(t.states[-1][0].signals["shift"], t.states[0][0].signals["shift"], rtol=1e-3)
+
+
+def test_a_wide_network_is_within_one_percent():
+    f = compared(trajectory(router("sigmoid")), (64, 256, 1024), 16, "cpu")["f"]
+    assert f.error < 0.01 * f.scale
+
+
+TWO_LAYERS = "h[a] = W1[a,x] data[x]\nu[a] = tanh(h[a])\ng[b] = W2[b,a] u[a]\nv[b] = tanh(g[b])\nf = W3[b] v[b]"
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "why"),
+    [
+        (lambda: router("sigmoid", 2, 0.1), 3, ""),
+        (lambda: course("routers-sigmoid", "sp", steps=2, lr=0.1), 0, "psi is a random sum of size n^0"),
+        (lambda: dense(TWO_LAYERS, {"W1": "input", "W2": "hidden", "W3": "readout"}, 3, 0.5), 2, "v depends on 4"),
+    ],
+)
+def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
+    t = trajectory(asked())
+    assert len(t.states) == known and t.why.startswith(why) and bool(t.why) is bool(why)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (lambda: course("moe", steps=1, lr=0.1, regime="II"), "M grows on this ray"),
+        (lambda: course("moe", optimizer="adam", steps=1, lr=0.1), "no sum of products of vectors"),
+        (lambda: course("moe", "sp", steps=1, lr=0.1, ray="N=1,N_e=1/2,M=0"), "different rates"),
+        (lambda: course("routers-softmax-noise", "mup-sigmoid", steps=1, lr=0.1), "no rule for noise"),
+    ],
+)
+def test_other_limits_are_refused_in_one_line(asked, why):
+    with pytest.raises(UsageError, match=why):
+        trajectory(asked())
+
+
+def test_the_command_says_undecided_and_exits_with_3():
+    where = ["--regime", "I", "--optimizer", "sgd", "--architecture", "routers-sigmoid", "--steps", "1"]
+    assert CliRunner().invoke(main, ["study", "limit", *where, "--parameterization", "mup"]).exit_code == 0
+    result = CliRunner().invoke(main, ["study", "limit", *where, "--parameterization", "sp"])
+    assert result.exit_code == 3 and "undecided: psi is a random sum" in result.output

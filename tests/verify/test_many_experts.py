@@ -1,0 +1,74 @@
+"""Routers whose experts grow in number: a softmax collapses onto one expert, and the rate of an expert bias stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK, ROLES
+from scaling_algebra.verify.measuring.sizes import dims_at
+from scaling_algebra.verify.networks.reading import TorchNetwork
+from scaling_algebra.verify.networks.replicas import Draw
+
+
+def spread(gate, lr, n, seeds=32):
+    """Median over seeds of the rms of M phi, and the share of seeds where one expert has more than half, after two
+    updates of SGD with muP's powers of regime II; chi = 1, base constants 1."""
+    d, seeds = derive("II", "sgd", "mup"), list(range(seeds))
+    equations = MOE_BLOCK.origin.replace("gate(", f"{gate}(")
+    if gate == "softmax":  # it brings the mean itself
+        equations = equations.replace("alpha phi", "phi")
+    net = network(f"moe-{gate}", equations, AXES, ROLES)
+    dims = dims_at(d.ray, n)
+    model = TorchNetwork(net, Draw(dims, seeds, seeds), d.scaling)
+    with torch.no_grad():
+        for role, weight in model.weights.items():
+            weight.div_(model.constants.init_of(role))
+    optimizer = model.optimizer(d.optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] = lr * d.scaling.tensors[group["symbol"]].lr.at(dims)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model().sum().backward()
+        optimizer.step()
+    phi = model.signals(model.weights, {})["phi"].detach()
+    phi = phi / phi.sum(1, keepdim=True)
+    rms = (dims["M"] * phi).pow(2).mean(1).sqrt()
+    return float(rms.median()), float((phi.max(1).values > 0.5).double().mean())
+
+
+@pytest.mark.parametrize("n", [64, 128])
+def test_the_rate_decides_whether_a_softmax_collapses(n):
+    """MSSP paper, App. A and J.1 (the same exponents under a softmax), and what that assumes: bounded logits.
+
+    At a small rate the median stays near its start and few seeds collapse; at ten times that rate all do, and the rms
+    of M phi is sqrt(M), its largest value, so that no exponent of muP is left. A sigmoid is flat at both (control).
+    """
+    small, large = spread("softmax", 0.03, n), spread("softmax", 0.3, n)
+    assert small[0] < 2 and small[1] < 0.2
+    assert large[0] == pytest.approx(n**0.5, rel=1e-3) and large[1] > 0.9
+    for lr in (0.03, 0.3):
+        assert spread("sigmoid", lr, n)[0] < 1.2 and spread("sigmoid", lr, n)[1] == 0
+
+
+@pytest.mark.parametrize("rate", ["constant", "1/M"])
+def test_a_constant_rate_of_the_expert_bias_shifts_a_constant_share(rate):
+    """HP-transfer paper, Rule 2 and App. B, its printed code: at fixed sparsity 1/8 a constant rate changes a share of
+    the active experts that does not depend on their number M; a rate ~ 1/M changes ever fewer (control)."""
+    random, changed = np.random.default_rng(0), {}
+    for m in (64, 256, 1024):
+        active, shares = m // 8, []
+        for _ in range(4096 // m * 8):
+            scores = 1 / (1 + np.exp(-0.02 * random.standard_normal(m))) + 0.05 * random.uniform(size=m)
+            moved = scores + (0.01 if rate == "constant" else 0.64 / m) * random.uniform(size=m)
+            kept = np.intersect1d(np.argsort(scores)[-active:], np.argsort(moved)[-active:])
+            shares.append(1 - len(kept) / active)
+        changed[m] = float(np.mean(shares))
+    if rate == "constant":
+        assert changed[64] > 0.05 and changed[1024] == pytest.approx(changed[64], rel=0.2)
+    else:
+        assert changed[1024] < changed[64] / 4

@@ -1,0 +1,79 @@
+"""``scalecalc study limit``: the numbers of a network of infinite width, and training at finite widths beside them."""
+
+from __future__ import annotations
+
+import click
+
+from scaling_algebra import limits
+from scaling_algebra.commands.options import Answer, Count, Name, configured, examples, printed
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.configuration import Configuration
+
+from .shared import DEVICE, defaulted, integers, progress, reals, resumable
+
+SAMPLES = 64
+"""Most inputs."""
+LOSSES = ("squared", "output")
+
+
+@click.command(
+    "study limit",
+    epilog=examples(
+        "scalecalc study limit --regime I --optimizer sgd --parameterization mup --architecture routers-sigmoid",
+        "scalecalc study limit --ray N=1 --optimizer momentum --parameterization mup --architecture mlp --samples 3",
+    ),
+)
+@configured
+@defaulted("--steps", default=8, type=Count(0, limits.STEPS), help="Updates.")
+@defaulted("--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, times its power of n.")
+@defaulted("--samples", default=1, type=Count(1, SAMPLES), help="Inputs of unit length, with targets 1, -1, 1, ...")
+@defaulted(
+    "--loss",
+    default="squared",
+    type=Name("loss", LOSSES),
+    metavar="NAME",
+    help="squared: 1/2 (f - y)^2, a mean over inputs; output: f itself.",
+)
+@click.option("--sizes", metavar="N,N,...", help="Also train at these n, and say how far off they are.")
+@defaulted("--seeds", default=16, type=Count(1, limits.SEEDS), help="Networks at each n.")
+@DEVICE
+@printed()
+def command(
+    asked: Configuration,
+    steps: int,
+    lr: str,
+    samples: int,
+    loss: str,
+    sizes: str | None,
+    seeds: int,
+    device: str,
+) -> tuple[Answer, int]:
+    """Compute the limit of infinite width: f, every number and the size of every vector, after each update.
+
+    By the master theorem of Tensor Programs, for networks of products, sums and functions whose experts and layers stay
+    few, trained with SGD with or without momentum. A function of a vector that grows is integrated where it depends on
+    three Gaussian vectors at most. Exit codes: 0 computed, and what was trained comes nearer as n^(-1/2); 1 it does
+    not; 2 wrong usage; 3 undecided from some update on.
+    """
+    (rate,) = reals("lr", lr) if "," not in lr else (0.0,)
+    if not 0 < rate <= limits.SIZE:
+        raise UsageError(f"the learning rate is {lr!r}; give one positive number, e.g. 0.1")
+    values = None if sizes is None else integers("sizes", sizes)
+
+    import numpy  # noqa: F401  torch warns where it is missing
+
+    from scaling_algebra.solver.derivation import derive
+    from scaling_algebra.verify.infinite_width.course import Descent, trajectory
+    from scaling_algebra.verify.infinite_width.presentation import document, exit_code
+    from scaling_algebra.verify.measuring.sizes import plan_sizes
+
+    derivation, found = derive(asked), {}
+    planned = None if values is None else plan_sizes(asked.ray, values)
+    t = trajectory(Descent.of(derivation, steps, rate, samples, loss))
+    if planned is not None:
+        from scaling_algebra.verify.hardware import Hardware, spare_threads
+        from scaling_algebra.verify.infinite_width.comparison import compared
+
+        with resumable(None), progress() as watch, spare_threads():
+            found = compared(t, planned, seeds, Hardware.of(device).device, lambda what: watch(None, 0, what))
+    return document(t, found), exit_code(t, found)

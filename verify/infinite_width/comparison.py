@@ -1,0 +1,110 @@
+"""Training at finite width beside the limit: the same data, rates and tensors that do not grow.
+
+Read next: ``presentation.py`` (the tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from scaling_algebra.spec.networks.language import DATA
+from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, number
+from scaling_algebra.verify.measuring.sizes import dims_at, elements
+from scaling_algebra.verify.networks.reading import TorchNetwork
+from scaling_algebra.verify.networks.replicas import Draw
+
+from .course import Computed, Descent
+from .program import Limit
+from .vectors import Values
+
+ENTRIES = 1e7
+"""Weight entries that are trained side by side."""
+
+
+def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
+    """Numbers that do not grow, f among them, (replicas, updates, samples, *letters), of networks of width n."""
+    d, dims = course.derivation, dims_at(course.derivation.ray, n)
+    model = TorchNetwork(d.network, Draw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
+    optimizer = model.optimizer(d.optimizer)
+    with torch.no_grad():
+        for role, parameter in model.weights.items():
+            start = limit.weights[role].start
+            parameter.div_(model.constants.init_of(role))
+            if start is not None and not start.over and start.values.any():
+                parameter.copy_(torch.as_tensor(start.values))  # the same at every width
+    for group in optimizer.param_groups:
+        rate = d.scaling.tensors[group["symbol"]].lr
+        group["lr"] = 0.0 if rate is None else course.lr * rate.at(dims)
+    inputs = torch.as_tensor(course.inputs, device=device)
+    names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != DATA]
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for _ in range(course.steps + 1):
+        optimizer.zero_grad()
+        loss, now = torch.zeros((), dtype=inputs.dtype, device=device), list[Mapping[str, torch.Tensor]]()
+        for k, x in enumerate(inputs):
+            model.x = x
+            signals = model.signals(model.weights, {})
+            f = signals[d.network.output]
+            loss = loss + ((f - course.targets[k]) ** 2 / 2 if course.targets is not None else f).sum()
+            now.append(signals)
+        for name in names:
+            found[name].append(torch.stack([s[name].detach() for s in now], 1))
+        (loss / len(inputs)).backward()
+        optimizer.step()
+    return {name: torch.stack(values, 1).cpu().numpy() for name, values in found.items()}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number that does not grow, trained at several widths.
+
+    Attributes:
+        error: largest deviation of the mean over seeds at the largest width. scale: largest value of the limit.
+        means: over seeds, by width, (updates, samples, *letters). slope: of the deviation of one seed against n.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    means: tuple[Values, ...]
+    error: float
+    scale: float
+    slope: Fit
+    verdict: Verdict
+
+    def as_json(self) -> dict[str, Any]:
+        slope = {"slope": number(self.slope.slope), "ci": [number(self.slope.low), number(self.slope.high)]}
+        means = [x.tolist() for x in self.means]
+        head = {"sizes": list(self.sizes), "means": means, "error": number(self.error), "scale": number(self.scale)}
+        return {**head, **slope, "verdict": str(self.verdict)}
+
+
+def compared(
+    t: Computed, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
+) -> dict[str, Compared]:
+    """Trains at several widths; deviations from the limit, as far as it goes.
+
+    Law: deviations are sums over n of what is independent: n^(-1/2).
+    """
+    course, steps = t.course, len(t.states)
+    runs: list[dict[str, Values]] = []
+    for n in sizes:
+        say(f"n = {n}")
+        together = max(1, int(ENTRIES / elements(dims_at(course.derivation.ray, n), course.derivation.network)))
+        parts = [trained(course, t.limit, n, range(seeds)[k : k + together], device) for k in range(0, seeds, together)]
+        runs.append({name: np.concatenate([part[name] for part in parts])[:, :steps] for name in parts[0]})
+    found = {}
+    for name in sorted(runs[0], key=lambda x: x != course.derivation.network.output) if steps else ():
+        limit = np.array([[s.signals[name] for s in row] for row in t.states])
+        apart = [run[name] - limit for run in runs]
+        slope = fit(sizes, [np.sqrt((x**2).reshape(len(x), -1).mean(1)) for x in apart])
+        verdict = judge_exponent(slope, Fraction(-1, 2), Fraction(1, 2))
+        means = tuple(run[name].mean(0) for run in runs)
+        error, scale = float(np.abs(means[-1] - limit).max()), float(np.abs(limit).max())
+        found[name] = Compared(name, tuple(sizes), means, error, scale, slope, verdict)
+    return found

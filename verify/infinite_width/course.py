@@ -1,0 +1,60 @@
+"""A question about a limit, and how far the answer goes. Needs no torch.
+
+Read next: ``program.py`` (the limit), ``comparison.py`` (trains networks beside it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.language import DATA
+from scaling_algebra.verify.networks.scales import FIXED_SIZES
+
+from .program import Limit, State
+from .vectors import NotCovered, Values
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Training: inputs (samples, *data), targets (samples,) or None for the loss f, updates and learning rate."""
+
+    derivation: Derivation
+    inputs: Values
+    targets: Values | None
+    steps: int
+    lr: float
+    seed: int = 0
+
+    @classmethod
+    def of(cls, derivation: Derivation, steps: int, lr: float, samples: int, loss: str, seed: int = 0) -> Descent:
+        """Inputs of unit length, drawn at random; targets 1, -1, 1, ..."""
+        network = derivation.network
+        shape = [FIXED_SIZES[network.axes[x]] for x in network.signals[DATA]]
+        x = np.random.default_rng([5, seed]).standard_normal((samples, *shape))
+        x /= np.linalg.norm(x, axis=-1, keepdims=True)
+        targets = np.resize([1.0, -1.0], samples) if loss == "squared" else None
+        return cls(derivation, x, targets, steps, lr, seed)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """States of all samples by updates; ``why`` they end before the last one, if they do."""
+
+    course: Descent
+    limit: Limit
+    states: tuple[tuple[State, ...], ...]
+    why: str = ""
+
+
+def trajectory(course: Descent) -> Computed:
+    """The limit, as far as it is covered."""
+    limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed), []
+    try:
+        for state in limit.train(course.steps, course.targets):
+            states.append(state)
+    except NotCovered as why:
+        return Computed(course, limit, tuple(states), str(why))
+    return Computed(course, limit, tuple(states))

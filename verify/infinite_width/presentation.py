@@ -1,0 +1,99 @@
+"""Documents of limits: numbers by updates, and what training at finite width differs from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
+from scaling_algebra.verify.judging.fit import Verdict, number
+from scaling_algebra.verify.judging.presentation import interval, signed
+
+from .course import Computed
+from .vectors import Values
+
+if TYPE_CHECKING:
+    from .comparison import Compared
+
+COLUMNS = 10
+"""Updates that are printed; the record has all."""
+
+
+def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
+    """Limits of f, of all numbers and of the sizes of vectors; then deviations of what was trained."""
+    course, steps = t.course, len(t.states)
+    blocks: list[Block] = [Heading(f"limit of infinite width: {course.derivation.configuration}")]
+    columns = sorted({round(k) for k in np.linspace(0, steps - 1, min(COLUMNS, steps))}) if steps else []
+    named = dict(_rows(t))
+    rows = [(name, *(f"{_clean(values[k]):.4f}" for k in columns)) for name, values in named.items()]
+    if rows:
+        blocks.append(Grid.of(("after updates", *map(str, columns)), rows))
+    if compared:
+        some = next(iter(compared.values()))
+        header = (
+            "trained",
+            f"largest error at n = {some.sizes[-1]}",
+            "of",
+            "deviation falls as n^",
+            "interval",
+            "verdict",
+        )
+        found = [
+            (
+                c.name,
+                f"{c.error:.4f}",
+                f"{c.scale:.4f}",
+                signed(c.slope.slope),
+                interval(c.slope.low, c.slope.high),
+                c.verdict,
+            )
+            for c in compared.values()
+        ]
+        blocks.append(Grid.of(header, found))
+    lines = ["d NAME: gradient of f; |NAME|: root-mean-square of the entries, of experts that are alike of one"]
+    lines += [f"undecided after {steps - 1} updates: {t.why}" if steps else f"undecided: {t.why}"] if t.why else []
+    if compared:
+        lines.append(
+            "error: of the mean over seeds, of: the largest value of the limit; a deviation must fall as n^(-1/2)"
+        )
+    record = {
+        "configuration": course.derivation.configuration.as_json(),
+        "steps": course.steps,
+        "samples": len(course.inputs),
+        "lr": course.lr,
+        "limit": {name: [number(x) for x in values] for name, values in named.items()},
+        "undecided": t.why or None,
+        "trained": {name: c.as_json() for name, c in compared.items()},
+    }
+    return Document((*blocks, Lines.of(*lines)), record)
+
+
+def exit_code(t: Computed, compared: Mapping[str, Compared]) -> int:
+    """1 where a deviation does not fall, 3 where something is undecided, else 0."""
+    verdicts = {c.verdict for c in compared.values()}
+    return 1 if Verdict.REFUTED in verdicts else 3 if t.why or Verdict.INCONCLUSIVE in verdicts else 0
+
+
+def _clean(x: float) -> float:
+    return 0.0 if abs(x) < 5e-13 else x
+
+
+def _rows(t: Computed) -> Iterator[tuple[str, Values]]:
+    """Every number by updates; one for all samples and indices that are alike."""
+    network, output = t.limit.network, t.limit.network.output
+    whole: dict[str, Any] = {}
+    for prefix, part in (("", "signals"), ("d ", "gradients")):
+        for name in getattr(t.states[0][0], part) if t.states else ():
+            grows = not prefix and set(network.signals[name]) & t.limit.growing
+            whole[f"|{name}|" if grows else prefix + name] = [[getattr(s, part)[name] for s in row] for row in t.states]
+    for name in sorted(whole, key=lambda x: (x != output, x.startswith("d "), x.startswith("|"))):
+        values = np.array(whole[name])  # updates, samples, letters
+        shared = values[:, :1].reshape(len(values), -1)[:, :1]
+        if np.allclose(values.reshape(len(values), -1), shared, rtol=1e-9, atol=1e-12):
+            yield name, shared[:, 0]
+            continue
+        for index in np.ndindex(values.shape[1:]):
+            taken = index if len(t.course.inputs) > 1 else index[1:]
+            yield f"{name}[{','.join(map(str, taken))}]", values[(slice(None), *index)]

@@ -1,0 +1,536 @@
+"""Training of a network of infinite width, read from its equations: forward pass, gradients and updates in the limit.
+
+Every axis that grows is as large as n. A quantity is ``n^power`` times numbers, with a bound on the power of what is
+left out: a signal has a limit where its power is 0 and the bound is below it.
+Read next: ``vectors.py`` (random variables), ``comparison.py`` (trains the network and compares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy.special import erf, expit
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.language import DATA, Factor, Function, Product, Sum, Tensor
+from scaling_algebra.verify.measuring.sizes import FIXED
+from scaling_algebra.verify.networks.scales import FIXED_SIZES
+
+from .vectors import GaussianMatrix, NotCovered, Space, Values
+
+NONE = Fraction(-(10**6))
+"""The power of what is exactly zero."""
+HALF = Fraction(1, 2)
+
+
+def _normal(x: Values) -> Values:
+    density: Values = np.exp(-(x**2) / 2) / (2 * np.pi) ** 0.5
+    return density
+
+
+ENTRYWISE: dict[str, tuple[Callable[[Values], Any], Callable[[Values], Any]]] = {
+    "gate": (expit, lambda x: expit(x) * expit(-x)),
+    "sigmoid": (expit, lambda x: expit(x) * expit(-x)),
+    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
+    "silu": (lambda x: x * expit(x), lambda x: expit(x) * (1 + x * expit(-x))),
+    "gelu": (lambda x: x * (1 + erf(x / 2**0.5)) / 2, lambda x: (1 + erf(x / 2**0.5)) / 2 + x * _normal(x)),
+    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
+}
+"""Functions of one number, with their slopes."""
+
+
+@dataclass(frozen=True)
+class Leading:
+    """Numbers, or random variables where one letter grows.
+
+    Attributes:
+        letters: those that do not grow, in the order of the dimensions.
+        over: the letter that grows; empty for numbers. Then the last dimension has coefficients over atoms.
+        power: of n; ``NONE`` for exact zeros. rest: bound on the power of what is left out.
+    """
+
+    letters: str
+    over: str
+    values: Values
+    power: Fraction = Fraction(0)
+    rest: Fraction = NONE
+
+    @property
+    def size(self) -> Fraction:
+        return max(self.power, self.rest)
+
+    def renamed(self, names: Mapping[str, str]) -> Leading:
+        letters = "".join(names.get(x, x) for x in self.letters)
+        return replace(self, letters=letters, over=names.get(self.over, self.over))
+
+    def times(self, factor: float, power: Fraction = Fraction(0)) -> Leading:
+        grown = self.power if self.power == NONE else self.power + power
+        return replace(self, values=self.values * factor, power=grown, rest=max(NONE, self.rest + power))
+
+
+@dataclass
+class LimitTensor:
+    """A tensor while it trains: numbers or vectors as they are, matrices as they start, and their updates.
+
+    Attributes:
+        start, current, momentum: of tensors with at most one letter that grows.
+        matrices: by the values of its other letters. extra: power of n beside that of entries of variance 1/n.
+        updates: factors of every rank-one gradient. shares, buffer: what the tensor and its momentum have of each.
+    """
+
+    tensor: Tensor
+    letters: str
+    rate: tuple[float, Fraction] | None
+    start: Leading | None = None
+    current: Leading | None = None
+    momentum: Leading | None = None
+    matrices: dict[tuple[int, ...], GaussianMatrix] = field(default_factory=dict)
+    extra: Fraction = Fraction(0)
+    updates: list[tuple[Leading, ...]] = field(default_factory=list)
+    shares: Values = field(default_factory=lambda: np.zeros(0))
+    buffer: Values = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True)
+class State:
+    """What one sample gives after some updates: signals and their gradients, ``{name: values}``; of what grows, the
+    root-mean-square of the entries."""
+
+    signals: Mapping[str, Values]
+    gradients: Mapping[str, Values]
+
+
+class Limit:
+    """A network of infinite width.
+
+    Args:
+        derivation: network, ray, optimizer and powers.
+        inputs: (samples, *dimensions of the data).
+        lr: the learning rate of every tensor, without its power of n; all other constants are 1.
+        seed: of the tensors that do not grow, whose values the limit depends on.
+
+    Raises:
+        UsageError: an axis that grows otherwise than the width, another optimizer than SGD, a statement without a rule.
+    """
+
+    def __init__(self, derivation: Derivation, inputs: Values, lr: float, seed: int = 0) -> None:
+        self.network, scaling = derivation.network, derivation.scaling
+        ray = derivation.ray
+        sizes = {"L": FIXED, "K": FIXED, **FIXED_SIZES}
+        self.growing = {x for x, axis in self.network.letters.items() if axis not in FIXED_SIZES and ray[axis]}
+        axes = {self.network.axes[x] for x in self.growing if x in self.network.axes}
+        if few := sorted(axes & {"M", "K", "L"}):
+            raise UsageError(
+                f"{few[0]} grows on this ray: then experts or layers are draws from a distribution, and their limit (a "
+                "mean-field hierarchy, MSSP paper, App. K to O) is not computed; give a ray such as N=1,N_e=1,M=0"
+            )
+        if len({ray[axis] for axis in axes}) > 1:
+            raise UsageError(f"axes grow at different rates ({ray}); the limit is computed where all grow alike")
+        rules = {rule.torch for rule in derivation.optimizer.rules}
+        if rules != {"SGD"}:
+            raise UsageError(
+                f"the optimizer is {derivation.optimizer.name}: its step is no sum of products of vectors, and the "
+                "limit is not computed; give sgd or momentum"
+            )
+        self.rate = ray[min(axes)] if axes else Fraction(1)
+        self.ray, self.inputs = ray, inputs
+        (rule,) = derivation.optimizer.rules
+        self.decay = float(rule.options.get("momentum", 0.0))
+        self.sizes = {x: sizes.get(axis, FIXED) for x, axis in self.network.letters.items() if x not in self.growing}
+        self.spaces = {axis: Space() for axis in sorted(axes)}
+        self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
+        self._check()
+        drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
+        for role, tensor in self.network.tensors.items():
+            powers = scaling.tensors[role]
+            rate = None if powers.lr is None else self._number(powers.lr)
+            rate = None if rate is None else (lr * rate[0], rate[1])
+            std = (0.0, Fraction(0)) if powers.init_std is None else self._number(powers.init_std)
+            alike = tensor.experts if role in scaling.tied else ""
+            self.weights[role] = self._drawn(tensor, rate, std, alike, drawn)
+
+    def _number(self, power: Any) -> tuple[float, Fraction]:
+        """A power of the axes as a number and a power of n."""
+        fixed = {axis: 1 if self.ray[axis] else FIXED for axis, _ in power.terms}
+        return float(power.at(fixed)), power.on(self.ray) / self.rate
+
+    def _check(self) -> None:
+        for name, letters in self.network.signals.items():
+            if len(self.growing & set(letters)) > 1:
+                raise UsageError(f"the signal {name} has two indices that grow: its limit is not computed")
+        for tensor in self.network.tensors.values():
+            if len(self.growing & set(tensor.letters)) > 2:
+                raise UsageError(f"the tensor {tensor.symbol} has three indices that grow: its limit is not computed")
+        for s in self.network.functions:
+            along = s.over in self.growing
+            if s.kind.kind == "noise" or s.kind.selects or (s.kind.kind == "norm" and (not along or s.kind.centres)):
+                raise UsageError(f"the limit has no rule for {s.name} at {s.out}")
+            if s.kind.kind == "softmax" and along:
+                raise UsageError(f"the softmax at {s.out} goes along an index that grows: its limit is not computed")
+
+    def _drawn(
+        self, tensor: Tensor, rate: Any, std: tuple[float, Fraction], alike: str, drawn: np.random.Generator
+    ) -> LimitTensor:
+        letters, grow = tensor.letters, "".join(x for x in tensor.letters if x in self.growing)
+        fixed = "".join(x for x in letters if x not in grow)
+        shape = [self.sizes[x] for x in fixed]
+        weight, (size, power) = LimitTensor(tensor, letters, rate), std
+        power = power if size else NONE
+        if len(grow) < 2:
+            once = [1 if x == alike else n for x, n in zip(fixed, shape, strict=True)]
+            if grow:
+                space, count = self._space(grow), prod(once)
+                values = space.gaussians(count)
+                values = values.reshape(*once, -1)
+                values = np.broadcast_to(values, (*shape, values.shape[-1]))
+            else:
+                values = np.broadcast_to(drawn.standard_normal(once), shape)
+            weight.start = weight.current = Leading(fixed, grow, size * values, power)
+        elif size:
+            spaces = (self._space(grow[0]), self._space(grow[1]))
+            weight.extra = power + HALF
+            for index in np.ndindex(*shape):
+                of = tuple(0 if x == alike else k for x, k in zip(fixed, index, strict=True))
+                weight.matrices[index] = weight.matrices[of] if of in weight.matrices else GaussianMatrix(size, spaces)
+        return weight
+
+    def _space(self, letter: str) -> Space:
+        return self.spaces[self.network.letters[letter]]
+
+    # products -------------------------------------------------------------------------------------------------------
+
+    def contract(self, operands: Sequence[Leading], out: str, where: str) -> Leading:
+        """The product of quantities, the letters that ``out`` lacks summed."""
+        left = [q for q in operands if not q.over]
+        for letter in dict.fromkeys(q.over for q in operands if q.over):
+            vectors = [q for q in operands if q.over == letter]
+            if letter in out:
+                left.append(self._entrywise(vectors, letter, where))
+            elif len(vectors) == 1:
+                raise NotCovered(f"{where} sums the entries of one vector")
+            else:
+                left.append(self._inner(self._entrywise(vectors[:-1], letter, where), vectors[-1], letter))
+        fixed = "".join(x for x in out if x not in self.growing)
+        over = next((x for x in out if x in self.growing), "")
+        present = set("".join(q.letters for q in left))
+        left += [Leading(x, "", np.ones(self.sizes[x])) for x in fixed if x not in present]
+        values = _einsum(left, fixed, bool(over))
+        sizes = [q.size for q in left]
+        rests = [sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(left)]
+        power = NONE if any(q.power == NONE for q in left) else sum((q.power for q in left), Fraction(0))
+        return Leading(fixed, over, values, power if values.any() else NONE, max([NONE, *rests]))
+
+    def _entrywise(self, vectors: Sequence[Leading], letter: str, where: str) -> Leading:
+        if len(vectors) == 1:
+            return vectors[0]
+        letters = "".join(dict.fromkeys("".join(q.letters for q in vectors)))
+        return self.apply(lambda *x: np.prod(x, axis=0), vectors, letters, letter, where)
+
+    def apply(
+        self, function: Callable[..., Values], vectors: Sequence[Leading], letters: str, letter: str, where: str
+    ) -> Leading:
+        """A function of vectors, entry by entry, linear in each of power other than 0."""
+        space, found = self._space(letter), []
+        for index in np.ndindex(*(self.sizes[x] for x in letters)):
+            at = dict(zip(letters, index, strict=True))
+            arguments = [q.values[tuple(at[x] for x in q.letters)] for q in vectors]
+            try:
+                found.append(space.function(function, arguments))
+            except NotCovered as why:
+                raise NotCovered(f"{where} {why}") from None
+        values = np.stack([space.padded(x) for x in found]).reshape(*(self.sizes[x] for x in letters), -1)
+        power = NONE if any(q.power == NONE for q in vectors) else sum((q.power for q in vectors), Fraction(0))
+        sizes = [q.size for q in vectors]
+        rest = max(sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(vectors))
+        return Leading(letters, letter, values, power, max(NONE, rest))
+
+    def _inner(self, x: Leading, y: Leading, letter: str) -> Leading:
+        """Sum over an index that grows: n times an expectation; where that is zero, a random sum of size n^(1/2)."""
+        space = self._space(letter)
+        values, lengths = space.inner(x.values, y.values), [self.lengths(q) for q in (x, y)]
+        values = np.where(np.abs(values) > 1e-12 * np.multiply.outer(*lengths), values, 0.0)
+        shared = [k for k in y.letters if k in x.letters]
+        names = {k: chr(0x2000 + i) for i, k in enumerate(shared)}
+        letters = x.letters + "".join(names.get(k, k) for k in y.letters)
+        whole = Leading(letters, "", values)
+        for k, other in names.items():  # the same index on both sides
+            diagonal = np.eye(self.sizes[k])
+            self.sizes[other] = self.sizes[k]
+            kept = "".join(z for z in whole.letters if z != other)
+            whole = Leading(kept, "", _einsum([whole, Leading(k + other, "", diagonal)], kept, False))
+        exact = x.power + y.power + 1 if min(x.power, y.power) > NONE and whole.values.any() else NONE
+        rest = max(HALF + x.size + y.size, 1 + x.rest + y.size, 1 + x.size + y.rest, NONE)
+        return replace(whole, power=exact, rest=rest)
+
+    def lengths(self, q: Leading) -> Values:
+        """Root-mean-squares of the entries of vectors, without their power of n."""
+        space = self._space(q.over)
+        flat = q.values.reshape(-1, q.values.shape[-1])
+        squares = [float(space.inner(x, x)) for x in flat]
+        return np.sqrt(np.maximum(0.0, np.array(squares).reshape(q.values.shape[:-1])))
+
+    def _through(self, role: str, letters: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
+        """The product with a tensor that has these letters there."""
+        weight = self.weights[role]
+        names = dict(zip(weight.letters, letters, strict=True))
+        if weight.current is not None:
+            return self.contract([weight.current.renamed(names), *operands], out, where)
+        parts = []
+        row, column = (x for x in letters if x in self.growing)
+        transposed = not any(q.over == column for q in operands)
+        source, target = (row, column) if transposed else (column, row)
+        inputs = [q for q in operands if q.over == source]
+        if not inputs:
+            raise NotCovered(f"{where} is a matrix by itself")
+        if weight.matrices:
+            x = self._entrywise(inputs, source, where)
+            others = [q for q in operands if q.over != source]
+            parts.append(self.contract([self._image(weight, names, x, target, transposed), *others], out, where))
+        for k, factors in enumerate(weight.updates):
+            if weight.shares[k] and weight.rate is not None:
+                spare = {x: chr(0x2100 + i) for i, x in enumerate(self._inside(factors, weight.letters))}
+                self.sizes.update({new: self.sizes[old] for old, new in spare.items()})
+                taken = [q.renamed({**spare, **names}) for q in factors]
+                parts.append(self.contract([*taken, *operands], out, where).times(weight.shares[k], weight.rate[1]))
+        return added(parts)
+
+    @staticmethod
+    def _inside(factors: Iterable[Leading], letters: str) -> str:
+        return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
+
+    def _image(
+        self, weight: LimitTensor, names: Mapping[str, str], x: Leading, target: str, transposed: bool
+    ) -> Leading:
+        fixed = "".join(names[k] for k in weight.letters if names[k] not in self.growing)
+        letters = "".join(dict.fromkeys(fixed + x.letters))
+        shape, images = [self.sizes[k] for k in letters], []
+        for index in np.ndindex(*shape):
+            at = dict(zip(letters, index, strict=True))
+            matrix = weight.matrices[tuple(at[k] for k in fixed)]
+            images.append(matrix.times(x.values[tuple(at[k] for k in x.letters)], transposed))
+        space = self._space(target)
+        values = np.stack([space.padded(y) for y in images]).reshape(*shape, -1)
+        power = NONE if x.power == NONE else x.power + weight.extra
+        return Leading(letters, target, values, power, max(x.size - HALF, x.rest) + weight.extra)
+
+    # passes ---------------------------------------------------------------------------------------------------------
+
+    def forward(self, data: Values) -> dict[str, Leading]:
+        """Every signal of one sample.
+
+        Raises:
+            NotCovered: a signal without a limit that is known here.
+        """
+        signals = {DATA: Leading(self.network.signals[DATA], "", data)}
+        for s in self.network.statements:
+            letters = self.network.signals[s.out]
+            if isinstance(s, Product):
+                operands = [_as(signals[f.name], self.network.signals[f.name], f) for f in s.factors]
+                signals[s.out] = self._product(s, operands, letters)
+            elif isinstance(s, Sum):
+                terms = [_as(signals[f.name], self.network.signals[f.name], f) for f in s.terms]
+                signals[s.out] = added([self.contract([q], letters, s.out) for q in terms])
+            else:
+                assert s.source is not None
+                q = _as(signals[s.source.name], self.network.signals[s.source.name], s.source)
+                signals[s.out] = self._function(s, self.contract([q], letters, s.out))
+            self._settled(s.out, signals[s.out])
+        return signals
+
+    @staticmethod
+    def _settled(name: str, q: Leading) -> None:
+        if q.power > 0:
+            raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
+        if q.rest >= 0:
+            raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
+
+    def _product(self, s: Product, operands: Sequence[Leading], letters: str, without: int | None = None) -> Leading:
+        factors = [q for k, q in enumerate(operands) if k != without]
+        if s.tensor:
+            q = self._through(s.tensor.name, s.tensor.letters, factors, letters, s.out)
+        else:
+            q = self.contract(factors, letters, s.out)
+        for m in s.multipliers:
+            q = q.times(*self.multipliers.get(m, (1.0, Fraction(0))))
+        return q
+
+    def _function(self, s: Function, q: Leading) -> Leading:
+        if s.kind.kind == "norm":
+            lengths = self.lengths(q)
+            if q.power == NONE or not lengths.all():
+                raise NotCovered(f"{s.out} divides by zero")
+            return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
+        if s.kind.kind == "softmax":
+            return Leading(q.letters, "", _softmax(_numbers(q), q.letters.index(s.over)), rest=q.rest)
+        value = ENTRYWISE[s.name][0]
+        if q.over:
+            return self.apply(value, [_levelled(q)], q.letters, q.over, s.out)
+        return Leading(q.letters, "", value(_numbers(q)), rest=q.rest)
+
+    def _pulled(self, s: Function, q: Leading, above: Leading) -> Leading:
+        """The gradient at the argument of a function, from that at its value."""
+        if s.kind.kind == "norm":
+            unit, lengths = self._function(s, q), self.lengths(q)
+            along = self._inner(unit, above, q.over)
+            removed = self.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
+            whole = added([above, removed])
+            return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
+        if s.kind.kind == "softmax":
+            axis = q.letters.index(s.over)
+            phi = _softmax(_numbers(q), axis)
+            values = phi * (above.values - (phi * above.values).sum(axis, keepdims=True))
+            values = np.where(np.abs(values) > 1e-14 * np.abs(above.values).max(initial=0), values, 0.0)
+            return replace(above, values=values, power=above.power if values.any() else NONE)
+        slope = ENTRYWISE[s.name][1]
+        if q.over:
+            at = self.apply(slope, [_levelled(q)], q.letters, q.over, f"the slope at {s.out}")
+            return self._entrywise([at, above], q.over, f"the gradient at {s.out}")
+        return replace(above, values=slope(_numbers(q)) * above.values)
+
+    def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
+        """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""
+        found = {self.network.output: [Leading("", "", np.ones(()))]}
+        gradients, tensors = dict[str, Leading](), list[tuple[str, Any]]()
+        for s in reversed(self.network.statements):
+            if s.out not in found:
+                continue
+            letters = self.network.signals[s.out]
+            above = gradients[s.out] = added(found[s.out])
+            inputs = [(f, _as(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
+            for k, (f, q) in enumerate(inputs):
+                if f.name == DATA or not self.network.tensors_of(f.name):
+                    continue
+                if isinstance(s, Product):
+                    operands = [above, *(x for j, (_, x) in enumerate(inputs) if j != k)]
+                    pulled = self._product(s, operands, f.letters)
+                elif isinstance(s, Sum):
+                    pulled = self.contract([above], f.letters, s.out)
+                else:
+                    pulled = self.contract([self._pulled(s, self.contract([q], letters, s.out), above)], f.letters, "")
+                own = pulled.renamed(dict(zip(f.letters, self.network.signals[f.name], strict=True)))
+                found.setdefault(f.name, []).append(own)
+            if isinstance(s, Product) and s.tensor and self.weights[s.tensor.name].rate is not None:
+                scaled = above
+                for m in s.multipliers:
+                    scaled = scaled.times(*self.multipliers.get(m, (1.0, Fraction(0))))
+                factors = [scaled, *(q for _, q in inputs)]
+                tensors.append((s.tensor.name, self._at_tensor(s.tensor, factors, s.out)))
+        return gradients, tensors
+
+    def _at_tensor(self, use: Factor, factors: Sequence[Leading], where: str) -> Any:
+        weight = self.weights[use.name]
+        names = dict(zip(use.letters, weight.letters, strict=True))
+        if weight.current is not None:
+            return self.contract(factors, use.letters, where).renamed(names)
+        inside = self._inside(factors, use.letters)
+        spare = {x: chr(0x2200 + i) for i, x in enumerate(inside)}
+        self.sizes.update({new: self.sizes[old] for old, new in spare.items()})
+        return tuple(q.renamed({**spare, **names}) for q in factors)
+
+    # training -------------------------------------------------------------------------------------------------------
+
+    def train(self, steps: int, targets: Values | None) -> Iterator[tuple[State, ...]]:
+        """The states of all samples after 0, 1, ... updates.
+
+        Args:
+            targets: (samples,) of the loss 1/2 (f - y)^2, a mean over samples; None for the loss f.
+
+        Raises:
+            NotCovered: from here on.
+        """
+        for step in range(steps + 1):
+            states, slopes, gradients = list[State](), list[float](), list[Any]()
+            for data in self.inputs:
+                signals = self.forward(data)
+                grads, tensors = self.backward(signals)
+                states.append(self._state(signals, grads))
+                gradients.append(tensors)
+                f = float(_numbers(signals[self.network.output]))
+                slopes.append(1.0 if targets is None else f - targets[len(slopes)])
+            yield tuple(states)
+            if step < steps:
+                self._step([(x / len(slopes), tensors) for x, tensors in zip(slopes, gradients, strict=True)])
+
+    def _state(self, signals: Mapping[str, Leading], gradients: Mapping[str, Leading]) -> State:
+        scalars = {name: _numbers(q) if not q.over else self._rms(q) for name, q in signals.items() if name != DATA}
+        slopes = {name: _numbers(q) for name, q in gradients.items() if not q.over and name != self.network.output}
+        return State(scalars, slopes)
+
+    def _rms(self, q: Leading) -> Values:
+        return self.lengths(q) if q.power == 0 else np.zeros(q.values.shape[:-1])
+
+    def _step(self, samples: Sequence[tuple[float, list[tuple[str, Any]]]]) -> None:
+        for weight in self.weights.values():
+            weight.buffer = self.decay * weight.buffer
+            if weight.momentum is not None:
+                weight.momentum = weight.momentum.times(self.decay)
+        for slope, tensors in samples:
+            for role, gradient in tensors:
+                weight = self.weights[role]
+                if weight.current is None:
+                    weight.updates.append(gradient)
+                    weight.shares, weight.buffer = np.append(weight.shares, 0.0), np.append(weight.buffer, slope)
+                else:
+                    terms = [gradient.times(slope)] if slope else []
+                    weight.momentum = added([*([weight.momentum] if weight.momentum else []), *terms] or [gradient])
+        for weight in self.weights.values():
+            if weight.rate is None:
+                continue
+            rate, power = weight.rate
+            weight.shares = weight.shares - rate * weight.buffer
+            if weight.current is not None and weight.momentum is not None:
+                weight.current = added([weight.current, weight.momentum.times(-rate, power)])
+
+
+def added(parts: Sequence[Leading]) -> Leading:
+    """The sum; what is of a smaller power than the largest is left out."""
+    if len(parts) == 1:
+        return parts[0]
+    power, first = max(q.power for q in parts), parts[0]
+    left = [q for q in parts if q.power == power]
+    width = max(q.values.shape[-1] if q.over else 0 for q in left)
+    values: Any = 0.0
+    for q in left:
+        turned = q.values.transpose(*(q.letters.index(x) for x in first.letters), *([-1] if q.over else []))
+        values = values + (
+            np.pad(turned, [(0, 0)] * len(q.letters) + [(0, width - turned.shape[-1])]) if q.over else turned
+        )
+    rest = max(max(q.rest for q in parts), max((q.power for q in parts if q.power < power), default=NONE))
+    return Leading(first.letters, first.over, values, power, rest)
+
+
+def _as(q: Leading, own: str, factor: Factor) -> Leading:
+    """A signal with the letters that it has in a statement."""
+    return q.renamed(dict(zip(own, factor.letters, strict=True)))
+
+
+def _numbers(q: Leading) -> Values:
+    """Limits of numbers; those of a negative power vanish."""
+    return q.values if q.power == 0 else np.zeros_like(q.values)
+
+
+def _levelled(q: Leading) -> Leading:
+    return q if q.power == 0 else replace(q, values=np.zeros_like(q.values), power=Fraction(0))
+
+
+def _softmax(x: Values, axis: int) -> Values:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    values: Values = e / e.sum(axis, keepdims=True)
+    return values
+
+
+def _einsum(operands: Sequence[Leading], out: str, grows: bool) -> Values:
+    letters = list(dict.fromkeys("".join(q.letters for q in operands) + out))
+    numbers = {x: k for k, x in enumerate(letters)}
+    atoms = len(letters)
+    arguments: list[Any] = []
+    for q in operands:
+        arguments += [q.values, [*(numbers[x] for x in q.letters), *([atoms] if q.over else [])]]
+    values: Values = np.einsum(*arguments, [*(numbers[x] for x in out), *([atoms] if grows else [])])
+    return values

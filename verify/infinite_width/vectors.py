@@ -1,0 +1,177 @@
+"""Entries of vectors that grow, as random variables: combinations of independent standard Gaussians, and functions.
+
+Entries of one vector are alike and independent in the limit, so a vector is one random variable, and an inner product
+over n is an expectation. Combinations of Gaussians are exact; a function of combinations is integrated by quadrature,
+where at most three Gaussians enter.
+Read next: ``program.py`` (computes a network with them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+MOST = 3
+"""Gaussians that a function may depend on."""
+NODES = {0: 1, 1: 200, 2: 80, 3: 40}
+"""Nodes of the quadrature in each direction, by the number of directions."""
+TINY = 1e-11
+"""A squared norm below this, relative to what it is the rest of, is rounding."""
+
+
+class NotCovered(Exception):
+    """The limit goes on, but not here."""
+
+
+@dataclass(frozen=True)
+class Nonlinear:
+    """A function of some random variables, entry by entry: ``function(*arguments)``, each a combination of atoms."""
+
+    function: Callable[..., Values]
+    arguments: tuple[Values, ...]
+    rows: Values
+
+
+@dataclass
+class Space:
+    """The random variables of one index that grows: an atom is a standard Gaussian (None), or a function of others.
+
+    A variable is its coefficients over the atoms, along the last dimension; missing ones are zero.
+    """
+
+    atoms: list[Nonlinear | None] = field(default_factory=list)
+    _products: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def gaussians(self, count: int) -> Values:
+        """New independent standard Gaussians, (count, atoms)."""
+        self.atoms += [None] * count
+        return np.eye(len(self.atoms))[-count:]
+
+    def padded(self, x: Values) -> Values:
+        """Coefficients over all atoms that there are."""
+        return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, len(self.atoms) - x.shape[-1])])
+
+    def function(self, function: Callable[..., Values], arguments: Iterable[Values]) -> Values:
+        """A function of combinations, (atoms,).
+
+        Raises:
+            NotCovered: too many Gaussians enter.
+        """
+        taken = tuple(self.padded(x) for x in arguments)
+        self.atoms.append(Nonlinear(function, taken, self._rows(taken)))
+        return np.eye(len(self.atoms))[-1]
+
+    def inner(self, x: Values, y: Values) -> Values:
+        """Expectations of the products of variables, (*dimensions of x, *dimensions of y)."""
+        x, y = self.padded(x), self.padded(y)
+        if any(self.atoms):
+            gram, some = np.zeros((len(self.atoms),) * 2), [np.abs(v).reshape(-1, v.shape[-1]).any(0) for v in (x, y)]
+            for i in np.flatnonzero(some[0]):
+                for j in np.flatnonzero(some[1]):
+                    gram[i, j] = self._product(*sorted((int(i), int(j))))
+            x = x @ gram
+        return np.tensordot(x, y, axes=(-1, -1))
+
+    def _product(self, i: int, j: int) -> float:
+        first, second = self.atoms[i], self.atoms[j]
+        if first is None and second is None:
+            return float(i == j)
+        if (i, j) not in self._products:
+            units = np.eye(len(self.atoms))
+            if first is None or second is None:  # of a Gaussian, the part that the function depends on
+                gaussian, inside = (i, second) if first is None else (j, first)
+                assert inside is not None
+                nodes, weights = quadrature(len(inside.rows))
+                along = inside.rows[:, gaussian] if gaussian < inside.rows.shape[1] else np.zeros(len(inside.rows))
+                values = (along @ nodes) * self._values(units[j if first is None else i], inside.rows, nodes)
+            else:
+                rows = self._rows([units[i], units[j]])
+                nodes, weights = quadrature(len(rows))
+                values = self._values(units[i], rows, nodes) * self._values(units[j], rows, nodes)
+            self._products[i, j] = float(values @ weights)
+        return self._products[i, j]
+
+    def _rows(self, variables: Sequence[Values]) -> Values:
+        """An orthonormal basis of the Gaussians that some variables depend on, (at most ``MOST``, atoms)."""
+        count = len(self.atoms)
+        rows = [np.zeros((0, count))]
+        for x in map(self.padded, variables):
+            parts = np.flatnonzero(np.abs(x) > TINY * np.abs(x).max(initial=0))
+            linear = np.zeros(count)
+            for k in parts:
+                atom = self.atoms[k]
+                if atom is None:
+                    linear[k] = x[k]
+                else:
+                    rows.append(self.padded(atom.rows))
+            if size := np.linalg.norm(linear):
+                rows.append(linear[None] / size)
+        _, sizes, basis = np.linalg.svd(np.concatenate(rows), full_matrices=False)
+        basis = basis[sizes > 1e-7]
+        if len(basis) > MOST:
+            raise NotCovered(f"depends on {len(basis)} Gaussian vectors, and {MOST} are integrated")
+        return basis
+
+    def _values(self, x: Values, rows: Values, nodes: Values) -> Values:
+        """Values of a variable at the nodes."""
+        x, rows = self.padded(x), self.padded(rows)
+        values: Values = ((x * [atom is None for atom in self.atoms]) @ rows.T) @ nodes
+        for k in np.flatnonzero(x):
+            atom = self.atoms[k]
+            if atom is not None:
+                values = values + x[k] * atom.function(*(self._values(v, rows, nodes) for v in atom.arguments))
+        return values
+
+
+@cache
+def quadrature(directions: int) -> tuple[Values, Values]:
+    """Nodes (directions, count) and weights (count,) of a standard Gaussian."""
+    points, weights = np.polynomial.hermite_e.hermegauss(NODES[directions])
+    grids = np.meshgrid(*[points] * directions, indexing="ij")
+    products = np.meshgrid(*[weights / weights.sum()] * directions, indexing="ij")
+    nodes = np.stack([g.ravel() for g in grids]) if directions else np.zeros((0, 1))
+    return nodes, np.prod([w.ravel() for w in products], axis=0) if directions else np.ones(1)
+
+
+@dataclass
+class GaussianMatrix:
+    """A Gaussian matrix with entries of variance ``std^2 / n``, by what it has been applied to.
+
+    Law (master theorem, Yang and Hu 2021, App. H): W x = std g + std^2 sum_i y_i E[dx / dh_i], g a new Gaussian of
+    variance E[x^2] and h_i that of W^T y_i; by Stein's lemma, for y_i of unit norm, orthogonal to each other, E[dx /
+    dh_i] = E[h_i x] / std^2. Inputs are kept orthonormal, so that all Gaussians are independent.
+
+    Attributes:
+        spaces: of rows and of columns.
+        known: for W and its transpose: inputs, their Gaussians and outputs.
+    """
+
+    std: float
+    spaces: tuple[Space, Space]
+    known: tuple[list[tuple[Values, Values, Values]], ...] = field(default_factory=lambda: ([], []))
+
+    def times(self, x: Values, transposed: bool) -> Values:
+        """W x, or W^T x, (atoms,)."""
+        target, source = self.spaces if not transposed else self.spaces[::-1]
+        mine, other = self.known[transposed], self.known[not transposed]
+        x = source.padded(x)
+        rest, out, whole = x, np.zeros(len(target.atoms)), float(source.inner(x, x))
+        for known, _, image in mine:
+            part = float(source.inner(known, rest))
+            rest, out = rest - part * source.padded(known), out + part * target.padded(image)
+        size = float(source.inner(rest, rest))
+        if whole and size > TINY * whole:
+            unit = rest / size**0.5
+            (gaussian,) = target.gaussians(1)
+            image = self.std * gaussian
+            for y, hat, _ in other:
+                image = image + self.std * float(source.inner(hat, unit)) * target.padded(y)
+            mine.append((unit, gaussian, image))
+            out = target.padded(out) + size**0.5 * image
+        return out

@@ -1,0 +1,294 @@
+"""Pools: this process, or the workers of a Dask cluster. One interface, so that a run is the same work anywhere.
+
+A pool is called with tasks and yields each with its result as soon as it has one. A task is a function of a module and
+its arguments; it gets its device from the pool, keeps no state and writes nothing: what is kept, the caller writes.
+Read next: ``runs.py`` (cells as tasks), ``store.py`` (keeps results).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scaling_algebra.errors import UsageError, missing
+from scaling_algebra.verify.hardware import Hardware, spare_threads
+
+TRIES = 3
+"""Workers on which a task may fail or die before it is given up."""
+WORTH = 2.0
+"""Seconds of work in this process before workers are started, and half of the least that is left for them; 0: none."""
+PATIENCE = 300.0
+"""Seconds without any worker after which a run ends."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work that any process can do.
+
+    Attributes:
+        name: in messages.
+        call: a function of a module, called with the ``Hardware`` and the arguments.
+        cost: in any unit; large ones are begun first.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    cost: float = 1.0
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The reason why a task has no result."""
+
+    task: Work
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.task.name} failed: {self.why}"
+
+
+class Here:
+    """This process, one task after the other, as they come."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware, self.workers = hardware, 1
+
+    @property
+    def free(self) -> int | None:
+        """Bytes that a task may take; None where nobody knows."""
+        return self.hardware.free
+
+    def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
+        """Every task with its result, or with ``Failed``.
+
+        Raises:
+            UsageError: what no other try would mend, such as too little memory.
+        """
+        for task in tasks:
+            yield task, self._tried(task)
+
+    def _tried(self, task: Work) -> Any:
+        try:
+            return done(versions(), self.hardware, task.call, *task.arguments)
+        except UsageError:
+            raise
+        except Exception as error:
+            return Failed(task, _said(error))
+
+
+class Cluster(Here):
+    """The workers of a Dask cluster, each with one task at a time: a worker that dies takes no other task with it.
+
+    Args:
+        workers: how many are asked for.
+        connect: makes a client of them. Workers of this machine take seconds to start: on a CPU this process does small
+            tasks itself until they are there, and starts none where what is left takes less time than that.
+        local: the workers share this machine.
+    """
+
+    def __init__(self, hardware: Hardware, workers: int, connect: Callable[[], Any], local: bool) -> None:
+        super().__init__(hardware)
+        self.workers, self._connect, self._local = workers, connect, local
+        self._thread = ThreadPoolExecutor(1)
+        self._client: Future[Any] | None = None
+        self._spent = self._cost = 0.0
+
+    def close(self) -> None:
+        """Ends the connection, and the workers that were started for it."""
+        with suppress(Exception):
+            if self._client is not None:
+                client = self._client.result()
+                if self._local:
+                    client.cluster.close()
+                client.close()
+        self._thread.shutdown()
+
+    @property
+    def free(self) -> int | None:
+        free = self.hardware.free if self._local else None
+        return free if free is None or self.hardware.kind != "cpu" else free // self.workers
+
+    def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
+        waiting = deque(sorted(tasks, key=lambda task: task.cost))
+        left = sum(task.cost for task in waiting)
+        alone = self._local and self.hardware.kind == "cpu" and WORTH > 0
+        while waiting and alone and not (self._client and self._client.done()):
+            task, began = waiting.popleft(), time.perf_counter()
+            result = self._tried(task)
+            self._spent, self._cost = self._spent + time.perf_counter() - began, self._cost + task.cost
+            left -= task.cost
+            if self._client is None and min(self._spent, self._spent * left / self._cost / 2) > WORTH:
+                self._client = self._thread.submit(self._connect)
+            yield task, result
+        if waiting:
+            self._client = self._client or self._thread.submit(self._connect)
+            yield from self._spread(self._client.result(), waiting)
+
+    def _spread(self, client: Any, waiting: deque[Work]) -> Iterator[tuple[Work, Any]]:
+        from distributed import as_completed
+
+        there, ended = Hardware(self.hardware.kind, self.hardware.most), as_completed(loop=client.loop)
+        running: dict[Any, Work] = {}
+        what = {"resources": {there.kind: 1}, "retries": TRIES - 1, "pure": False}
+        looked, seen, ready = -1.0, time.monotonic(), None
+        try:
+            while waiting or running or ready:
+                if (now := time.monotonic()) - looked > EVERY:
+                    looked, self.workers = now, self._places(client)
+                    seen = now if self.workers else seen
+                while waiting and len(running) < self.workers:
+                    task = waiting.pop()
+                    work = (versions(), there, task.call, *task.arguments)
+                    future = client.submit(
+                        done, *work, key=f"{task.name}-{uuid.uuid4().hex}", priority=task.cost, **what
+                    )
+                    running[future] = task
+                    ended.add(future)
+                if ready:  # the workers are busy meanwhile
+                    yield ready
+                    ready = None
+                elif ended.has_ready():
+                    future = next(ended)
+                    ready = running[future], self._result(future, running.pop(future))
+                elif now - seen > PATIENCE:
+                    raise UsageError(f"no worker for {PATIENCE:.0f} s; start some and go on from what is kept")
+                else:
+                    time.sleep(0.002)
+        finally:
+            with suppress(Exception):
+                client.cancel(list(running))
+
+    def _places(self, client: Any) -> int:
+        """Workers that have such a device.
+
+        Raises:
+            UsageError: there are workers, and none of them has; the scheduler is gone.
+        """
+        kind = self.hardware.kind
+        try:
+            workers = client.scheduler_info()["workers"].values()
+        except (OSError, RuntimeError):
+            raise UsageError(LOST) from None
+        fit = sum(bool(worker["resources"].get(kind)) for worker in workers)
+        if workers and not fit:
+            raise UsageError(f"no worker of the scheduler offers {kind}; start workers with --resources {kind}=1")
+        return fit
+
+    def _result(self, future: Any, task: Work) -> Any:
+        """What became of a task.
+
+        Raises:
+            UsageError: as of ``done``; the scheduler is gone, or a worker lacks the package.
+        """
+        from distributed import KilledWorker
+
+        if future.status in ("cancelled", "lost"):
+            raise UsageError(LOST)
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if isinstance(error, UsageError):
+            raise error
+        if isinstance(error, ImportError):
+            raise UsageError(f"a worker cannot load what it is to do ({error}); install the same scalecalc there")
+        return Failed(task, f"{TRIES} workers died of it" if isinstance(error, KilledWorker) else _said(error))
+
+
+EVERY = 1.0
+"""Seconds after which the workers are counted again."""
+LOST = "the scheduler is gone; go on from what is kept"
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that numbers depend on."""
+    return {"scalecalc": version("scalecalc"), "torch": torch.__version__}
+
+
+def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Does a task, in whatever process this is.
+
+    Raises:
+        UsageError: other versions are installed here than where the task comes from.
+    """
+    if (here := versions()) != asked:
+        pairs = ", ".join(f"{name} {here[name]} and not {asked[name]}" for name in here if here[name] != asked[name])
+        raise UsageError(f"a worker on {platform.node()} has {pairs}; install the same there")
+    with spare_threads():
+        return call(hardware, *arguments)
+
+
+@contextmanager
+def pool(
+    device: str = "auto", most: int | None = None, workers: int | None = None, scheduler: str | None = None
+) -> Iterator[Here]:
+    """A pool: this process, ``workers`` processes of this machine, or the cluster of a scheduler.
+
+    Args:
+        device: as of ``Hardware.of``; ``cuda`` gives every process another device, in turn.
+        most: bytes that the replicas trained at once may take.
+        scheduler: its address, or the file that it wrote.
+
+    Raises:
+        UsageError: no such device, no such scheduler, or Dask is not installed.
+    """
+    if workers is None and scheduler is None:
+        yield Here(Hardware.of(device, most))
+        return
+    try:
+        import distributed
+    except ImportError:
+        raise missing("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
+    if scheduler is None:
+        hardware = Hardware.of(device, most)
+        cluster = Cluster(hardware, workers or 1, partial(_started, hardware, workers or 1), local=True)
+    else:
+        where = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
+        try:
+            client = distributed.Client(**where, timeout=PATIENCE / 10, set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {_said(error)}; give its address") from None
+        hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)
+        cluster = Cluster(hardware, 1, lambda: client, local=False)
+    with closing(cluster):
+        yield cluster
+
+
+def _started(hardware: Hardware, workers: int) -> Any:
+    """A client of so many new processes of this machine."""
+    from distributed import Client, Nanny, Scheduler, SpecCluster
+
+    told: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard": False}
+    quiet = {"silence_logs": logging.CRITICAL}
+    one = {"nthreads": 1, "memory_limit": 0, "resources": {hardware.kind: 1}, **told, **quiet}
+    specs = {k: {"cls": Nanny, "options": {**one, "env": _visible(hardware, k)}} for k in range(workers)}
+    scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told}}
+    return Client(SpecCluster(specs, scheduler, **quiet), set_as_default=False)
+
+
+def _visible(hardware: Hardware, k: int) -> dict[str, str]:
+    """The environment of process k: the one CUDA device that it sees."""
+    if hardware.kind == "cpu":
+        return {}
+    chosen = hardware.device.partition(":")[2]
+    index = int(chosen) if chosen else k % torch.cuda.device_count()
+    names = [x for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x]
+    return {"CUDA_VISIBLE_DEVICES": names[index] if names else str(index)}
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip(": ")
